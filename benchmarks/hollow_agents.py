@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import orjson
 
 from controller.client import Client
-from controller.errors import ClientError
+from controller.errors import ClientError, Unavailable
 from controller.resources import LEASES, PODS, Object
 from controller.store import Change
 from crds import names
@@ -166,7 +166,13 @@ class Agent:
 
     async def _tell(self, agent: Object) -> None:
         patch = {"status": {"agent": agent}}
-        await self._client.patch(ELASTICWORKERS, self._name, patch, self._namespace, subresource="status")
+        while True:
+            with contextlib.suppress(Unavailable):
+                await self._client.patch(
+                    ELASTICWORKERS, self._name, patch, self._namespace, subresource="status"
+                )
+                return
+            await asyncio.sleep(random.uniform(0, 1))
 
     async def _beat(self) -> None:
         await asyncio.sleep(random.uniform(0, self._heartbeat_seconds))
@@ -179,7 +185,15 @@ class Agent:
     async def _follow(
         self, name: str, sightings: Sightings, act: Callable[[Object], Awaitable[None]]
     ) -> None:
-        """Watch an ElasticWorld."""
+        """Watch an ElasticWorld, also after failures: on a busy machine an answer may come too late."""
+        while True:
+            with contextlib.suppress(ClientError):
+                await self._follow_once(name, sightings, act)
+            await asyncio.sleep(random.uniform(0, 1))
+
+    async def _follow_once(
+        self, name: str, sightings: Sightings, act: Callable[[Object], Awaitable[None]]
+    ) -> None:
         selector = f"metadata.name={name}"
         while True:
             body = await self._client.list(ELASTICWORLDS, self._namespace, field_selector=selector)

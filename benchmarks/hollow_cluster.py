@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import yaml
@@ -271,13 +272,12 @@ async def until_none(client: Client, namespace: str, *resources: Resource) -> No
 
 
 @contextlib.asynccontextmanager
-async def background(coroutine: Awaitable[None]) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(coroutine)
-    try:
+async def background(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run it beside the block, which ends with what it raises."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(coroutine)
         yield
-    finally:
         task.cancel()
-        await asyncio.wait([task])
 
 
 async def _until_gone(client: Client, resource: Resource, name: str) -> None:

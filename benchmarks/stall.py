@@ -1,9 +1,10 @@
-"""What other replica groups lose when a process dies: dlr on the embedded cluster, and torchft.
+"""What other workers lose when a process dies: dlr with and without replica groups, and torchft.
 
     python -m benchmarks.stall --torchft /path/to/a/python/that/has/torchft
 
-Three groups of one process each make steps of a fixed length over gloo; a random one is killed with -9, again
-and again. The stall is the longest step of the others from the kill on, beyond an undisturbed step's time.
+Three groups of one process each, or one job of three workers, make steps of a fixed length over gloo; a
+random process is killed with -9, again and again. The stall is the longest step of the others from the kill
+on, beyond an undisturbed step's time.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ SCRIPT = Path(__file__).parent.parent / "e2e" / "fixtures" / "grouped.py"
 TORCHFT = Path(__file__).parent / "stall_torchft.py"
 GROUPS = 3
 STEP_SECONDS = 0.1
-PAUSE_SECONDS = 2.0
-"""Time of undisturbed training before each kill."""
 WITHIN_SECONDS = 120.0
 LOOK_SECONDS = 0.02
+WATCH_SECONDS = 2.0
+"""Time after a kill in which a long step is its consequence."""
 Lines = list[dict[str, Any]]
 
 
@@ -52,6 +53,8 @@ class Contender(ABC):
 
     name: str
     folder: Path
+    pause_seconds = 2.0
+    """Time of undisturbed training before each kill, in which agents prepare the next processes."""
 
     @abstractmethod
     def kill(self, group: int) -> float:
@@ -59,7 +62,8 @@ class Contender(ABC):
 
     def lines(self) -> Lines:
         """What the processes wrote."""
-        found = [line for path in self.folder.iterdir() for line in path.read_text().splitlines()]
+        paths = [path for path in self.folder.iterdir() if path.is_file()]
+        found = [line for path in paths for line in path.read_text().splitlines()]
         return [json.loads(line) for line in found if line.endswith("}")]
 
     def wait_until_all_train(self, since: float) -> None:
@@ -126,11 +130,12 @@ class Torchft(Contender):
 
 
 class Dlr(Contender):
-    """An ElasticJob with three replica groups, with agents and controller."""
+    """An ElasticJob with three replica groups, or without groups, with agents and controller."""
 
-    name = "dlr"
-
-    def __init__(self, cluster: Cluster, observation: Observation, width: int) -> None:
+    def __init__(self, cluster: Cluster, observation: Observation, width: int, *, grouped: bool) -> None:
+        self.name = "dlr" if grouped else "dlr without groups"
+        self.pause_seconds = 2.0 if grouped else 8.0  # all three workers' processes start again
+        self._pod = "stall-group-{}-worker-0-" if grouped else "stall-worker-{}-"
         self._cluster, self._observation = cluster, observation
         storage = cluster.storage(observation.namespace)
         self.folder = Path(storage.path) / "stall"
@@ -146,14 +151,16 @@ class Dlr(Contender):
             "volumeMounts": storage.mounts,
         }
         spec = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
-        policy = {"replicaGroups": {"workers": 1, "min": 2}, "lastCallSeconds": 1}
+        policy: Object = {"lastCallSeconds": 1}
+        if grouped:
+            policy["replicaGroups"] = {"workers": 1, "min": 2}
         manifest = jobs.job("stall", {"spec": spec}, GROUPS, elasticPolicy=policy)
         manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 1_000
         cluster.apply(manifest, observation.namespace)
 
     def kill(self, group: int) -> float:
         pods = self._observation.pods()
-        name = next(name for name in pods if name.startswith(f"stall-group-{group}-worker-0-"))
+        name = next(name for name in pods if name.startswith(self._pod.format(group)))
         pids = processes.training_processes(pods[name]["metadata"]["uid"])
         at = time.monotonic()
         os.kill(pids[0].pid, signal.SIGKILL)
@@ -161,13 +168,13 @@ class Dlr(Contender):
 
 
 @contextmanager
-def dlr(width: int) -> Iterator[Dlr]:
+def dlr(width: int, *, grouped: bool) -> Iterator[Dlr]:
     """dlr, on an embedded cluster of its own."""
     cluster = EmbeddedCluster(nodes=GROUPS)
     cluster.start()
     try:
         with cluster.namespace("stall") as observation:
-            yield Dlr(cluster, observation, width)
+            yield Dlr(cluster, observation, width, grouped=grouped)
     finally:
         cluster.stop()
 
@@ -197,29 +204,28 @@ def measured(contender: Contender, kills: int, seed: int) -> tuple[float, list[O
     chance, struck = random.Random(seed), list[tuple[float, int]]()
     contender.wait_until_all_train(0.0)
     for _ in range(kills):
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(contender.pause_seconds)
         group = chance.randrange(GROUPS)
         at = contender.kill(group)
         struck.append((at, group))
         contender.wait_until_all_train(at + STEP_SECONDS)
-    times: dict[tuple[int, int], list[float]] = defaultdict(list)
+    times: dict[int, list[float]] = defaultdict(list)
     for line in contender.lines():
-        times[line["group"], line["pid"]].append(line["time"])
+        times[line["group"]].append(line["time"])
     gaps = [after - before for each in times.values() for before, after in pairwise(sorted(each))]
     step = statistics.median(gaps)
     return step, [_outcome(times, step, at, group) for at, group in struck]
 
 
-def _outcome(times: dict[tuple[int, int], list[float]], step: float, at: float, group: int) -> Outcome:
+def _outcome(times: dict[int, list[float]], step: float, at: float, group: int) -> Outcome:
     longest = 0.0
-    for (other, _), each in times.items():
+    for other, each in times.items():
         if other == group:
             continue
         for before, after in pairwise(sorted(each)):
-            if before <= at + PAUSE_SECONDS and after >= at and before >= at - 2 * step:
+            if before <= at + WATCH_SECONDS and after >= at and before >= at - 2 * step:
                 longest = max(longest, after - before)
-    own = [moment for (index, _), each in times.items() if index == group for moment in each]
-    back = min(moment for moment in own if moment > at + step)
+    back = min(moment for moment in times[group] if moment > at + step)
     return Outcome(max(longest - step, 0.0), back - at)
 
 
@@ -240,23 +246,26 @@ def table(found: dict[str, tuple[float, list[Outcome]]]) -> str:
 
 
 def main() -> None:
-    """Measure both, one after the other, and write the page."""
+    """Measure all, one after the other, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torchft", type=Path, help="a Python that has torchft")
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=50, help="with groups; of the others 15 at most")
     parser.add_argument("--width", type=int, default=64, help="of the two layers of the model")
     options = parser.parse_args()
+    peers = min(options.kills, 15)
     found: dict[str, tuple[float, list[Outcome]]] = {}
-    with dlr(options.width) as contender:
-        found[contender.name] = measured(contender, options.kills, seed=1)
-    print(table(found), flush=True)
+    for grouped in (True, False):
+        with dlr(options.width, grouped=grouped) as contender:
+            found[contender.name] = measured(contender, options.kills if grouped else peers, seed=1)
+        print(table(found), flush=True)
     if options.torchft is not None:
         with torchft(options.torchft, options.width) as other:
-            found[other.name] = measured(other, options.kills, seed=1)
+            found[other.name] = measured(other, peers, seed=1)
     page = (
         "# Stall of the others\n\n"
         "Written by `python -m benchmarks.stall`. Three replica groups of one process each over gloo, of\n"
-        "which a random one is killed with SIGKILL. The stall is the longest step of the others around the\n"
+        "which a random one is killed with SIGKILL; without groups, three workers with a checkpoint in\n"
+        "memory after each step. The stall is the longest step of the others around the\n"
         "kill and the group's return, beyond an undisturbed step. torchft as its examples start it, with\n"
         "its default time-outs, in the same run.\n\n"
         f"torch {torch.__version__}, {os.cpu_count()} cores; load average {os.getloadavg()[0]:.1f} at the "

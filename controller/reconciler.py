@@ -7,6 +7,7 @@ and take one step closer. What it returns or raises says when it wants to be ask
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ class Result:
     """Done for now; `requeue_after_seconds` asks to be called again after that time at the latest."""
 
     requeue_after_seconds: float | None = None
+    seconds_left: Callable[[], float] | None = None
+    """Asked when that time is over: how much longer to wait for nothing else has to be looked at. 0 or less
+    calls."""
 
 
 class TerminalError(Exception):

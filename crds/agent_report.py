@@ -59,6 +59,8 @@ MAX_SHARDS_TEXT = 4_096
 """Characters of all elements that a report names, in all sets."""
 MAX_UNDONE_TEXT = 3_072
 """Characters of those of them that restorations leave undone."""
+MAX_LATE_GROUPS = 100
+"""Entries of `replicas.lateGroups`: of more groups that keep others waiting, the first are named."""
 
 _ATOMIC = {"x-kubernetes-list-type": "atomic"}
 _TIME = (
@@ -433,6 +435,12 @@ class ReplicasReport(OnWire):
     """Number of steps that all of them have applied."""
     broken_version: Count = 0
     """The newest version whose exchange failed for one of them, when there was no newer one."""
+    left_out_version: Count = 0
+    """The newest version that one of them has seen without its group while it waits for one with it."""
+    late_version: Count = 0
+    """The version in which one of them waits for other groups for longer than its patience."""
+    late_groups: Annotated[tuple[Index, ...], _list(MAX_LATE_GROUPS)] = ()
+    """Indices of the groups that it waits for."""
 
 
 _ELEMENTS = " + ".join(f"(has(set.{name}) ? size(set.{name}) : 0)" for name in ("rest", "failed", "undone"))

@@ -16,7 +16,7 @@ from crds.cluster_status import Tasks
 from crds.model import Model, Name, ObjectMeta
 from crds.phases import JobPhase
 from crds.rendezvous import World
-from crds.replica_groups import Membership
+from crds.replica_groups import TrainingGroups
 from crds.shard_set_status import ShardSets
 
 
@@ -67,7 +67,7 @@ class ElasticWorldSpec(World):
     """Start of the job, for the rate of its failures."""
     has_trained: bool = False
     """Whether a step of the job has been reported."""
-    replicas: Membership | None = None
+    replicas: TrainingGroups | None = None
     """The groups that train together: of a job with replica groups, whose object has nothing else."""
 
 

@@ -9,6 +9,12 @@ from typing import Any
 from crds import names
 
 MAX_GROUPS = 1_000
+LEAST_PATIENCE_SECONDS = 10.0
+MOST_PATIENCE_SECONDS = 3_600.0
+FIRST_STEP_PATIENCE_SECONDS = 600.0
+"""Patience before the first step, which may have to compile."""
+PATIENCE_STEPS = 3
+"""Number of usual steps in which a group has to come to the step that the others wait with."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,17 @@ def index_of(job: str, name: str) -> int | None:
 def is_grouped(job: Mapping[str, Any]) -> bool:
     """Return whether an ElasticJob is divided into groups, and so has no workers of its own."""
     return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))
+
+
+def patience_seconds(step_seconds: float | None) -> float:
+    """Return for how long groups wait for one that does not come to a step before they go on without it.
+
+    Args:
+        step_seconds: usual time from a step to the next; None before there is one.
+    """
+    if step_seconds is None:
+        return FIRST_STEP_PATIENCE_SECONDS
+    return min(max(PATIENCE_STEPS * step_seconds, LEAST_PATIENCE_SECONDS), MOST_PATIENCE_SECONDS)
 
 
 def group_name(job: str, index: int) -> str:

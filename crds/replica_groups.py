@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from crds.agent_report import MAX_LATE_GROUPS
 from crds.grouping import MAX_GROUPS
 from crds.model import Count, Model, Ordinal, cut
 from crds.phases import JobPhase
@@ -31,20 +32,40 @@ class GroupPlace(Model):
     index: GroupIndex
     round: Ordinal
     """Round of its world."""
-    address: Annotated[str, Field(max_length=253)] = ""
-    """Address of its rank 0's agent."""
-    port: Annotated[int, Field(ge=0, le=65_535)] = 0
 
 
-class Membership(Model):
-    """The groups that train together. The first one's agent keeps the store through which they meet."""
+class LateGroup(Model):
+    """A group that is left out because the others waited for it in vain."""
+
+    index: GroupIndex
+    round: Ordinal
+    """Round of its world: the group's next one may take part again."""
+    version: Ordinal
+    """The first version without it: once its processes have seen that or a later one, it takes part again."""
+
+
+class TrainingGroups(Model):
+    """The groups that train together, and where they meet."""
 
     version: Count = 0
     """Rises with each change; 0 before the first."""
+    address: Annotated[str, Field(max_length=253)] = ""
+    """Address of the agent that keeps the store through which they meet: the first group's rank 0."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """Its port."""
     groups: Annotated[list[GroupPlace], Field(max_length=MAX_GROUPS, json_schema_extra=BY_INDEX)] = Field(
         default_factory=list
     )
     """The groups in the order of their indices; none while fewer than the minimum could take part."""
+
+
+class Membership(TrainingGroups):
+    """Decision which groups train together."""
+
+    late: Annotated[list[LateGroup], Field(max_length=MAX_GROUPS, json_schema_extra=BY_INDEX)] = Field(
+        default_factory=list
+    )
+    """Groups that are left out until they are back."""
 
 
 class ReplicaGroupStatus(Model):
@@ -58,6 +79,12 @@ class ReplicaGroupStatus(Model):
     """The newest version that all of them are in."""
     broken_version: Count = 0
     """The newest version that they gave up when there was no newer one."""
+    left_out_version: Count = 0
+    """The newest version that one of them has seen without its group while it waits for one with it."""
+    late_version: Count = 0
+    """The version in which one of them waits for other groups for longer than its patience."""
+    late_groups: Annotated[list[GroupIndex], Field(max_length=MAX_LATE_GROUPS)] = Field(default_factory=list)
+    """Indices of the groups that it waits for."""
 
 
 class GroupStatus(Model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -217,11 +218,13 @@ class Cluster(ABC):
         done = self._python(namespace, pod["metadata"]["name"], source, pod["metadata"]["uid"])
         return [TrainingProcess(**entry) for entry in json.loads(done)]
 
-    def kill_process(self, namespace: str, pod: Object, local_rank: int = 0) -> TrainingProcess:
-        """SIGKILL one training process of a Pod; which one it was."""
+    def kill_process(
+        self, namespace: str, pod: Object, local_rank: int = 0, number: int = signal.SIGKILL
+    ) -> TrainingProcess:
+        """Send a signal to one training process of a Pod; which one it was."""
         victim = self.training_processes(namespace, pod)[local_rank]
-        source = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGKILL)"
-        self._python(namespace, pod["metadata"]["name"], source, str(victim.pid))
+        source = "import os, sys; os.kill(int(sys.argv[1]), int(sys.argv[2]))"
+        self._python(namespace, pod["metadata"]["name"], source, str(victim.pid), str(int(number)))
         return victim
 
     def _python(self, namespace: str, pod: str, source: str, *arguments: str) -> str:

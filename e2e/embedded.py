@@ -134,9 +134,11 @@ class EmbeddedCluster(Cluster):
     def training_processes(self, namespace: str, pod: Object) -> list[TrainingProcess]:
         return processes.training_processes(pod["metadata"]["uid"])
 
-    def kill_process(self, namespace: str, pod: Object, local_rank: int = 0) -> TrainingProcess:
+    def kill_process(
+        self, namespace: str, pod: Object, local_rank: int = 0, number: int = signal.SIGKILL
+    ) -> TrainingProcess:
         victim = self.training_processes(namespace, pod)[local_rank]
-        os.kill(victim.pid, signal.SIGKILL)
+        os.kill(victim.pid, number)
         return victim
 
     def processes_left(self, within_seconds: float = 15.0) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""What the demo shows: nodes and workers, and a timeline; plain lines where there is no terminal."""
+"""What the demo shows: nodes and workers in a table, and a timeline; no table where there is no terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_PROGRESS_SECONDS = 2.0
 ROWS_ABOVE_TIMELINE = 12
-"""Of title and table. Where there is no room while it runs, the oldest lines give way."""
+"""Title and table. Where there is no room while it runs, the oldest lines are left out."""
 IN_SERVICE = "in service"
-NODE_STYLES = {"passed": "green", "FAULTY": "bold red", "not checked": ""}
+NODE_STYLES = {"healthy": "green", "FAULTY": "bold red", "not checked": ""}
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,6 @@ class WorkerRow:
     state: str
     step: int
 
-    def __str__(self) -> str:
-        return f"worker {self.index} {self.state}" + (f" at step {self.step}" if self.step else "")
-
 
 @dataclass(frozen=True)
 class NodeRow:
@@ -40,15 +36,12 @@ class NodeRow:
 
     name: str
     check: str
-    """What its node check came to."""
+    """The result of its node check."""
     service: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.check}, {self.service}"
 
 
 class Screen:
-    """A live display on a terminal; elsewhere the same story as lines, so that logs can be read."""
+    """A live display on a terminal; elsewhere the lines of its timeline, so that logs can be read."""
 
     def __init__(self, title: str, last_step: int) -> None:
         self._console = Console(highlight=False)
@@ -59,7 +52,6 @@ class Screen:
         self._nodes: list[NodeRow] = []
         self._world = ""
         self._said: list[Text] = []
-        self._printed_progress, self._printed_progress_at = "", 0.0
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
 
     @property
@@ -82,7 +74,7 @@ class Screen:
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """A line of the timeline."""
+        """Add a line to the timeline."""
         line = Text(f"{time.monotonic() - self._began:6.1f} s  ") + Text(text, style=style)
         self._said.append(line)
         if self._is_plain:
@@ -91,22 +83,10 @@ class Screen:
             self._draw()
 
     def show(self, world: str, workers: list[WorkerRow], nodes: list[NodeRow]) -> None:
-        """The workers and nodes as they are now."""
-        is_news = nodes != self._nodes
+        """Show the workers and nodes as they are now."""
         self._world, self._workers, self._nodes = world, workers, nodes
         if not self._is_plain:
             self._draw()
-            return
-        if is_news:
-            self._print("nodes: " + "; ".join(map(str, nodes)))
-        progress = f"{world}: {', '.join(map(str, workers))}"
-        is_due = time.monotonic() - self._printed_progress_at > PLAIN_PROGRESS_SECONDS
-        if workers and is_due and progress != self._printed_progress:
-            self._printed_progress, self._printed_progress_at = progress, time.monotonic()
-            self._print(progress)
-
-    def _print(self, text: str) -> None:
-        self._console.print(f"{time.monotonic() - self._began:6.1f} s    {text}", soft_wrap=True)
 
     def _draw(self) -> None:
         lines = self._said[-max(self._console.height - ROWS_ABOVE_TIMELINE, 1) :]
@@ -116,11 +96,11 @@ class Screen:
         return Group(Panel(self._title), self._table(), *lines)
 
     def _table(self) -> Table:
-        """A line for each node, with the worker on it; at the end those that have no node yet."""
+        """Return a line for each node, with the worker on it, and one for each worker without a node."""
         table = Table(
             expand=True, box=None, caption=self._world, caption_justify="left", padding=(0, 1, 0, 0)
         )
-        for heading in ("node", "its check", "Pod", "its state", f"step of {self._last_step}", ""):
+        for heading in ("node", "check", "Pod", "worker", f"step of {self._last_step}", ""):
             table.add_column(heading, header_style="bold", no_wrap=True)
         on = {worker.node: worker for worker in self._workers}
         for node in self._nodes:

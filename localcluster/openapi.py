@@ -16,6 +16,7 @@ from localcluster.builtin import DELETE_OPTIONS, LIST_META, OBJECT_META, STATUS,
 from localcluster.resource import JSON, Registry, ResourceType
 from localcluster.schema_nodes import reachable, reference_to, references
 
+_APPLY_PATCH = "application/apply-patch+yaml"
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -65,7 +66,7 @@ def _document(types: list[ResourceType]) -> JSON:
     for resource_type in types:
         paths |= _paths(resource_type)
         if resource_type.custom:
-            schemas[component_name(resource_type)] = _custom_schema(resource_type)
+            schemas[component_name(resource_type)] = custom_schema(resource_type)
         if resource_type.stored:
             schemas[component_name(resource_type) + "List"] = _list_schema(resource_type)
     needed = (references(schemas) | references(paths)) - schemas.keys()
@@ -83,7 +84,7 @@ def _kind_extension(resource_type: ResourceType, kind: str) -> JSON:
     return {"group": resource_type.group, "version": resource_type.version, "kind": kind}
 
 
-def _custom_schema(resource_type: ResourceType) -> JSON:
+def custom_schema(resource_type: ResourceType) -> JSON:
     """A CRD's schema with what every object has."""
     schema = dict(resource_type.schema or {"type": "object"})
     schema["properties"] = {
@@ -163,7 +164,7 @@ class _Operations:
         self._type = resource_type
         self._kind = _kind_extension(resource_type, resource_type.kind)
         self._schema = reference_to(component_name(resource_type))
-        self._patch_types = [_JSON_PATCH, _MERGE_PATCH]
+        self._patch_types = [_APPLY_PATCH, _JSON_PATCH, _MERGE_PATCH]
         if not resource_type.custom:
             self._patch_types.append(_STRATEGIC_PATCH)
 

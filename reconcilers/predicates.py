@@ -208,7 +208,7 @@ def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
     rounds = [(told["round"], told.get("nonFiniteStep")) for told in report.get("rounds") or ()]
     saved = (report.get("progress") or {}).get("checkpointStep")
     resumed, asked = (report.get("memory") or {}).get("resumed"), _asked_of_shards(report)
-    replicas = {k: v for k, v in (report.get("replicas") or {}).items() if k in ("round", "brokenVersion")}
+    replicas = {k: v for k, v in (report.get("replicas") or {}).items() if k not in ("version", "step")}
     return _without_report(worker), rest, saved, rounds, resumed, asked, replicas
 
 

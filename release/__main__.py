@@ -30,8 +30,6 @@ from release.sbom import sbom
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = ROOT / "kind" / "requirements"
-IMAGE_PYTHON = "3.13"
-"""Minor version of Python in the base of the images."""
 PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
 """uv's names of the platforms, by the architecture of an image."""
 PACKAGES = "opt/dlr"
@@ -83,7 +81,10 @@ class Release:
                 of_agent = (DISTRIBUTION, *agent_bundle.VENDORED.values())
                 packages = [metadata.distribution(each) for each in of_agent]
             else:
-                image = self._python(name, folder, wheel, architecture)
+                version = Layout(base).variables(architecture).get("PYTHON_VERSION")
+                if version is None:
+                    raise LayoutError(f"{base} is no image of Python: it does not set PYTHON_VERSION.")
+                image = self._python(name, folder, wheel, architecture, version)
                 packages = list(metadata.distributions(path=[str(folder)]))
             document = sbom(image.name, VERSION, self.created, packages)
             stem = f"{image.name}-{VERSION}-{architecture}"
@@ -92,11 +93,15 @@ class Release:
             digest = build(image, Layout(base), VERSION, architecture, self.time, archive)
         print(f"{image.name}:{VERSION} {architecture} {digest}")
 
-    def _python(self, name: str, folder: Path, wheel: Path, architecture: str) -> Image:
-        """Return an image on Python's, as kind/controller.Dockerfile and kind/worker.Dockerfile make it."""
+    def _python(self, name: str, folder: Path, wheel: Path, architecture: str, version: str) -> Image:
+        """Return an image on Python's, as kind/controller.Dockerfile and kind/worker.Dockerfile make it.
+
+        Args:
+            version: the version of Python in the base.
+        """
         install: tuple[str | Path, ...] = (
             *("uv", "pip", "install", "--quiet", "--no-config", "--target", folder),
-            *(f"--python-version={IMAGE_PYTHON}", f"--python-platform={PLATFORMS[architecture]}"),
+            *(f"--python-version={version}", f"--python-platform={PLATFORMS[architecture]}"),
         )
         pins = REQUIREMENTS / f"{'torch' if name == 'worker' else name}.txt"
         self.run(*install, "--require-hashes", "--only-binary=:all:", "-r", pins)
@@ -142,7 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the artefacts")
     parser.add_argument(
-        "--python-base", type=Path, help="OCI layout of python:3.13-slim, for controller and worker"
+        "--python-base",
+        type=Path,
+        help="OCI layout of a python image, for controller and worker",
     )
     parser.add_argument("--busybox-base", type=Path, help="OCI layout of busybox, for the agent")
     parser.add_argument(

@@ -57,6 +57,12 @@ class Layout:
                     return descriptor["digest"], manifest
         raise LayoutError(f"{self.folder} has no image for linux/{architecture}.")
 
+    def variables(self, architecture: str) -> dict[str, str]:
+        """Return the environment variables that the image sets."""
+        _, manifest = self.manifest(architecture)
+        config = json.loads(self.blob(manifest["config"]["digest"]).read_bytes())
+        return dict(each.split("=", 1) for each in (config.get("config") or {}).get("Env") or ())
+
     def blob(self, digest: str) -> Path:
         """Return the file of a blob, whose bytes have that digest."""
         algorithm, _, value = digest.partition(":")

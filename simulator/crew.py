@@ -144,6 +144,7 @@ class Crew:
         state = self.state
         if self.trains:
             self._report_steps()
+            self._be_awaited()
         self.trains = False
         self.noticed = planned
         in_place = state.fleet.policies.restart is Restart.IN_PLACE
@@ -153,6 +154,22 @@ class Crew:
         elif not self._others_train:
             kept = state.saved_work(memory=self.survives, limit=limit)
             state.account.falls_back(kept)
+
+    def _be_awaited(self) -> None:
+        """Let the other replica groups wait for this one, as long as their patience lasts."""
+        state, groups = self.state, self.state.groups
+        if groups is None or not groups.takes_part(self.number):
+            return
+        round_ = groups.round_of(self.number)
+
+        def end_of_patience() -> None:
+            idle = {crew.number for crew in state.active if not crew.trains}
+            members = (number for number in groups.numbers if groups.takes_part(number))
+            waiting = next((number for number in members if number not in idle), None)
+            if not self.trains and groups.round_of(self.number) == round_ and waiting is not None:
+                state.leave_out(self.number, waiting)
+
+        state.clock.after(groups.patience_seconds, end_of_patience)
 
     @property
     def _others_train(self) -> bool:

@@ -6,10 +6,11 @@ when the whole job has failed; how long the others stand still comes from the ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from crds.elasticjob import ElasticJob
+from crds.grouping import patience_seconds
 from crds.job_status import ElasticJobStatus
 from crds.replica_groups import Membership
 from reconcilers.groups.membership import GroupView, decide
@@ -46,12 +47,20 @@ class GroupedJob:
         return len(self._groups)
 
     @property
+    def numbers(self) -> Collection[int]:
+        return self._groups.keys()
+
+    @property
     def has_failed(self) -> bool:
         phase = self.job.status.phase
         return phase is not None and phase.finished
 
     def takes_part(self, number: int) -> bool:
         return number in self._members
+
+    def round_of(self, number: int) -> int | None:
+        """Return the round in which a group takes part; None if it doesn't."""
+        return self._members.get(number)
 
     def look(self, number: int, group: ElasticJob, now: float) -> float:
         """Look at one group. Return the seconds for which those that take part stand still from now on.
@@ -68,8 +77,31 @@ class GroupedJob:
         self._views[number] = view
         if group.status.phase is not before.status.phase and view.phase is not None and view.phase.finished:
             self._look_at_all(now)
+        return self._decide(self._all_views(), now)
+
+    @property
+    def patience_seconds(self) -> float:
+        """For how long the groups wait for one that comes to no step."""
+        return patience_seconds(self._times.step_seconds)
+
+    def leave_out(self, number: int, waiting: int, now: float) -> float:
+        """Let one group report that it waits for another one in vain. Return as `look` does.
+
+        Args:
+            number: of the group that comes to no step.
+            waiting: of the other one.
+            now: second of the simulation.
+        """
+        version, late = self.membership.version, frozenset((number,))
+        views = self._all_views()
+        views[views.index(self._views[waiting])] = replace(
+            self._views[waiting], late_version=version, late_groups=late
+        )
+        return self._decide(views, now)
+
+    def _decide(self, views: list[GroupView], now: float) -> float:
         members = self._members
-        if not self._publish(decide(self.membership, self._all_views(), MINIMUM)):
+        if not self._publish(decide(self.membership, views, MINIMUM)):
             return 0.0
         seconds = self._times.regroup_seconds(someone_left=bool(members.items() - self._members.items()))
         self.stalled_until = max(self.stalled_until, now + seconds)

@@ -88,10 +88,19 @@ class SimulationState(Generic[C]):
         """Let the job with replica groups see what has become of one of them."""
         if self.groups is None:
             return
-        if stall := self.groups.look(number, group, self.clock.now):
-            self.clock.after(stall, lambda: None)  # time is accounted for up to then, and from then on
+        self._account_until(self.groups.look(number, group, self.clock.now))
         if self.groups.has_failed:
             self.end(self.groups.job)
+
+    def leave_out(self, number: int, waiting: int) -> None:
+        """Let a group report that it waits for another one in vain."""
+        if self.groups is not None:
+            self._account_until(self.groups.leave_out(number, waiting, self.clock.now))
+
+    def _account_until(self, stall_seconds: float) -> None:
+        """Have time accounted for up to the end of a stall, and from then on."""
+        if stall_seconds:
+            self.clock.after(stall_seconds, lambda: None)
 
     def note_orderly_stop(self) -> None:
         """Note that all members left after the same step, and saved it."""

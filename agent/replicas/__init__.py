@@ -4,11 +4,13 @@
 object.
 
 A control connection, from the process: `{"join": {"rank": 0, "size": 2, "round": 5}}`, then
-`{"at": {"version": 3, "step": 9}}` and `{"broken": 3}`. From the agent, at once and with each change:
+`{"at": {"version": 3, "step": 9}}`, `{"broken": 3}`, `{"late": {"version": 3, "groups": [0]}}` and
+`{"left_out": 4}`. From the agent, at once and with each change:
 `{"membership": {"version": 3, "groups": [[0, 2], [1, 5]], "me": [1, 5]}}`, index and round of each group.
 
 A store connection, which ends as soon as there is a newer version: `{"store": 3}`, then
-`{"set": [key, value]}`, answered by `{}`; `{"get": key, "seconds": 9}`, answered by `{"value": value}` once
-it is there; and `{"check": [key]}`, answered by `{"there": true}`. Values are in base64. Where the lead's
-store cannot be reached, or a key does not come in time, the last answer is `{"failed": "why"}`.
+`{"set": [key, value]}`, answered by `{}`; `{"get": key}`, answered by `{"value": value}` once it is there, or
+by null after a minute; `{"add": [key, 1]}`, answered by `{"sum": 1}`; and `{"check": [key]}`, answered by
+`{"there": true}`. Values are in base64. Where the lead's store cannot be reached, the last answer is
+`{"failed": "why"}`.
 """

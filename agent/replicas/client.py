@@ -63,6 +63,7 @@ class AgentChannel:
     def __init__(self, path: str, round_: int) -> None:
         self._path, self._round = path, round_
         self._line = Line(path)
+        self._lock = threading.Lock()
         self._membership: Membership | None = None
         self._changed: Callable[[], None] = lambda: None
 
@@ -103,9 +104,22 @@ class AgentChannel:
         """Tell that the exchange of a version failed, although no newer one is there."""
         self._tell({"broken": version})
 
+    def left_out(self, version: int) -> None:
+        """Tell that this process waits for a version with its group, and has seen this one without it."""
+        self._tell({"left_out": version})
+
+    def late(self, version: int, groups: Sequence[int]) -> None:
+        """Tell for which groups this process waits in that version for longer than its patience.
+
+        Args:
+            groups: their indices; none once they have come.
+        """
+        self._tell({"late": {"version": version, "groups": list(groups)}})
+
     def _tell(self, message: Mapping[str, Any]) -> None:
         try:
-            self._line.send(message)
+            with self._lock:
+                self._line.send(message)
         except OSError as error:  # the agent is going, and this process with it
             logger.debug("the agent does not take %s: %s", message, error)
 
@@ -185,15 +199,24 @@ class LineStore(Store):
         """Return a value, once it is there.
 
         Raises:
-            OSError: there is a newer version, or it does not come in time.
+            OSError: there is a newer version, or the lead's store cannot be reached.
         """
-        return base64.b64decode(self._ask({"get": key})["value"])
+        while (value := self._ask({"get": key})["value"]) is None:
+            pass  # the agent has waited for it
+        return base64.b64decode(value)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there; for each as long as `timeout`, or as the agent waits at most."""
-        limit = {} if timeout is None else {"seconds": timeout.total_seconds()}
+        """Wait until all keys are there: who comes late is left out by a newer version, which ends this."""
         for key in keys:
-            self._ask({"get": key, **limit})
+            self.get(key)
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return the sum.
+
+        Raises:
+            OSError: there is a newer version, or the lead's store cannot be reached.
+        """
+        return int(self._ask({"add": [key, amount]})["sum"])
 
     def check(self, keys: Sequence[str]) -> bool:
         """Tell whether all keys are there."""

@@ -10,17 +10,16 @@ import base64
 import contextlib
 import json
 import logging
-import math
 import shutil
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import DistError
+from torch.distributed import DistError, DistStoreError
 
 from agent.connection.handshake import connect
 from agent.connection.store import PeerStore
@@ -37,7 +36,7 @@ MAX_LINE_BYTES = 1 << 20
 """Length of the longest line. gloo writes some hundred bytes for each group into one value."""
 MAX_CONNECTIONS = 1_024
 KEY_SECONDS = 60.0
-"""Longest wait for a key of the store."""
+"""Time after which the process asks again for a key of the store, so that a dead lead is noticed."""
 LEAD_SECONDS = 2.0
 """Time limit for a connection to the lead's store."""
 PAUSE_SECONDS = 0.1
@@ -88,8 +87,8 @@ class ReplicasDesk:
         """The processes of the round that are ready, by rank."""
         self._relays: set[_Relay] = set()
         self._connections: set[socket.socket] = set()
-        self._reported: tuple[int, ...] | None = None
-        """Round and broken version that the agent was last asked to report."""
+        self._reported: ReplicasReport | None = None
+        """What the agent was last asked to report at once, without version and step."""
         self._tell: Callable[[], None] = lambda: None
         self._closed = threading.Event()
 
@@ -165,9 +164,7 @@ class ReplicasDesk:
     def _membership(self) -> bytes:
         """Return the line that processes of the round get."""
         groups = self._groups or Groups()
-        members = [[each.index, each.round] for each in groups.groups]
-        me = [self._group, self._round]
-        membership = {"version": groups.version, "groups": members, "me": me}
+        membership = {"version": groups.version, "groups": groups.groups, "me": [self._group, self._round]}
         return json.dumps({"membership": membership}).encode() + b"\n"
 
     # --- the threads -------------------------------------------------------------------------------------
@@ -248,7 +245,7 @@ class ReplicasDesk:
         """
         with self._lock:
             report = self._summary()
-            news = None if report is None else (report.round, report.broken_version)
+            news = None if report is None else replace(report, version=0, step=0)
             is_news = news is not None and news != self._reported
             self._reported = news
         if is_news:
@@ -264,9 +261,8 @@ class ReplicasDesk:
             if groups is None or groups.version != version or not groups.groups:
                 return
             self._relays.add(relay)
-        lead = groups.groups[0]
         try:
-            to_lead = connect(lead.address, lead.port, self._key, SERVICE, LEAD_SECONDS)
+            to_lead = connect(groups.address, groups.port, self._key, SERVICE, LEAD_SECONDS)
             with to_lead:
                 with self._lock:
                     relay.to_lead = to_lead
@@ -277,7 +273,7 @@ class ReplicasDesk:
                     _send(connection, _answer(store, _read(lines)))
         except (OSError, DistError) as error:
             # Of the two connections, the process's may be the one that has ended: then nobody reads this.
-            failure = f"the store of group {lead.index} at {lead.address}:{lead.port}: {error}"
+            failure = f"the store of group {groups.groups[0][0]} at {groups.address}:{groups.port}: {error}"
             with contextlib.suppress(OSError):
                 _send(connection, {"failed": failure})
         finally:
@@ -289,20 +285,23 @@ def _answer(store: PeerStore, request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out one request.
 
     Raises:
-        DistError: the store cannot be reached, or a key is not there in time.
+        DistError: the store cannot be reached.
         LookupError, TypeError, ValueError: the request makes no sense.
     """
     if "set" in request:
         key, value = request["set"]
         store.set(str(key), base64.b64decode(value))
         return {}
+    if "add" in request:
+        key, amount = request["add"]
+        return {"sum": store.add(str(key), int(amount))}
     if "check" in request:
         return {"there": store.check([str(key) for key in request["check"]])}
-    seconds = float(request.get("seconds", KEY_SECONDS))
-    if not math.isfinite(seconds):
-        raise ValueError(f"{seconds} seconds")
-    store.set_timeout(timedelta(seconds=min(max(seconds, 0.0), KEY_SECONDS)))
-    return {"value": base64.b64encode(store.get(str(request["get"]))).decode()}
+    store.set_timeout(timedelta(seconds=KEY_SECONDS))
+    try:
+        return {"value": base64.b64encode(store.get(str(request["get"]))).decode()}
+    except DistStoreError:
+        return {"value": None}
 
 
 def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:

@@ -6,18 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crds.agent_report import ReplicasReport
+from crds.agent_report import MAX_LATE_GROUPS, ReplicasReport
 from crds.wire import MAX_INTEGER
-
-
-@dataclass(frozen=True)
-class GroupAddress:
-    """A group that takes part."""
-
-    index: int
-    round: int
-    address: str = ""
-    port: int = 0
 
 
 @dataclass(frozen=True)
@@ -25,17 +15,18 @@ class Groups:
     """The groups that take part, as the grouped job's ElasticWorld has them."""
 
     version: int = 0
-    groups: tuple[GroupAddress, ...] = ()
+    groups: tuple[tuple[int, int], ...] = ()
+    """Index and round of each, by index. The first one leads."""
+    address: str = ""
+    """Address of the lead's agent, which keeps the store."""
+    port: int = 0
 
     @classmethod
     def parse(cls, world: Mapping[str, Any]) -> Groups:
         """Read them from the ElasticWorld."""
         replicas = (world.get("spec") or {}).get("replicas") or {}
-        groups = (
-            GroupAddress(each["index"], each["round"], each.get("address", ""), each.get("port", 0))
-            for each in replicas.get("groups") or ()
-        )
-        return cls(replicas.get("version", 0), tuple(groups))
+        groups = tuple((each["index"], each["round"]) for each in replicas.get("groups") or ())
+        return cls(replicas.get("version", 0), groups, replicas.get("address", ""), replicas.get("port", 0))
 
 
 @dataclass(frozen=True)
@@ -45,6 +36,10 @@ class Training:
     version: int = 0
     step: int = 0
     broken: int = 0
+    left_out: int = 0
+    """The newest version that it has seen without its group."""
+    late: tuple[int, tuple[int, ...]] = (0, ())
+    """Version in which it waits for others for longer than its patience, and their indices."""
 
     def after(self, message: Mapping[str, Any]) -> Training:
         """Return it after a message.
@@ -54,6 +49,11 @@ class Training:
         """
         if "at" in message:
             return replace(self, version=_count(message["at"]["version"]), step=_count(message["at"]["step"]))
+        if "late" in message:
+            late, groups = message["late"], message["late"]["groups"]
+            return replace(self, late=(_count(late["version"]), tuple(map(_count, groups[:MAX_LATE_GROUPS]))))
+        if "left_out" in message:
+            return replace(self, left_out=max(_count(message["left_out"]), self.left_out))
         return replace(self, broken=max(_count(message["broken"]), self.broken))
 
 
@@ -67,11 +67,16 @@ def summary(round_: int, count: int, processes: Collection[Training]) -> Replica
     """
     if not processes or len(processes) < count:
         return None
+    late_version = max((each.late[0] for each in processes if each.late[1]), default=0)
+    late = {index for each in processes if each.late[0] == late_version for index in each.late[1]}
     return ReplicasReport(
         round_,
         min(each.version for each in processes),
         min(each.step for each in processes),
         max(each.broken for each in processes),
+        max(each.left_out for each in processes),
+        late_version,
+        tuple(sorted(late)[:MAX_LATE_GROUPS]),
     )
 
 

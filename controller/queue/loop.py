@@ -144,7 +144,7 @@ class ReconcileLoop:
             self._metrics.total.labels(self.name, "success").inc()
             return
         self._metrics.total.labels(self.name, "requeue_after").inc()
-        self._queue.add_after(request, result.requeue_after_seconds)
+        self._queue.add_after(request, result.requeue_after_seconds, result.seconds_left)
 
     def _failed(self, request: Request, error: Exception) -> None:
         self._metrics.total.labels(self.name, "error").inc()

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from controller import clock
 from controller.api.fairness import FairQueue
@@ -27,10 +27,21 @@ READY_AT_ONCE = 500
 """Keys that are made ready before others have a turn on the event loop."""
 
 K = TypeVar("K", bound=Hashable)
+SecondsLeft = Callable[[], float]
+"""Asked when a delay is over: how much longer the key can wait; 0 or less if it cannot."""
 
 
 class QueueShutDown(Exception):
     """There is no more work, and there will be none."""
+
+
+class _Due(NamedTuple, Generic[K]):
+    at: float
+    """Time on the monotonic clock."""
+    number: int
+    """Its place among those of one time."""
+    key: K
+    seconds_left: SecondsLeft | None
 
 
 class WorkQueue(Generic[K]):
@@ -47,9 +58,9 @@ class WorkQueue(Generic[K]):
         """Keys that want work, and since when: those in `_ready`, and those in work that came again."""
         self._working: dict[K, float] = {}
         self._failures: dict[K, int] = {}
-        self._delayed: dict[K, tuple[float, int, K]] = {}
+        self._delayed: dict[K, _Due[K]] = {}
         """The entry of `_due` that holds for each key; others there were overtaken."""
-        self._due: list[tuple[float, int, K]] = []
+        self._due: list[_Due[K]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._shut_down = False
@@ -84,7 +95,7 @@ class WorkQueue(Generic[K]):
             rest = itertools.chain((following,), more)
             asyncio.get_running_loop().call_soon(self.add_all, rest)
 
-    def add_after(self, key: K, delay_seconds: float) -> None:
+    def add_after(self, key: K, delay_seconds: float, seconds_left: SecondsLeft | None = None) -> None:
         """Wants `key` worked on after that time; of several such wishes the earliest holds."""
         if self._shut_down:
             return
@@ -95,8 +106,8 @@ class WorkQueue(Generic[K]):
         if key in self._dirty and key not in self._working:
             return
         earlier = self._delayed.get(key)
-        if earlier is None or due < earlier[0]:
-            entry = (due, next(self._order), key)
+        if earlier is None or due < earlier.at:
+            entry = _Due(due, next(self._order), key, seconds_left)
             self._delayed[key] = entry
             heapq.heappush(self._due, entry)
             self._compact()
@@ -188,7 +199,7 @@ class WorkQueue(Generic[K]):
     def _compact(self) -> None:
         """Wishes that were overtaken stay in the heap until due; do not let them pile up."""
         if len(self._due) > 2 * len(self._delayed) + 64:
-            self._due = [entry for entry in self._due if self._delayed.get(entry[2]) is entry]
+            self._due = [entry for entry in self._due if self._delayed.get(entry.key) is entry]
             heapq.heapify(self._due)
 
     def _arm(self) -> None:
@@ -196,18 +207,28 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
             self._timer = None
         if self._due:
-            delay_seconds = max(0.0, self._due[0][0] - clock.monotonic())
+            delay_seconds = max(0.0, self._due[0].at - clock.monotonic())
             self._timer = asyncio.get_running_loop().call_later(delay_seconds, self._fire)
 
     def _fire(self) -> None:
         now = clock.monotonic()
         for _ in range(READY_AT_ONCE):
-            if not self._due or self._due[0][0] > now:
+            if not self._due or self._due[0].at > now:
                 break
             entry = heapq.heappop(self._due)
-            if self._delayed.get(entry[2]) is entry:
-                self.add(entry[2])
+            if self._delayed.get(entry.key) is entry:
+                del self._delayed[entry.key]
+                self.add_after(entry.key, self._seconds_left(entry), entry.seconds_left)
         self._arm()
+
+    def _seconds_left(self, entry: _Due[K]) -> float:
+        if entry.seconds_left is None:
+            return 0.0
+        try:
+            return entry.seconds_left()
+        except Exception:
+            log.warning("cannot tell how long %s can wait", entry.key, exc_info=True)
+            return 0.0
 
 
 def _own_flow(key: Hashable) -> Hashable:

@@ -273,8 +273,11 @@ class Informer:
         items, slices = [], Slices()
         raw_items.reverse()
         while raw_items:  # each goes at once, since what is kept of it may be much less
+            raw = raw_items.pop()
             try:
-                items.append(self._kept(raw_items.pop()))
+                if (reason := salvage.strange_parts(raw)) is not None:
+                    raise _CannotBeRead(Unreadable(salvage.named(raw), reason))
+                items.append(self._kept(raw))
             except _CannotBeRead as error:
                 unreadable.append(error.found)
             await slices.pause()
@@ -375,13 +378,11 @@ class Informer:
                 log.exception("handler failed resource=%s object=%s", self.resource.group_resource, key)
 
     def _kept(self, obj: Object) -> Object:
-        """What the store keeps of the object.
+        """What the store keeps of an object that has no strange parts.
 
         Raises:
             _CannotBeRead: its shape is beyond what can be handled.
         """
-        if (reason := salvage.strange_parts(obj)) is not None:
-            raise _CannotBeRead(Unreadable(salvage.named(obj), reason))
         if self._shape is None:
             return self._trimmed(obj)
         try:

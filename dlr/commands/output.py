@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from unicodedata import east_asian_width
 
+from dlr.job.tones import terminal_style
 from dlr.job.wording import plain
 
 if TYPE_CHECKING:
@@ -29,23 +30,6 @@ NARROW_WIDTH = 120
 COLUMN_GAP = 2
 FEWEST_CHARACTERS = 12
 """A text shorter than that says nothing; where so many have no room, other columns are cut too."""
-STYLES = {
-    "Running": "green",
-    "Succeeded": "green",
-    "Failed": "bold red",
-    "Ready": "yellow",
-    "Starting": "yellow",
-    "Stopped": "dim",
-    "Warning": "yellow",
-    "Restarting": "yellow",
-    "Scaling": "yellow",
-    "Pending": "yellow",
-    "Suspended": "dim",
-    "Healthy": "green",
-    "Faulty": "bold red",
-    "Straggler": "red",
-    "Inconclusive": "yellow",
-}
 
 
 class Format(StrEnum):
@@ -75,6 +59,18 @@ def show(renderable: RenderableType) -> None:
     with screen.capture() as capture:
         screen.print(renderable)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def verdict_line(word: str, text: str) -> Text:
+    """Return the first line of a screen, on a terminal with a mark in the colour of the state.
+
+    Args:
+        word: a word that has a tone.
+    """
+    from rich.text import Text
+
+    mark = ("● ", terminal_style(word)) if sys.stdout.isatty() else ""
+    return Text.assemble(mark, (plain(text), "bold"))
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_line: bool = False) -> None:
@@ -125,7 +121,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int |
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown = Table(box=None, pad_edge=False, header_style="dim")
     for header in headers[:-1]:
         shown.add_column(header, no_wrap=width is not None, overflow="ellipsis" if width else "fold")
     shown.add_column(headers[-1], overflow="fold")
@@ -152,7 +148,7 @@ def cell(value: object) -> Text:
     from rich.text import Text
 
     text = _words(value)
-    return Text(text, style=STYLES.get(text, ""))
+    return Text(text, style=terminal_style(text))
 
 
 def _words(value: object) -> str:

@@ -11,9 +11,10 @@ from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.groups import groups_line, tree
+from dlr.job.jobs import headline_of_jobs, state_of
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
-from dlr.job.timeline.episodes import COLORS, Clock, episodes_of
+from dlr.job.timeline.episodes import Clock, episodes_of
 from dlr.job.timeline.outages import LOST
 from dlr.job.wording import parse_time
 
@@ -38,10 +39,10 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     ordered = sorted(ordered, key=report.is_finished)  # keeps the newest first
     return {
+        "headline": headline_of_jobs(jobs),
         "jobs": [_line(job, lead_of, now, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
         "strip": strip.total_seconds(),
-        "colors": COLORS,
     }
 
 
@@ -75,7 +76,7 @@ def _line(
         "isGroup": is_group,
         "groups": groups_line(job) if is_grouped(job) else "",
         "phase": report.phase(job),
-        "state": None if finished else (status.get("goodput") or {}).get("state"),
+        "state": state_of(job),
         "why": (report.why_line(job) or report.slow_line(job))[:MOST_WHY],
         "workers": report.workers_line(job),
         "round": world.get("round"),

@@ -7,25 +7,29 @@ that it leaves out. Times are seconds since the job's submission, as in a timeli
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from crds import names
 from crds.grouping import group_name, is_grouped
+from crds.phases import JobPhase
+from dlr.dashboard.figures import figures
 from dlr.dashboard.ranks import grid
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.evidence import Section, sections
 from dlr.job.facts import facts_of
 from dlr.job.failures import heading
-from dlr.job.findings import findings
+from dlr.job.findings import Finding, findings
 from dlr.job.goodput import time_by_state
 from dlr.job.groups import COLUMNS, group_rows
+from dlr.job.headline import headline
 from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import Outage, outages_of, own_failures, total_hours
+from dlr.job.timeline.outages import Outage, outages_of, own_failures
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
@@ -33,12 +37,15 @@ JSON = dict[str, Any]
 MOST_FAILURES = 30
 MOST_EVENTS = 20
 MOST_NODES = 200
+MOST_LANES = 16
+"""Workers in the timeline; the grid of ranks has all."""
 MOST_SPANS = 60
 """The newest stretches of a worker that are drawn: it has up to 16 Pods, and each up to 12 states."""
 MOST_TEXT = 300
 MOST_LINES = 60
 MOST_STACK_LINES = 120
-FACTS = ("Phase", "Workers", "World", "Groups", "Group", "Progress", "Goodput", "Checkpoints", "Failures")
+MOST_FINDINGS = 6
+FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures")
 """The facts that no other part of the page shows."""
 EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
@@ -55,7 +62,12 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
     evidence = {section.title: section for section in sections(case, found)}
     metadata, life = case.job["metadata"], case.life
     outages = outages_of(life) if life else []
-    shown = {title: _sentences(evidence, title) for title in EVIDENCE}
+    top = headline(case)
+    said = " ".join(each.sentence.text for each in found)
+    shown = {
+        title: [each for each in _sentences(evidence, title) if each["text"].partition(": ")[2] not in said]
+        for title in EVIDENCE
+    }
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -63,15 +75,13 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "phase": report.phase(case.job),
         "finished": report.is_finished(case.job),
         "cause": found[0].cause,
-        "verdict": found[0].sentence.as_json(),
-        "also": _sentences(evidence, "Also"),
-        "advice": _sentences(evidence, "What to do"),
+        "headline": {"text": top.text, "state": top.word},
+        "findings": [_finding(each) for each in found[:MOST_FINDINGS] if not _is_how_it_is(each, case)],
+        "figures": figures(case, outages),
         "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
-        "share": case.progress.share if case.progress else None,
         "times": time_by_state(case.account, case.job, case.now) if case.account else {},
         "life": _life(life) if life else None,
         "failures": _failures(life, outages) if life else [],
-        "lost": {"seconds": sum(outage.seconds for outage in outages), "workerHours": total_hours(outages)},
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
         "evidence": [{"title": title, "sentences": each} for title, each in shown.items() if each],
@@ -87,6 +97,17 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "events": _events(case),
         "unread": [text[:MOST_TEXT] for text in unread],
     }
+
+
+def _finding(each: Finding) -> JSON:
+    """Return a finding without its lines, which a failure has too."""
+    shown = each.sentence.as_json()
+    return {"text": shown["text"], "fields": shown["fields"], "advice": [one.text for one in each.advice]}
+
+
+def _is_how_it_is(each: Finding, case: Case) -> bool:
+    """Whether a finding says no more than the headline and the figures."""
+    return each.cause == report.phase(case.job) != JobPhase.FAILED and not each.advice
 
 
 def _sentences(evidence: dict[str, Section], title: str) -> list[JSON]:
@@ -133,12 +154,14 @@ def _series_of(agent: JSON) -> list[JSON]:
 
 
 def _life(life: Life) -> JSON:
+    telling = sorted(life.lanes, key=lambda lane: not (lane.failures or lane.starts))[:MOST_LANES]
+    lanes = tuple(lane for lane in life.lanes if lane in telling)
     return {
         "submitted": life.submitted.timestamp(),
         "seconds": life.seconds,
         "knownSince": life.known_since,
-        "drawing": draw(life, most_spans=MOST_SPANS),
-        "lanesLeftOut": life.lanes_left_out,
+        "drawing": draw(replace(life, lanes=lanes), most_spans=MOST_SPANS),
+        "lanesLeftOut": life.lanes_left_out + len(life.lanes) - len(lanes),
     }
 
 

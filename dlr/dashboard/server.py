@@ -31,7 +31,8 @@ from aiohttp import web
 
 from dlr.dashboard.feed import Feed, in_thread
 from dlr.dashboard.reading import ApiServer, Fleet, JobView
-from dlr.job.timeline.drawing import STYLE
+from dlr.job import tones
+from dlr.job.timeline import drawing
 from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
 from dlr.kube.errors import ApiError, UsageError
 
@@ -48,7 +49,8 @@ FILES = {
     "uplot.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
-TIMELINE_STYLE = "timeline.css"
+BASE_STYLE = "base.css"
+"""The style that a timeline's page has too."""
 MOST_FEEDS = 32
 """Jobs that are kept in memory, the ones looked at last."""
 MOST_STREAMS = 64
@@ -103,8 +105,9 @@ class Dashboard:
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
-        if name == TIMELINE_STYLE:
-            return web.Response(text=STYLE, content_type="text/css", headers=HEADERS)
+        if name == BASE_STYLE:
+            text = tones.STYLE + drawing.STYLE
+            return web.Response(text=text, content_type="text/css", headers=HEADERS)
         if name not in FILES:
             raise web.HTTPNotFound(text=f"There is no file {name!r}.\n")
         return _file(STATIC / name, FILES[name])

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from controller.wording import first_line
-from crds.phases import RendezvousPhase
 from dlr.job import report
 from dlr.job.advice import (
     AFTER,
@@ -28,13 +27,11 @@ from dlr.job.failures import SAME_MOMENT, Culprit, ended_pods, worker_failures
 from dlr.job.goodput import goodput_line
 from dlr.job.nodes import words_of_checks
 from dlr.job.progress import progress_line
-from dlr.job.wording import age, duration, parse_time
+from dlr.job.stall import stall_of, trains
+from dlr.job.wording import age, duration
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
 from reconcilers.observed.exit_class import FREE
 
-STALLED_STEPS = 20
-STALLED_SECONDS = 60.0
-"""Agents report steps every few seconds; without one for so long, and so many usual steps, nothing trains."""
 LATELY = timedelta(hours=1)
 MOST_NODES = 5
 """Nodes that an advice names."""
@@ -123,7 +120,7 @@ def _nodes(case: Case) -> Iterator[Finding]:
         advice = sentence(f"See the evidence: kubectl describe nc {word.check}; docs/cordon.md", word.fields)
         yield Finding(word.reason, sentence(word.text, word.fields), (advice,))
     condition = case.condition(NODES_CHECKED, "False") or {}
-    if condition and not checked and not _trains(case) and condition.get("reason") not in QUIET:
+    if condition and not checked and not trains(case) and condition.get("reason") not in QUIET:
         fields = case.of_condition(NODES_CHECKED)
         text = f"A node check says {condition['reason']}: {condition.get('message')}"
         yield Finding(str(condition["reason"]), sentence(text, fields))
@@ -183,7 +180,7 @@ def _hangs(case: Case) -> Iterator[Finding]:
 
 def _waits(case: Case) -> Iterator[Finding]:
     """Yield why a job that should train does not."""
-    if report.is_finished(case.job) or not case.status.get("phase") or _trains(case):
+    if report.is_finished(case.job) or not case.status.get("phase") or trains(case):
         return
     if report.phase(case.job) == "Suspended":
         return
@@ -217,7 +214,7 @@ def _waits(case: Case) -> Iterator[Finding]:
 
 def _slow(case: Case) -> Iterator[Finding]:
     warning = case.warning("Slow")
-    if warning and _trains(case):
+    if warning and trains(case):
         fields = case.of_warning("Slow")
         statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
         yield Finding("Slow", statement, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
@@ -225,31 +222,16 @@ def _slow(case: Case) -> Iterator[Finding]:
 
 def _stalls(case: Case) -> Iterator[Finding]:
     """Yield that there was no step for much longer than a step takes, in a formed world."""
-    steps = [
-        (moment, worker, progress)
-        for worker, progress in case.telling
-        if (moment := parse_time(progress.get("time")))
-    ]
-    if not steps or not _trains(case):
+    stall = stall_of(case)
+    if stall is None:
         return
-    usual = case.progress.seconds_per_step if case.progress else None
-    newest = max(moment for moment, _, _ in steps)
-    silent = (case.now - newest).total_seconds()
-    if silent < max(STALLED_SECONDS, STALLED_STEPS * (usual or 0.0)) or _world_is_younger(case, newest):
-        return
-    _, worker, progress = min(steps, key=lambda each: (each[2].get("step", 0), each[0]))
-    fields = of_worker(worker, "status.agent.progress")
-    behind = f"{worker['metadata']['name']}, after step {progress.get('step')}"
-    text = f"No rank has made a step for {duration(silent)}; the furthest behind is {behind}"
+    fields = of_worker(stall.worker, "status.agent.progress")
+    behind = f"{stall.worker['metadata']['name']}, after step {stall.step}"
+    text = f"No rank has made a step for {duration(stall.seconds)}; the furthest behind is {behind}"
     advice = sentence(
         f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too", fields
     )
     yield Finding("Stalled", sentence(text, fields), (advice,))
-
-
-def _world_is_younger(case: Case, moment: datetime) -> bool:
-    formed = parse_time((case.status.get("rendezvous") or {}).get("formedAt"))
-    return formed is not None and formed > moment
 
 
 def _troubles(case: Case) -> Iterator[Finding]:
@@ -305,11 +287,6 @@ def _how_it_is(case: Case) -> Finding:
         text += f"; goodput {line}"
         fields += case.of_job("status.goodput")
     return Finding(report.phase(case.job), sentence(text, fields))
-
-
-def _trains(case: Case) -> bool:
-    world = case.status.get("rendezvous") or {}
-    return report.phase(case.job) == "Running" and world.get("phase") == RendezvousPhase.FORMED
 
 
 def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:

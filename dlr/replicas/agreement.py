@@ -35,6 +35,8 @@ class Member:
     """Whether it has made the inner steps that its next outer step averages; see `dlr.replicas.outer`."""
     inner_steps: int = 0
     """Number of inner steps that its state has."""
+    is_last: bool = False
+    """Whether training ends with the last step that it has applied."""
 
     def to_numbers(self) -> list[int]:
         """Return the fields as integers, in their order."""
@@ -43,8 +45,10 @@ class Member:
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> Member:
         """The reverse of `to_numbers`."""
-        trained, applied, applied_in, complete_in, is_ready, inner_steps = numbers
-        return cls(bool(trained), applied, applied_in, complete_in, bool(is_ready), inner_steps)
+        trained, applied, applied_in, complete_in, is_ready, inner_steps, is_last = numbers
+        return cls(
+            bool(trained), applied, applied_in, complete_in, bool(is_ready), inner_steps, bool(is_last)
+        )
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Agreement:
     """Members that take over the leader's state."""
     is_first: bool
     """Whether nobody has trained: those behind take over the state before the step, and not during it."""
+    is_over: bool = False
+    """Whether no step is made any more: training has ended with the leader's last one."""
     healing_steps: int = HEALING_STEPS
     """Number of steps from `step` on to which those behind contribute nothing."""
 
@@ -99,7 +105,13 @@ def agree(members: Sequence[Member]) -> Agreement:
         else:
             behind.add(place)
     return Agreement(
-        leader, led.applied, led.applied_in, frozenset(rolls), frozenset(behind), not led.trained
+        leader,
+        led.applied,
+        led.applied_in,
+        frozenset(rolls),
+        frozenset(behind),
+        is_first=not led.trained,
+        is_over=led.is_last,
     )
 
 

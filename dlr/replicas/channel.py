@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch.distributed import Store  # type: ignore[attr-defined]
@@ -38,6 +38,16 @@ class Channel(Protocol):
     def broken(self, version: int) -> None:
         """Tell that the exchange of a version failed, although no newer one is there."""
 
+    def left_out(self, version: int) -> None:
+        """Tell that this process waits for a version with its group, and has seen this one without it."""
+
+    def late(self, version: int, groups: Sequence[int]) -> None:
+        """Tell for which groups this process waits in that version for longer than its patience.
+
+        Args:
+            groups: their indices; none once they have come.
+        """
+
 
 class Alone:
     """The channel of a group that has no others."""
@@ -54,6 +64,12 @@ class Alone:
         """Nobody asks."""
 
     def broken(self, version: int) -> None:
+        """Nobody asks."""
+
+    def left_out(self, version: int) -> None:
+        """Nobody asks."""
+
+    def late(self, version: int, groups: Sequence[int]) -> None:
         """Nobody asks."""
 
 

@@ -6,7 +6,6 @@ news of another version ends its wait at once, whatever is blocked in the networ
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import threading
@@ -20,17 +19,15 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from agent.torch_compat import process_groups
-from dlr import progress
 from dlr.replicas.agreement import Member
+from dlr.replicas.patience import LongWait, Patience, wait_for
 from dlr.replicas.transfer import Connection
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 60.0
-"""Time limit of a collective, and for all to connect, where groups meet in each step. Deaths end it sooner,
-by the news of the next version or the dead peer's closed connections."""
-QUIET_SECONDS = 5.0
-"""Time of a wait after which the agent is told that no step is to be expected."""
+COLLECTIVE_SECONDS = 7_200.0
+"""Time limit of a collective, longer than any patience. The news of the next version, or a dead peer's closed
+connections, end it sooner."""
 POLL_SECONDS = 0.0005
 """Between two looks at a GPU's stream."""
 
@@ -74,7 +71,7 @@ class Exchange:
         device: of the gradients.
         is_overtaken: whether a newer version is there.
         changed: is notified, under its lock, when something that a wait ends with has happened.
-        patience_seconds: time limit of a collective, and for all to connect.
+        patience: what follows from a long wait for others.
     """
 
     def __init__(
@@ -84,14 +81,14 @@ class Exchange:
         device: torch.device,
         is_overtaken: Callable[[], bool],
         changed: threading.Condition,
-        patience_seconds: float = TIMEOUT_SECONDS,
+        patience: Patience,
     ) -> None:
         self.seat = seat
         self._open_store = open_store
         self._device = device
         self._overtaken = is_overtaken
         self._changed = changed
-        self._patience_seconds = patience_seconds
+        self._patience = patience
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._stores: list[Store] = []
@@ -165,16 +162,46 @@ class Exchange:
         for task in sent:
             self._finish(task)
 
-    def vote(self) -> None:
+    def wait_until(self, is_over: Callable[[], bool]) -> None:
+        """Wait for other groups.
+
+        Args:
+            is_over: is called under the lock of `changed`.
+
+        Raises:
+            OvertakenError, BrokenError: it ends otherwise.
+        """
+
+        def ends() -> bool:
+            return is_over() or self.is_overtaken or self._error is not None
+
+        seat = self.seat
+        wait_for(
+            self._changed, ends, lambda: LongWait(seat.place, seat.size, self._open_store, self._patience)
+        )
+        if is_over():
+            return
+        if self.is_overtaken:
+            raise OvertakenError
+        raise BrokenError(f"version {seat.version}: {self._error}") from self._error
+
+    def vote(self, *, ends: bool = False) -> bool:
         """Wait until all groups have said that their gradients of this step are there.
+
+        Args:
+            ends: whether this one has training end with the step.
+
+        Returns:
+            Whether any group has it end.
 
         Raises:
             OvertakenError, BrokenError: not all have, as far as this one can say.
         """
         if self.seat.size == 1:
-            return
-        mine = torch.zeros(1, dtype=torch.int32)
-        self._finish(self._put(lambda: self._control.allreduce([mine]).wait()))
+            return ends
+        votes = torch.tensor([int(ends)], dtype=torch.int32)
+        self._finish(self._put(lambda: self._control.allreduce([votes]).wait()))
+        return bool(votes[0])
 
     def close(self) -> None:
         """End it. What it still waits for is left to a thread."""
@@ -220,10 +247,10 @@ class Exchange:
         opened = self._open_store()
         self._stores.append(opened)
         store = PrefixStore(prefix, opened)
-        control = process_groups.gloo(PrefixStore("control", store), rank, size, self._patience_seconds)
+        control = process_groups.gloo(PrefixStore("control", store), rank, size, COLLECTIVE_SECONDS)
         if self._device.type != "cuda":
             return control, control
-        return control, process_groups.nccl(PrefixStore("data", store), rank, size, self._patience_seconds)
+        return control, process_groups.nccl(PrefixStore("data", store), rank, size, COLLECTIVE_SECONDS)
 
     def _put(self, act: Callable[[], Any]) -> _Task:
         task = _Task(act)
@@ -231,17 +258,8 @@ class Exchange:
         return task
 
     def _finish(self, task: _Task) -> Any:
-        """Wait for a task; a long wait is for another group, so it is no hang of this one."""
-        with contextlib.ExitStack() as quiet, self._changed:
-            is_late = False
-            while not task.is_done:
-                if self.is_overtaken:
-                    raise OvertakenError
-                if self._error is not None:
-                    raise BrokenError(f"version {self.seat.version}: {self._error}") from self._error
-                if is_late:
-                    quiet.enter_context(progress.busy(TIMEOUT_SECONDS))
-                is_late = not self._changed.wait(QUIET_SECONDS)
+        """Wait for a task."""
+        self.wait_until(lambda: task.is_done)
         return task.result
 
 

@@ -24,13 +24,13 @@ class OwnGroup:
             ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
             self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
 
-    def all(self, yes: bool, number: int) -> tuple[bool, int]:
-        """Return whether all ranks say yes, and the highest of their numbers."""
+    def all(self, yes: bool, *numbers: int) -> tuple[bool, list[int]]:
+        """Return whether all ranks say yes, and the highest of each of their numbers."""
         if self.size == 1:
-            return yes, number
-        lowest = torch.tensor([int(yes), -number], dtype=torch.int64)
+            return yes, list(numbers)
+        lowest = torch.tensor([int(yes), *(-number for number in numbers)], dtype=torch.int64)
         dist.all_reduce(lowest, dist.ReduceOp.MIN, self._group)
-        return bool(lowest[0]), -int(lowest[1])
+        return bool(lowest[0]), [-number for number in lowest[1:].tolist()]
 
     def is_alike(self, numbers: Sequence[int]) -> bool:
         """Return whether all ranks have the same numbers, of which all have as many."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dlr.replicas.agreement import Agreement
-from dlr.replicas.exchange import BrokenError, Exchange, OvertakenError
+from dlr.replicas.exchange import BrokenError, Exchange
 from dlr.replicas.transfer import Incoming, Outgoing, Transfer
 
 
@@ -53,11 +53,8 @@ class Healing:
         self._transfer = Transfer(lambda: self._exchange.connect(self._places), act, self._notify)
         self._transfer.start()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self) -> None:
         """Wait until the state is there, if it is on its way.
-
-        Args:
-            seconds: time limit.
 
         Raises:
             OvertakenError, BrokenError: it does not come.
@@ -65,10 +62,7 @@ class Healing:
         transfer = self._transfer
         if transfer is None:
             return
-        with self._changed:
-            self._changed.wait_for(lambda: transfer.is_done or self._exchange.is_overtaken, seconds)
-        if not transfer.is_done:
-            raise OvertakenError if self._exchange.is_overtaken else BrokenError("no state has come in time")
+        self._exchange.wait_until(lambda: transfer.is_done)
         if transfer.error is not None:
             raise BrokenError(f"the state did not arrive: {transfer.error}") from transfer.error
 

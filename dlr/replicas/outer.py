@@ -20,12 +20,12 @@ from dlr.replicas.agreement import Agreement, Member, agree_on_round
 from dlr.replicas.channel import Channel
 from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.replicas import OnCommit, Replicas, Version
+from dlr.replicas.replicas import OnCommit, Replicas, Until, Version
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
-ROUND_SECONDS = 3_600.0
-"""Time limit of a wait for others, who may be slower in their inner steps."""
+OUTER_EXCHANGE_SECONDS = 3_600.0
+"""Time limit of an exchange to which all groups have come: the network between them may be slow."""
 INNER_STEP = "inner_step"
 """Name of the number of inner steps in the state that the groups have in common."""
 
@@ -87,7 +87,7 @@ class OuterReplicas(Replicas):
         start: number of inner steps that the state has.
     """
 
-    _patience_seconds = ROUND_SECONDS
+    _exchange_seconds = OUTER_EXCHANGE_SECONDS
 
     def __init__(
         self,
@@ -115,20 +115,23 @@ class OuterReplicas(Replicas):
         """Have something called after each inner step, with the groups that train in this round."""
         self._after_step.append(act)
 
-    def steps(self, total: int | None = None) -> Iterator[int]:
+    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[int]:
         """Count the inner steps that are to be made, from the one that the groups are at.
 
         The outer step is made between two of them, after every `sync_every` and after the last one.
 
         Args:
             total: number of inner steps after which training ends.
+            until: is called on each rank in each outer step. The step is the last one of all groups if it
+                returns True on any rank of any group.
         """
+        self._until = until
         if self._version is None:
             self._global.copy()
-            self._channel.follow(self._notify, self._own.rank, self._own.size)
+            self._news.follow()
             self._settle(1)
             self._end_round()
-        while total is None or self._state[INNER_STEP] < total:
+        while not self._is_over and (total is None or self._state[INNER_STEP] < total):
             step: int = self._state[INNER_STEP]
             yield step
             self._state[INNER_STEP] = step + 1

@@ -14,8 +14,7 @@ but who takes part comes from the job's ElasticWorld.
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
+import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,26 +24,21 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from agent.replicas.client import Membership
-from dlr import progress
 from dlr.checkpoint.tensors import is_distributed
 from dlr.replicas.agreement import Agreement, Member, agree
 from dlr.replicas.average import Average
 from dlr.replicas.channel import Channel
-from dlr.replicas.exchange import TIMEOUT_SECONDS, BrokenError, Exchange, OvertakenError, Seat
+from dlr.replicas.exchange import Exchange, Seat
 from dlr.replicas.gradients import Watch, buckets_of, local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.healing import Healing
+from dlr.replicas.news import News
+from dlr.replicas.patience import Pace, Patience
 
-logger = logging.getLogger(__name__)
+EXCHANGE_SECONDS = 60.0
+"""Time limit of an exchange of gradients, or of a state, to which all groups have come."""
 
-QUIET_SECONDS = 10.0
-"""Time of a wait for other groups after which the agent is told that no step is to be expected."""
-BUSY_SECONDS = 3_600.0
-"""Time for which it is told so at once."""
-
-BROKEN_SECONDS = 2.0
-"""Time in which a newer version is expected when an exchange breaks."""
-
+Until = Callable[[], bool]
 OnCommit = Callable[[int, Sequence[int]], None]
 """Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
 
@@ -84,8 +78,8 @@ class Replicas:
         channel: the way to the agent.
     """
 
-    _patience_seconds = TIMEOUT_SECONDS
-    """Time limit of a wait for other groups that live."""
+    _exchange_seconds = EXCHANGE_SECONDS
+    """Time limit of an exchange to which all groups have come."""
 
     def __init__(
         self,
@@ -98,7 +92,8 @@ class Replicas:
         self._state = state
         self._own = own
         self._channel = channel
-        self._changed = threading.Condition()
+        self._news = News(channel, own)
+        self._pace = Pace()
         parameters = parameters_of(optimizers)
         self._buckets = buckets_of(parameters)
         self._device = next((local(each.detach()).device for each in parameters), torch.device("cpu"))
@@ -107,6 +102,9 @@ class Replicas:
         self._on_commit: list[OnCommit] = []
         self._member = Member(applied=start)
         self._total: int | None = None
+        self._until: Until | None = None
+        self._is_over = False
+        """Whether some group's `until` has ended training."""
         self._version: Version | None = None
         """The newest that this process is in."""
         self._healing: Healing | None = None
@@ -152,21 +150,23 @@ class Replicas:
         """Have something called after each step that is committed."""
         self._on_commit.append(act)
 
-    def steps(self, total: int | None = None) -> Iterator[int]:
+    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[int]:
         """Count the steps that are to be made, from the one that the groups are at.
 
         Args:
             total: number of steps after which training ends.
+            until: is called on each rank in each step, once its gradients are averaged. The step is the last
+                one of all groups if it returns True on any rank of any group.
 
         Raises:
             RuntimeError: the loop's body made no step.
         """
-        self._total = total
+        self._total, self._until = total, until
         if self._version is None:
-            self._channel.follow(self._notify, self._own.rank, self._own.size)
+            self._news.follow()
             self._settle(1)
             self._take_part_from_behind()
-        while total is None or self.applied < total:
+        while not self._is_over and (total is None or self.applied < total):
             self._open()
             yield self.applied
             if self._is_open:
@@ -233,40 +233,39 @@ class Replicas:
         """Average and agree; the step is then committed, or this group is in a newer version."""
         version = self._current()
         number = version.membership.version
-        ok, has_all = self._attempt(version)
-        everyone, newest = self._own.all(ok, self._newest())
+        ok, has_all, ends = self._attempt(version)
+        everyone, (newest, anyone_ends) = self._own.all(ok, self._news.newest, ends)
         if everyone:
+            self._is_over = bool(anyone_ends)
             self._conclude(version)
             return
-        all_have, _ = self._own.all(has_all, 0)
+        all_have, _ = self._own.all(has_all)
         self._member = replace(self._member, complete_in=number if all_have else 0)
         self._settle(max(newest, number + 1))
 
-    def _attempt(self, version: Version) -> tuple[bool, bool]:
+    def _attempt(self, version: Version) -> tuple[bool, bool, bool]:
         """Average once.
 
         Returns:
-            Whether all groups agree, and whether this rank has told them that all gradients are here.
+            Whether all groups agree, whether this rank has told them that all gradients are here, and whether
+            training ends with this step.
         """
-        exchange, counted, has_all = version.exchange, version.counted(self.applied), False
+        exchange, counted = version.exchange, version.counted(self.applied)
+        has_all = ends = False
+
+        def average() -> None:
+            nonlocal has_all, ends
+            self._average.finish(exchange, len(counted), contributes=version.place in counted)
+            if self._healing is not None and self.applied == self._healing.step:
+                self._healing.wait()
+            has_all = True
+            ends = exchange.vote(ends=self._until is not None and self._until())
+
         if self._watch is not None:
             self._watch.end()
         self._averaged = version.membership.indices(counted)
         self._following = version.membership.indices(version.counted(self.applied + 1))
-        try:
-            if exchange.is_overtaken:
-                raise OvertakenError
-            self._average.finish(exchange, len(counted), contributes=version.place in counted)
-            if self._healing is not None and self.applied == self._healing.step:
-                self._healing.wait(TIMEOUT_SECONDS)
-            has_all = True
-            exchange.vote()
-        except OvertakenError:
-            return False, has_all
-        except BrokenError as error:
-            self._tell_broken(version.exchange, error)
-            return False, has_all
-        return True, True
+        return self._news.succeeds(exchange, average), has_all, ends
 
     def _conclude(self, version: Version) -> None:
         """The step is committed: make the gradients the mean, in the state that they are of."""
@@ -285,6 +284,7 @@ class Replicas:
     def _note_commit(self) -> None:
         self._is_open = False
         self._average = Average(self._buckets)
+        self._pace.note(time.monotonic())
         self._channel.at(self._current().membership.version, self.applied)
         for act in self._on_commit:
             act(self.applied - 1, self._averaged)
@@ -298,20 +298,20 @@ class Replicas:
             newest: number of a version that is to be waited for.
         """
         while True:
-            membership = self._await_membership(newest)
+            membership = self._news.await_membership(newest, has_met=self._version is not None)
             newest = membership.version + 1
             version = self._meet(membership)
             mine = version.agreement.to_numbers() if version is not None else [-1, -1, -1, -1]
-            met, _ = self._own.all(version is not None, 0)
+            met, _ = self._own.all(version is not None)
             if not self._own.is_alike(mine) or not met or version is None:
                 continue
-            self._version = version
-            self._healing = None
+            self._version, self._healing = version, None
+            self._is_over = version.agreement.is_over
             self._roll(version)
             if not version.agreement.behind or not self._is_at_once(version.agreement):
                 break
             healing = self._heal_at_once(version)
-            if self._own.all(healing is not None, 0)[0]:
+            if self._own.all(healing is not None)[0]:
                 assert healing is not None
                 healing.load()
                 break
@@ -324,22 +324,24 @@ class Replicas:
             self._version.exchange.close()
         assert membership.place is not None
         number = membership.version
-        seat = Seat(number, self._own.rank, membership.place, len(membership.groups))
         exchange = Exchange(
-            seat,
+            Seat(number, self._own.rank, membership.place, len(membership.groups)),
             lambda: self._channel.open_store(number),
             self._device,
-            lambda: self._newest() > number,
-            self._changed,
-            self._patience_seconds,
+            lambda: self._news.newest > number,
+            self._news.changed,
+            Patience(
+                lambda: self._pace.patience_seconds if self._member.trained else None,
+                self._exchange_seconds,
+                lambda places: self._channel.late(number, membership.indices(places)),
+                lambda: self._channel.broken(number),
+            ),
         )
         exchange.start()
-        try:
-            return Version(membership, exchange, self._agree(exchange.meet(self._member)))
-        except OvertakenError:
-            pass
-        except BrokenError as error:
-            self._tell_broken(exchange, error)
+        met: list[Member] = []
+        member = replace(self._member, is_last=self._is_over)
+        if self._news.succeeds(exchange, lambda: met.extend(exchange.meet(member))):
+            return Version(membership, exchange, self._agree(met))
         exchange.close()
         return None
 
@@ -348,22 +350,19 @@ class Replicas:
 
     def _is_at_once(self, agreement: Agreement) -> bool:
         """Whether those behind take over the state before anything else, since nobody is in a step."""
-        return agreement.is_first or (self._total is not None and agreement.step >= self._total)
+        is_over = agreement.is_over or (self._total is not None and agreement.step >= self._total)
+        return agreement.is_first or is_over
 
     def _heal_at_once(self, version: Version) -> Healing | None:
         """Give or take the state; None if it does not arrive. All ranks load it afterwards, or none does."""
-        healing = Healing(version.agreement, version.exchange, self._state, self._device, self._changed)
+        healing = self._healing_in(version)
         if version.place != version.agreement.leader and not version.is_behind():
             return healing
         healing.begin()
-        try:
-            healing.wait(self._patience_seconds)
-        except OvertakenError:
-            return None
-        except BrokenError as error:
-            self._tell_broken(version.exchange, error)
-            return None
-        return healing
+        return healing if self._news.succeeds(version.exchange, healing.wait) else None
+
+    def _healing_in(self, version: Version) -> Healing:
+        return Healing(version.agreement, version.exchange, self._state, self._device, self._news.changed)
 
     def _roll(self, version: Version) -> None:
         """Apply the step that another group has applied, and whose gradients are all here."""
@@ -387,7 +386,7 @@ class Replicas:
             self._average.drop()
         has_part = version.is_behind() or (agreement.behind and version.place == agreement.leader)
         if has_part and not self._is_at_once(agreement):
-            self._healing = Healing(agreement, version.exchange, self._state, self._device, self._changed)
+            self._healing = self._healing_in(version)
 
     def _take_part_from_behind(self) -> None:
         """Take part in the step that the others make at the moment, so that none waits for this group."""
@@ -407,22 +406,20 @@ class Replicas:
     def _end_together(self) -> None:
         """Leave when all groups have applied the last step: until then one may need this one's state."""
         while True:
-            version, ok = self._current(), True
-            try:
-                if version.exchange.is_overtaken:
-                    raise OvertakenError
+            version, healing = self._current(), self._healing
+
+            def agree_to_end(version: Version = version, healing: Healing | None = healing) -> None:
+                if healing is not None:
+                    healing.wait()
                 version.exchange.vote()
-            except OvertakenError:
-                ok = False
-            except BrokenError as error:
-                self._tell_broken(version.exchange, error)
-                ok = False
-            everyone, newest = self._own.all(ok, self._newest())
+
+            ok = self._news.succeeds(version.exchange, agree_to_end)
+            everyone, (newest,) = self._own.all(ok, self._news.newest)
             if everyone:
+                if healing is not None:
+                    healing.load()
                 return
             self._settle(max(newest, version.membership.version + 1))
-
-    # --- news --------------------------------------------------------------------------------------------
 
     def _current(self) -> Version:
         if self._version is None:
@@ -430,45 +427,3 @@ class Replicas:
                 "the groups meet in `for step in replicas.steps(…)`: use it for the loop over steps"
             )
         return self._version
-
-    def _newest(self) -> int:
-        """The number of the newest version, whether this group takes part in it or not."""
-        membership = self._channel.membership
-        return 0 if membership is None else membership.version
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _await_membership(self, newest: int) -> Membership:
-        """Wait for a version of at least that number in which this group takes part, alike on all ranks."""
-        while True:
-            found = self._await_own(newest)
-            alike = self._own.is_alike([found.version])
-            _, newest = self._own.all(True, found.version)
-            if alike:
-                return found
-
-    def _await_own(self, newest: int) -> Membership:
-        def found() -> Membership | None:
-            there = self._channel.membership
-            is_it = there is not None and there.version >= newest and there.place is not None
-            return there if is_it else None
-
-        with self._changed:
-            membership = self._changed.wait_for(found, QUIET_SECONDS)
-        while membership is None:
-            logger.info("waiting for a version of the groups, %d or later, with this one in it", newest)
-            with progress.busy(BUSY_SECONDS), self._changed:
-                membership = self._changed.wait_for(found, BUSY_SECONDS / 2)
-        return membership
-
-    def _tell_broken(self, exchange: Exchange, error: BrokenError) -> None:
-        """Ask for another version; not at once, since a death breaks connections before it is known."""
-        with self._changed:
-            self._changed.wait_for(lambda: exchange.is_overtaken, BROKEN_SECONDS)
-        if not exchange.is_overtaken:
-            logger.warning(
-                "the groups' exchange is broken, and another version of it is waited for: %s", error
-            )
-            self._channel.broken(exchange.seat.version)

@@ -20,9 +20,10 @@ pytestmark = [
     pytest.mark.needs(Capability.STORAGE),
 ]
 
-VERDICT = "(document.querySelector('#verdict .verdict')?.textContent || '')"
-CLASSES = "[...document.querySelectorAll('#failures td.bad')].map((cell) => cell.textContent).join()"
-ROUND = "[...document.querySelectorAll('#verdict dd')].map((line) => line.textContent).join('; ')"
+HEADLINE = "(document.querySelector('#top h1')?.textContent || '')"
+FINDING = "(document.querySelector('#findings li')?.textContent || '')"
+CLASSES = "[...document.querySelectorAll('#failures td [data-state]')].map((cell) => cell.textContent).join()"
+ROUND = "[...document.querySelectorAll('#top dd')].map((line) => line.textContent).join('; ')"
 
 
 def test_a_kill_and_its_recovery_are_seen_live(cluster: Cluster, observation: Observation) -> None:
@@ -44,12 +45,12 @@ def test_a_kill_and_its_recovery_are_seen_live(cluster: Cluster, observation: Ob
             assert page.errors == []
 
     async def see_the_job_die_and_live(page: Page) -> None:
-        await page.wait_for(f"{VERDICT}.startsWith('The job is Running, Training')")
+        await page.wait_for(f"{HEADLINE}.startsWith('Trains on 2 of 2 workers')")
         mortals.kill(1)
         await page.wait_for(f"{CLASSES} === 'Killed' && {ROUND}.includes('round 2 Formed')")
         await page.wait_for("document.querySelectorAll('#steps canvas').length === 3")  # time, loss, lr
         mortals.tell(1, "nan")
-        await page.wait_for(f"{VERDICT}.startsWith('The loss is no number any more')")
+        await page.wait_for(f"{FINDING}.startsWith('The loss is no number any more')")
         await page.evaluate("document.querySelector('#worst button, #grid').click()")
 
     asyncio.run(look())

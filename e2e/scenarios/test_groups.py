@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 from collections import defaultdict
 from itertools import pairwise
@@ -134,3 +135,26 @@ def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster:
     print(f"longest step of the others {max(steps):.3f} s, of a step of {statistics.median(steps):.3f} s")
     jobs_of_groups = [name for name in groups.observation.objects(Kind.JOB) if name != NAME]
     assert sorted(jobs_of_groups) == [f"{NAME}-group-{index}" for index in range(GROUPS)]
+
+
+def test_others_train_on_while_a_process_of_the_first_group_hangs(groups: Groups, cluster: Cluster) -> None:
+    groups.submit()
+    groups.wait_until_all_train()
+    processes = [groups.processes(group) for group in range(GROUPS)]
+    namespace, pod = groups.observation.namespace, groups.pod(0, 1)
+    cluster.kill_process(namespace, pod, number=signal.SIGSTOP)
+    groups.observation.wait_for(
+        "the group to be left out", lambda: groups.members() == [1, 2], WITHIN_SECONDS
+    )
+    assert [each["type"] for each in groups.status()["warnings"]] == ["GroupsLate"]
+    newest = max(line["step"] for line in groups.lines())
+    groups.observation.wait_for(
+        "the others to train",
+        lambda: max(line["step"] for line in groups.lines()) > newest + 20,
+        WITHIN_SECONDS,
+    )
+    cluster.kill_process(namespace, pod, number=signal.SIGCONT)
+    groups.wait_until_all_train()
+    assert [groups.processes(group) for group in range(GROUPS)] == processes, "nobody was started again"
+    assert not groups.status().get("warnings")
+    assert_alike(groups.lines())

@@ -101,7 +101,7 @@ def main() -> None:
     )
     loader = DataLoader(train_data, batch_sampler=sampler)
     state = {"model": model, "optimizer": optimizer, "data": sampler}
-    ckpt = Checkpointer(CHECKPOINT_DIR, state, every=5, persist_every=50)  # without `every`, dlr chooses it
+    ckpt = Checkpointer(CHECKPOINT_DIR, state, every=1, persist_every=50)  # without `every`, dlr chooses it
     step = ckpt.load() or 0
     replica = DistributedDataParallel(model) if dist.is_initialized() else model
     last_step = EPOCHS * sampler.steps_per_epoch

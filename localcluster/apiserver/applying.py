@@ -6,28 +6,29 @@ from datetime import datetime
 
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import check_object
-from localcluster.apiserver.errors import bad_request, invalid, required, unsupported_media_type
+from localcluster.apiserver.errors import (
+    ApiError,
+    apply_conflict,
+    bad_request,
+    invalid,
+    not_found,
+    required,
+)
+from localcluster.apiserver.ownership import schema_of, writer_of
 from localcluster.apiserver.rbac import Attributes
 from localcluster.apiserver.requests import Context, options_type
 from localcluster.apiserver.times import rfc3339
 from localcluster.apiserver.versions import shown_object
 from localcluster.apiserver.writes import Written, create, update
-from localcluster.apply import server_side_apply
-from localcluster.builtin import component_of, components
-from localcluster.schema_nodes import reference_to
-
-_SENTENCE = (
-    "this cluster has server-side apply of built-in kinds alone, and with force (kubectl's "
-    "--force-conflicts): use `kubectl apply` without --server-side, or a merge patch"
-)
+from localcluster.apply import ApplyConflict, UntypedObject, server_side_apply
+from localcluster.builtin import components
+from localcluster.resource import JSON
 
 
 def apply(cluster: Cluster, context: Context, body: object, now: datetime) -> Written:
     """Set the fields in `body`, drop those that their manager no longer names; create a missing object."""
-    resource_type, manager = context.type, context.query.get("fieldManager")
-    if resource_type.custom or context.subresource or not context.flag("force"):
-        raise unsupported_media_type(_SENTENCE)
-    if not manager:
+    resource_type = context.type
+    if not context.query.get("fieldManager"):
         fault = required("fieldManager", "is required for apply patch")
         raise invalid(options_type("PatchOptions"), "", [fault])
     manifest = check_object(resource_type, body)
@@ -36,13 +37,26 @@ def apply(cluster: Cluster, context: Context, body: object, now: datetime) -> Wr
     if manifest["metadata"].setdefault("name", context.name) != context.name:
         raise bad_request("the name of the object does not match the name on the URL")
     current = cluster.get(resource_type, context.namespace, context.name)
+    if current is None and context.subresource:
+        raise not_found(resource_type, context.name)
     live = {"metadata": {}} if current is None else shown_object(resource_type, current.obj)
-    entry = {"manager": manager, "operation": "Apply", "apiVersion": resource_type.api_version}
-    schema = reference_to(component_of(resource_type))
-    obj, managed = server_side_apply(live, manifest, {**entry, "time": rfc3339(now)}, schema, components())
+    obj, owners = _applied(context, live, manifest, now)
     if current is not None:
-        return update(cluster, context, current, {**obj, "metadata": dict(obj["metadata"])}, managed)
+        return update(cluster, context, current, {**obj, "metadata": dict(obj["metadata"])}, now, owners)
     target = context.target
     creation = Attributes("create", target.group, target.plural, namespace=target.namespace)
     cluster.authorizer.authorize(context.user, creation)
-    return create(cluster, context, obj, now, managed)
+    return create(cluster, context, obj, now, owners)
+
+
+def _applied(context: Context, live: JSON, manifest: JSON, now: datetime) -> tuple[JSON, list[JSON]]:
+    force, schema = context.flag("force"), schema_of(context.type)
+    try:
+        return server_side_apply(
+            live, manifest, writer_of(context), rfc3339(now), schema, components(), force=force
+        )
+    except ApplyConflict as conflict:
+        raise apply_conflict(str(conflict), conflict.causes) from None
+    except UntypedObject as fault:
+        place = f"{context.namespace}/{context.name}; {context.type.api_version}, Kind={context.type.kind}"
+        raise ApiError(500, "", f"failed to create typed patch object ({place}): {fault}") from None

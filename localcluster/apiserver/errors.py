@@ -94,6 +94,12 @@ def conflict(resource_type: ResourceType, name: str, why: str) -> ApiError:
     return ApiError(409, "Conflict", message, _about(resource_type, name))
 
 
+def apply_conflict(message: str, causes: Sequence[tuple[str, str]]) -> ApiError:
+    """An apply that would change what others own: a message and a path for each such field."""
+    named = [cause(path, "FieldManagerConflict", why) for why, path in causes]
+    return ApiError(409, "Conflict", message, {"causes": named})
+
+
 def modified_meanwhile(resource_type: ResourceType, name: str) -> ApiError:
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource_type, name, why)

@@ -20,7 +20,7 @@ from localcluster.apiserver.encoders import AnyEncoder, encoder_for
 from localcluster.apiserver.errors import ApiError, bad_request, method_not_allowed, no_such_path
 from localcluster.apiserver.lists import Lists
 from localcluster.apiserver.logs import read_log_request
-from localcluster.apiserver.patching import read_patch
+from localcluster.apiserver.patching import read_patch, refuse_force
 from localcluster.apiserver.policies import Operation
 from localcluster.apiserver.representations import negotiate
 from localcluster.apiserver.requests import Context
@@ -91,12 +91,13 @@ class Handlers:
             case "GET":
                 return self._object(call, current_object(self._cluster, context))
             case "PUT":
-                return self._written(call, replace(self._cluster, context, call.json()))
+                return self._written(call, replace(self._cluster, context, call.json(), utc_now()))
             case "PATCH" if media_type_of(call.content_type) == APPLY_PATCH:
                 return self._written(call, apply(self._cluster, context, call.json(), utc_now()))
             case "PATCH":
+                refuse_force(context)
                 change = read_patch(context.type, call.body, call.content_type)
-                return self._written(call, patch(self._cluster, context, change))
+                return self._written(call, patch(self._cluster, context, change, utc_now()))
             case "DELETE":
                 return self._delete(call)
             case "POST" if context.type.custom and not context.subresource:
@@ -186,7 +187,7 @@ class Handlers:
             change = lambda _: body  # noqa: E731
         else:
             change = read_patch(SCALE_TYPE, call.body, call.content_type)
-        return _json(write_scale(self._cluster, call.context, change))
+        return _json(write_scale(self._cluster, call.context, change, utc_now()))
 
     async def _log(self, call: Call) -> web.StreamResponse:
         request = read_log_request(self._cluster, call.context, utc_now())

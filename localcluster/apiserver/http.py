@@ -70,7 +70,8 @@ class HttpServer:
         resource_type = self._cluster.registry.lookup(target.group, target.version, target.plural)
         if resource_type is None or (target.namespace and not resource_type.namespaced):
             raise no_such_path()
-        context = Context(user, resource_type, target, request.query, warnings)
+        user_agent = request.headers.get("User-Agent", "")
+        context = Context(user, resource_type, target, request.query, user_agent, warnings)
         self._cluster.authorizer.authorize(user, attributes(request.method, target, request.query))
         if resource_type.namespaced and not target.namespace and (target.name or request.method == "POST"):
             raise no_such_path()

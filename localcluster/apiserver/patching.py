@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from localcluster.apiserver.decoding import JSON_PATCH, MERGE_PATCH, decode_patch, unknown_patch_type
-from localcluster.apiserver.errors import bad_request, rejected_patch
+from localcluster.apiserver.errors import bad_request, forbidden_field, invalid, rejected_patch
+from localcluster.apiserver.requests import Context, options_type
 from localcluster.builtin import component_of, components
 from localcluster.patches import (
     InapplicablePatch,
@@ -30,6 +31,13 @@ def read_patch(resource_type: ResourceType, body: bytes, content_type: str) -> C
         raise unknown_patch_type(strategic=False)
     schema = reference_to(component_of(resource_type))
     return lambda obj: _checked(strategic_merge_patch, obj, patch, schema, components())
+
+
+def refuse_force(context: Context) -> None:
+    """Raises ApiError if a patch that is no apply is to take fields from others."""
+    if "force" in context.query:
+        fault = forbidden_field("force", "may not be specified for non-apply patch")
+        raise invalid(options_type("PatchOptions"), "", [fault])
 
 
 def _checked(apply: Callable[..., JSON], *arguments: Any) -> JSON:

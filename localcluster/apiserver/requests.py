@@ -62,6 +62,7 @@ class Context:
     type: ResourceType
     target: Target
     query: Mapping[str, str]
+    user_agent: str = ""
     warnings: list[str] = field(default_factory=list, hash=False)
     duplicates: list[str] = field(default_factory=list, hash=False)
     """Paths of the fields that the body has more than once."""

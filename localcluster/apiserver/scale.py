@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from localcluster.apiserver.cluster import Cluster
@@ -20,7 +21,7 @@ def read_scale(cluster: Cluster, context: Context) -> JSON:
     return scale_of(context.type, shown_object(context.type, current.obj))
 
 
-def write_scale(cluster: Cluster, context: Context, change: Callable[[JSON], Any]) -> JSON:
+def write_scale(cluster: Cluster, context: Context, change: Callable[[JSON], Any], now: datetime) -> JSON:
     """Set the replicas to what `change` makes of the present Scale."""
     current = current_object(cluster, context)
     obj = shown_object(context.type, current.obj)
@@ -38,5 +39,5 @@ def write_scale(cluster: Cluster, context: Context, change: Callable[[JSON], Any
     for name in ("resourceVersion", "uid"):
         if asked.get(name):
             scaled["metadata"][name] = asked[name]
-    written: Written = update(cluster, context, current, scaled)
+    written: Written = update(cluster, context, current, scaled, now)
     return scale_of(context.type, written.stored.obj)

@@ -31,6 +31,7 @@ from localcluster.apiserver.metadata import (
     tidy,
     update_faults,
 )
+from localcluster.apiserver.ownership import owners_after, set_owners
 from localcluster.apiserver.policies import Operation
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.store import Stored, at_version
@@ -71,8 +72,7 @@ def create(
         raise bad_request("resourceVersion should not be set on objects to be created")
     _settle_place(cluster, context, obj["metadata"])
     begin_life(obj["metadata"], now)
-    if managed_fields:
-        obj["metadata"]["managedFields"] = managed_fields
+    set_owners(obj["metadata"], managed_fields)
     if has_generation(resource_type):
         obj["metadata"]["generation"] = 1
     if context.namespace:
@@ -136,7 +136,7 @@ def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) ->
     return prepared
 
 
-def replace(cluster: Cluster, context: Context, body: object) -> Written:
+def replace(cluster: Cluster, context: Context, body: object, now: datetime) -> Written:
     """PUT: the body is what the object shall be."""
     obj = check_object(context.type, body)
     metadata = obj["metadata"]
@@ -154,10 +154,10 @@ def replace(cluster: Cluster, context: Context, body: object) -> Written:
         message = 'Invalid value: "": must be specified for an update'
         fault = cause("metadata.resourceVersion", "FieldValueInvalid", message)
         raise invalid(context.type, context.name, [fault])
-    return update(cluster, context, current, obj)
+    return update(cluster, context, current, obj, now)
 
 
-def patch(cluster: Cluster, context: Context, apply: Callable[[JSON], JSON]) -> Written:
+def patch(cluster: Cluster, context: Context, apply: Callable[[JSON], JSON], now: datetime) -> Written:
     """PATCH: `apply` makes the next object of the present one, which it leaves as it is."""
     current = current_object(cluster, context)
     shown = shown_object(context.type, current.obj)
@@ -165,7 +165,7 @@ def patch(cluster: Cluster, context: Context, apply: Callable[[JSON], JSON]) -> 
     for field in ("name", "namespace"):
         if patched["metadata"].get(field, "") != shown["metadata"].get(field, ""):
             raise bad_request(f"metadata.{field} cannot be changed by a patch")
-    return update(cluster, context, current, patched)
+    return update(cluster, context, current, patched, now)
 
 
 def current_object(cluster: Cluster, context: Context) -> Stored:
@@ -176,21 +176,32 @@ def current_object(cluster: Cluster, context: Context) -> Stored:
 
 
 def update(
-    cluster: Cluster, context: Context, current: Stored, obj: JSON, managed_fields: Sequence[JSON] = ()
+    cluster: Cluster,
+    context: Context,
+    current: Stored,
+    obj: JSON,
+    now: datetime,
+    managed_fields: Sequence[JSON] | None = None,
 ) -> Written:
-    """Store the next state of an object. `obj` and its metadata are the caller's to give away."""
+    """Store the next state of an object. `obj` and its metadata are the caller's to give away.
+
+    Args:
+        managed_fields: who owns its fields then, if the caller knows.
+    """
     resource_type = context.type
     old = shown_object(resource_type, current.obj)
     _check_identity(resource_type, old["metadata"], obj["metadata"])
     obj = _isolate_status(context, old, obj)
+    handed = obj["metadata"].get("managedFields")
     carry_over(old["metadata"], obj["metadata"])
-    if managed_fields:
-        obj["metadata"]["managedFields"] = managed_fields
     obj["metadata"]["name"] = old["metadata"]["name"]
     if context.namespace:
         obj["metadata"]["namespace"] = context.namespace
     obj = _prepare(cluster, context, obj, old)
     tidy(obj["metadata"])
+    if managed_fields is None:
+        managed_fields = owners_after(context, old, obj, handed, now)
+    set_owners(obj["metadata"], managed_fields)
     if obj == old:
         admission.check(cluster, context, Operation.UPDATE, obj, old)  # who may not write it is not shown it
         return Written(current)

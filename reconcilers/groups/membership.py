@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crds.phases import JobPhase, RendezvousPhase
-from crds.replica_groups import GroupPlace, Membership
+from crds.replica_groups import GroupPlace, LateGroup, Membership
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,12 @@ class GroupView:
     """The newest version that they are in."""
     broken_version: int = 0
     """The newest version that they gave up when there was no newer one."""
+    left_out_version: int = 0
+    """The newest version that they have seen without their group while they wait for one with it."""
+    late_version: int = 0
+    """The version in which they wait for other groups for longer than their patience."""
+    late_groups: frozenset[int] = frozenset()
+    """Indices of the groups that they wait for."""
 
     @property
     def is_able(self) -> bool:
@@ -37,11 +43,15 @@ class GroupView:
     @property
     def place(self) -> GroupPlace:
         """Its entry in a membership."""
-        return GroupPlace(index=self.index, round=self.round, address=self.address, port=self.port)
+        return GroupPlace(index=self.index, round=self.round)
 
 
 def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> Membership:
     """Return the groups that train together from now on; the published membership if nothing changes.
+
+    A group that others wait for in vain is left out until its processes have seen a version without it, which
+    they do when they come to their next step, or until they are started again. It isn't left out where fewer
+    than the minimum would be left.
 
     Once a group has succeeded, training ends: those that take part go on to the end however few they are, and
     no other joins them.
@@ -51,13 +61,47 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
         minimum: number of groups below which none trains.
     """
     able = sorted((group for group in groups if group.is_able), key=lambda group: group.index)
+    away = [each for each in published.late if _is_still_late(each, groups)]
+    able = [group for group in able if group.index not in {each.index for each in away}]
     if any(group.phase is JobPhase.SUCCEEDED for group in groups):
         members = {(place.index, place.round) for place in published.groups}
-        able = [group for group in able if (group.index, group.round) in members]
-    elif len(able) < minimum:
+        able, minimum = [group for group in able if (group.index, group.round) in members], 1
+    late = _late_in(published, able)
+    if late and len(able) - len(late) >= minimum:
+        able = [group for group in able if group not in late]
+        version = published.version + 1
+        away += [LateGroup(index=group.index, round=group.round, version=version) for group in late]
+    if len(able) < minimum:
         able = []
     places = [group.place for group in able]
+    address, port = (able[0].address, able[0].port) if able else ("", 0)
     is_broken = any(group.broken_version == published.version for group in able)
-    if places == published.groups and not (is_broken and published.version):
+    is_same = (places, address, port) == (published.groups, published.address, published.port)
+    if is_same and not (is_broken and published.version):
         return published
-    return Membership(version=published.version + 1, groups=places)
+    return Membership(
+        version=published.version + 1,
+        address=address,
+        port=port,
+        groups=places,
+        late=sorted(away, key=lambda each: each.index),
+    )
+
+
+def _is_still_late(late: LateGroup, groups: Sequence[GroupView]) -> bool:
+    """Return whether the processes that the others waited for are still away."""
+    found = next((group for group in groups if group.index == late.index), None)
+    return found is not None and found.round <= late.round and found.left_out_version < late.version
+
+
+def _late_in(published: Membership, able: Sequence[GroupView]) -> list[GroupView]:
+    """Return the groups that others wait for in the published version; one that waits itself isn't late."""
+    members = {(place.index, place.round) for place in published.groups}
+    waiting = [
+        group
+        for group in able
+        if group.late_version == published.version and (group.index, group.round) in members
+    ]
+    named = frozenset[int]().union(*(group.late_groups for group in waiting))
+    named -= {group.index for group in waiting if group.late_groups}
+    return [group for group in able if group.index in named and (group.index, group.round) in members]

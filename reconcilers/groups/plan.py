@@ -17,6 +17,7 @@ from crds.scaleplan import ScalePlan
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
 from reconcilers.groups.summary import End, Groups, status_of, train_together
+from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.run_policy import seconds_to_deadline
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, deleted
@@ -117,6 +118,9 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
         ready_round=part.round if part is not None and part.ready else 0,
         version=part.version if part is not None else 0,
         broken_version=part.broken_version if part is not None else 0,
+        left_out_version=part.left_out_version if part is not None else 0,
+        late_version=part.late_version if part is not None else 0,
+        late_groups=frozenset(part.late_groups if part is not None else ()),
     )
 
 
@@ -154,6 +158,9 @@ def _events(seen: Groups, published: Membership, status: ElasticJobStatus) -> It
         yield Event(
             "Warning" if is_less else "Normal", "GroupsChanged", train_together(membership, seen.count)
         )
+    for warning in status.warnings:
+        if warning_of(before.warnings, warning.type) is None:
+            yield Event("Warning", warning.type, warning.message)
     if phase is before.phase:
         return
     if phase is JobPhase.SUCCEEDED:

@@ -27,6 +27,7 @@ from reconcilers.conditions.life import (
 )
 from reconcilers.goodput.goodput import begun, effective_seconds, in_state, with_ratio
 from reconcilers.groups.membership import GroupView
+from reconcilers.groups.warnings import late_groups, warnings_of
 from reconcilers.observed.conditions import State, condition_of, observed_at, stated
 
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
@@ -37,6 +38,7 @@ STATES = {
     JobPhase.SUSPENDED: JobState.SUSPENDED,
 }
 """What the job's time goes to, by its phase."""
+LATE = "Late: the others waited for it in vain, and train without it until it comes to its next step"
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,20 @@ def status_of(groups: Groups, membership: Membership, end: End | None, now: date
     failures = [group.status.last_failure for group in each if group.status.last_failure is not None]
     reason, message = (end.reason, end.message) if end else _why(groups, phase)
     counts = _replicas(job, each)
+    late = set(late_groups(membership, groups.views))
+    published = before.membership or Membership()
     status = before.model_copy(
         update={
             "phase": phase,
             "reason": reason,
             "message": shortened(message, MAX_MESSAGE),
             "conditions": _conditions(groups, phase, membership, end, counts, now),
+            "warnings": [] if end else warnings_of(before.warnings, published, membership, groups.views, now),
             "membership": membership,
-            "groups": [_group_status(view, groups.jobs[view.index]) for view in groups.views],
+            "groups": [
+                _group_status(view, groups.jobs[view.index], is_late=view.index in late)
+                for view in groups.views
+            ],
             "replica_statuses": {names.WORKER: counts},
             "replicas": sum(group.status.replicas or 0 for group in each),
             "selector": f"{names.LABEL_GROUPED_JOB}={job.metadata.name},{names.LABEL_TYPE}={names.WORKER}",
@@ -129,9 +137,11 @@ def _with_reason(groups: Groups) -> Iterator[ElasticJob]:
     return (group for _, group in sorted(groups.jobs.items()) if group.status.reason)
 
 
-def _group_status(view: GroupView, group: ElasticJob) -> GroupStatus:
+def _group_status(view: GroupView, group: ElasticJob, *, is_late: bool) -> GroupStatus:
     status = group.status
     message = ": ".join(filter(None, (status.reason, status.message)))
+    if is_late:
+        message = message or LATE
     return GroupStatus(
         index=view.index,
         phase=view.phase,

@@ -18,6 +18,7 @@ from crds import names
 from crds.agent_report import MAX_REQUEST
 from crds.cluster import first_port
 from crds.rendezvous import World
+from crds.replica_groups import TrainingGroups
 from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.groups import group_labels
@@ -42,6 +43,7 @@ WORDS_OF_WORLD = frozenset(map(to_camel, WORDS))
 WORDS_OF_GROUP = frozenset(("version",))
 """Fields of a replica group's progress that may wait: all its workers come to each new version."""
 STATE_OF_ACCOUNT = frozenset(("state", "since"))
+TRAINING_GROUPS_FIELDS = frozenset(map(to_camel, TrainingGroups.model_fields))
 WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
 
 
@@ -108,7 +110,8 @@ def world_spec(job: Object) -> Object:
     """Return what the agents of a job act on; empty fields are left out."""
     spec, status = job.get("spec") or {}, job.get("status") or {}
     if (membership := status.get("membership")) is not None:
-        return _present(jobPhase=status.get("phase"), replicas=membership)
+        together = {field: value for field, value in membership.items() if field in TRAINING_GROUPS_FIELDS}
+        return _present(jobPhase=status.get("phase"), replicas=together)
     rendezvous = status.get("rendezvous") or {}
     policy = spec.get("elasticPolicy") or {}
     return {field: value for field, value in rendezvous.items() if field in WORLD_FIELDS} | _present(

@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.wording import first_line
 from crds import names
+from crds.agent_report import MAX_LATE_GROUPS
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -216,11 +217,16 @@ def replica_group_of(
     reports = [current_report(each) for each in workers.training if each.spec.index in members]
     parts = [each.replicas for each in reports if each is not None and each.replicas is not None]
     there = [each for each in parts if each.round == world.round]
+    late_version = max((each.late_version for each in there if each.late_groups), default=0)
+    late = {index for each in there if each.late_version == late_version for index in each.late_groups}
     return ReplicaGroupStatus(
         round=world.round,
         ready=bool(members) and len(there) == len(members),
         version=min((each.version for each in there), default=0),
         broken_version=max((each.broken_version for each in there), default=0),
+        left_out_version=max((each.left_out_version for each in there), default=0),
+        late_version=late_version,
+        late_groups=sorted(late)[:MAX_LATE_GROUPS],
     )
 
 

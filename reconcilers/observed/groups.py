@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from controller.resources import Object
+from crds import names
 from crds.elasticjob import ElasticJob
-from crds.grouping import GroupOf, owner_of_group
+from crds.grouping import GroupOf, is_grouped, owner_of_group
 
 
 def group_of(job: Object | ElasticJob) -> GroupOf | None:
@@ -13,6 +14,28 @@ def group_of(job: Object | ElasticJob) -> GroupOf | None:
         metadata = job.metadata
         return owner_of_group({"name": metadata.name, "ownerReferences": metadata.owner_references})
     return owner_of_group(job["metadata"])
+
+
+def stranger_to(job: Object, parent: Object | None) -> str:
+    """Return why an ElasticJob that names an owner as a replica group does is none; empty for all others.
+
+    Anybody may write an ownerReference. The names of groups that a job wants are taken by its own.
+
+    Args:
+        parent: the ElasticJob of the name that it gives, if there is one.
+    """
+    group = group_of(job)
+    if group is None:
+        return ""
+    name = job["metadata"]["name"]
+    if parent is None or parent["metadata"]["uid"] != group.uid:
+        return f"{name} is no replica group of {group.name}: there is no such job of its uid {group.uid}"
+    if not is_grouped(parent):
+        return f"{name} is no replica group of {group.name}, which has none"
+    spec = parent["spec"]
+    workers = spec["elasticPolicy"]["replicaGroups"]["workers"]
+    count = spec["replicaSpecs"][names.WORKER]["replicas"] // workers
+    return "" if group.index < count else f"{name} is no replica group of {group.name}, which has {count}"
 
 
 def key_uid(owner: Object) -> str:

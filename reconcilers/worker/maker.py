@@ -18,6 +18,7 @@ from controller.store import Memory
 from crds.elasticworker import MAX_MESSAGE
 from crds.texts import shortened
 from reconcilers.observed.builder import pod_name, service_account
+from reconcilers.observed.groups import group_of, stranger_to
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure
@@ -98,6 +99,7 @@ class PodMaker:
         self._clock = clock
         self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
+        self._jobs = cache.store(ELASTICJOBS)
         self._agent = options.agent
         self._access = WorkerAccess(client, cache)
         self._keys = OwnerKeys(client, cache, clock.monotonic)
@@ -141,8 +143,10 @@ class PodMaker:
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.
             Conflict: the owner has changed since the cache saw it.
+            Forbidden: the owner calls itself a replica group of a job that does not want it.
             ApiError: the API server refuses one of them.
         """
+        self._refuse_stranger(assignment.owner)
         assignment = await assignment.with_whole_template(self._whole)
         pod = await computed(LARGE if assignment.is_large else 1, assignment.build_pod)
         if self._agent is not None and assignment.wants_agent:
@@ -157,6 +161,14 @@ class PodMaker:
         except Forbidden:
             await self._access.ensure(assignment.owner, account, missed=True)
             return await ensure(self._client, PODS, pod)
+
+    def _refuse_stranger(self, owner: Object) -> None:
+        """Keep the key of a job with replica groups from the Pods of one that only calls itself a group."""
+        if owner["kind"] != ELASTICJOBS.kind or (group := group_of(owner)) is None:
+            return
+        parent = self._jobs.get(owner["metadata"]["namespace"], group.name)
+        if why := stranger_to(owner, parent):
+            raise Forbidden(403, "Forbidden", why)
 
     async def ensure_lease(
         self, assignment: Assignment, pod: Object | None

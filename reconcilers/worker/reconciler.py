@@ -28,7 +28,7 @@ from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.containers import TERMINAL_PHASES, containers_of, may_run, training_container
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, number_label
-from reconcilers.observed.silence import Silence, why_not_ready
+from reconcilers.observed.silence import Silence, Verdict, why_not_ready
 from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
@@ -128,7 +128,10 @@ class WorkerReconciler(Reconciler):
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
         waits = [wait for wait in (again, overdue_in, late_in, start_in, clean_in) if wait is not None]
-        return Result(min(waits, default=None))
+        is_heard = silence is not None and silence.verdict is Verdict.HEARD and waits == [overdue_in]
+        lacks_node = seen.node is None and bool(assignment.topology_keys)
+        seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
+        return Result(min(waits, default=None), seconds_left)
 
     def _earlier(self, request: Request, assignment: Assignment) -> UnrecordedPod | None:
         """What an earlier look saw of the incarnation's Pod, as long as the status does not say it."""

@@ -7,6 +7,7 @@ Leases of nodes are read while an agent on the node is silent, and not watched: 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -35,7 +36,7 @@ from reconcilers.observed.silence import (
     witness_of,
 )
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.assignment import Assignment
 
 
@@ -260,6 +261,8 @@ class Silences:
         self._clock = clock
         self._leases = cache.store(LEASES)
         self._workers = cache.store(ELASTICWORKERS)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._checks = cache.store(NODECHECKS)
         self._nodes = NodeLeases(client, cache.store(NODES), clock)
         self._companies: dict[str, _Counted] = {}
         """Owners that had silent agents lately, by uid."""
@@ -272,7 +275,7 @@ class Silences:
         """What the silence of the Pod's agent means, None if it was never heard; and seconds until the next
         look at it."""
         worker, timeout_seconds = assignment.worker, assignment.heartbeat_timeout_seconds
-        missed = min(missed_after_seconds(assignment.workers, timeout_seconds), timeout_seconds)
+        missed = _missed_after_seconds(assignment)
         age = self.heartbeats.age_seconds(lease, pod, worker)
         if age is None:
             return None, None
@@ -290,6 +293,26 @@ class Silences:
         if node.judged_in_seconds:
             wait = node.judged_in_seconds + SLACK_SECONDS
         return silence, None if silence.is_loss else wait
+
+    def seconds_to_miss(self, assignment: Assignment) -> Callable[[], float]:
+        """Return what says how long the agent has yet to renew its Lease; 0 once its owner's spec changes.
+
+        It keeps no object alive.
+        """
+        metadata, owner = assignment.worker.metadata, assignment.owner["metadata"]
+        namespace, name = metadata.namespace, metadata.name
+        owners = self._jobs if assignment.worker.spec.job_name is not None else self._checks
+        owner_name, generation = owner["name"], owner.get("generation")
+        missed = _missed_after_seconds(assignment) + SLACK_SECONDS
+
+        def seconds_left() -> float:
+            lease, owner = self._leases.get(namespace, name), owners.get(namespace, owner_name)
+            if lease is None or owner is None or owner["metadata"].get("generation") != generation:
+                return 0.0
+            age = self.heartbeats.seconds_since_renewal(lease)
+            return 0.0 if age is None else missed - age
+
+        return seconds_left
 
     async def _company(self, assignment: Assignment) -> Company:
         """Counts the agents of the worker's owner that are heard and that are silent."""
@@ -312,6 +335,11 @@ class Silences:
         company = replace(company, few_seconds=now - few_since if company.is_few else 0.0)
         self._companies[uid] = _Counted(now, company, few_since)
         return company
+
+
+def _missed_after_seconds(assignment: Assignment) -> float:
+    timeout_seconds = assignment.heartbeat_timeout_seconds
+    return min(missed_after_seconds(assignment.workers, timeout_seconds), timeout_seconds)
 
 
 def missed_after_seconds(workers: int, timeout_seconds: float) -> float:

@@ -251,14 +251,14 @@ class TestWait:
             "round 1: 1 of 1 groups passed, the slowest with 11 GB/s",
         ]
         assert lines[4:] == [
+            "Healthy: 2 of 2 nodes are healthy",
+            "",
             "Check  default/node-check-abcde",
             "Phase  Succeeded after 31s, 1 round",
             "",
             "NODE    VERDICT  COMPUTE           NETWORK",
             "node-0  Healthy  bf16 612 TFLOP/s  11 GB/s",
             "node-1  Healthy  bf16 612 TFLOP/s  11 GB/s",
-            "",
-            "Healthy: 2 of 2 nodes are healthy",
         ]
 
     def test_workers_are_asked_for_only_while_the_check_runs(self, server: ScriptedServer, dlr: Dlr) -> None:

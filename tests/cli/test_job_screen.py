@@ -79,7 +79,7 @@ def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: Case) -> None:
     first = next(number for number, line in enumerate(lines) if line.startswith("2  "))
     told = [*lines[first].split(), *lines[first + 1].split()]
     assert " ".join(told) == "2 digits-worker-2-2 Running 401 1 NodeLost, 2m59s ago: the node is gone"
-    low = drawn(troubled, width=80, height=26)
+    low = drawn(troubled, width=80, height=27)
     assert "NodeLost, 2m59s ago: the node…" in next(line for line in low if line.startswith("2  "))
 
 
@@ -185,7 +185,8 @@ def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> Non
 
 def test_new_job_has_little_to_say() -> None:
     lines = drawn(Case(job(), [], [], NOW), terminal=False)
-    assert [line.split()[0] for line in lines] == ["Job", "Phase", "Workers", "World"]
+    assert lines[0] == "Not seen by a controller yet, with 2 workers"
+    assert [line.split()[0] for line in lines[1:]] == ["Job", "Phase", "Workers", "World"]
 
 
 def test_bars_are_for_terminals(troubled: Case) -> None:

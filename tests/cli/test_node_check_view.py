@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from dlr.commands.node_check.news import Look, news
 from dlr.commands.node_check.view import (
-    closing_lines,
     compute,
     head,
     node_rows,
+    notes,
     reports_on_nodes,
+    summary,
 )
 from dlr.job.check_outcome import health
 from dlr.job.wording import significant
@@ -129,14 +130,15 @@ class TestFinal:
             "  Why: it was withdrawn",
             "  Do:  check it again",
         ]
-        assert closing_lines(self.CHECK) == ["Faulty: node-1 is faulty"]
+        assert (notes(self.CHECK), summary(self.CHECK)) == ([], "Faulty: node-1 is faulty")
 
     def test_says_which_accelerators_were_not_tested(self) -> None:
         untested = condition("AcceleratorsTested", "False", "node-0 has amd.com/gpu")
         told = condition("Healthy", "True", "all 2 nodes are healthy")
         results = [verdict("node-0"), verdict("node-1")]
         check = node_check(phase="Succeeded", nodeResults=results, conditions=[told, untested])
-        assert closing_lines(check) == ["node-0 has amd.com/gpu", "Healthy: all 2 nodes are healthy"]
+        assert notes(check) == ["node-0 has amd.com/gpu"]
+        assert summary(check) == "Healthy: all 2 nodes are healthy"
 
 
 class TestNews:

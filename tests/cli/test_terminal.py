@@ -85,7 +85,8 @@ def test_a_narrow_terminal_keeps_the_whole_reason(
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr(os, "isatty", lambda _: True)
-    lines = dlr("job", "list").out.splitlines()
+    verdict, _, *lines = dlr("job", "list").out.splitlines()
+    assert verdict == "0 of 2 active jobs train"
     assert f"digits: {WHY}" in lines
     assert not [line for line in lines if line.startswith("well: ")]
     assert "WORKERS" in lines[0] and "ROUND" not in lines[0]

@@ -9,8 +9,8 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import condition, configmap, container, idle_deployment, unschedulable_pod, widget
-from .rawapi import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
+from .objects import condition, container, idle_deployment, unschedulable_pod, widget
+from .rawapi import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
 from .resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -193,32 +193,6 @@ async def test_strategic_merge_patch_of_conditions_goes_by_type(api: Api, make: 
         reply.expect(200)
     conditions = {c["type"]: c["status"] for c in reply.body["status"]["conditions"]}
     assert {"example.com/one": "True", "example.com/two": "False"}.items() <= conditions.items()
-
-
-async def test_server_side_apply_sets_drops_and_leaves_what_is_others(api: Api, make: Maker) -> None:
-    async def apply(manager: str, data: dict[str, str], status: int = 200, **query: str) -> JSON:
-        obj = configmap(make.namespace, "applied") | {"data": data}
-        query = {"fieldManager": manager, "force": "true"} | query
-        place = (CONFIGMAPS, make.namespace, "applied")
-        return (await api.patch(*place, obj, content_type=APPLY_PATCH, **query)).expect(status)
-
-    await apply("a", {"x": "1", "y": "1"}, 201, dryRun="All")
-    (await api.get(CONFIGMAPS, make.namespace, "applied")).refused(404, "NotFound")
-    first = await apply("a", {"x": "1", "y": "1"}, 201)
-    (entry,) = first["metadata"]["managedFields"]
-    assert (entry["manager"], entry["operation"]) == ("a", "Apply")
-    assert entry["fieldsV1"]["f:data"] == {"f:x": {}, "f:y": {}}
-    assert (await apply("a", {"x": "1", "y": "1"}))["metadata"] == first["metadata"]
-    await api.patch(CONFIGMAPS, make.namespace, "applied", {"data": {"z": "1"}})
-    await apply("b", {"y": "1"})
-    last = await apply("a", {"x": "2"})
-    assert last["data"] == {"x": "2", "y": "1", "z": "1"}, "y is still b's, and z whoever's"
-    assert (await apply("b", {}))["data"] == {"x": "2", "z": "1"}
-    nobody = await api.patch(CONFIGMAPS, make.namespace, "x", {}, content_type=APPLY_PATCH, force="true")
-    assert nobody.status in (400, 422) and "fieldManager" in nobody.text
-    place, query = (CONFIGMAPS, make.namespace, "applied"), {"fieldManager": "a", "force": "true"}
-    listed = await api.patch(*place, first, content_type=APPLY_PATCH, **query)
-    assert "managedFields must be nil" in listed.refused(400, "BadRequest")["message"]
 
 
 async def test_a_running_pods_command_cannot_be_changed(api: Api, make: Maker) -> None:

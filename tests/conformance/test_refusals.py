@@ -8,9 +8,9 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import configmap, widget
+from .objects import widget
 from .rawapi import APPLY_PATCH, Api
-from .resources import CONFIGMAPS, PODS, WIDGETS, Resource
+from .resources import CONFIGMAPS, PODS, WIDGETS
 
 JSON = dict[str, Any]
 
@@ -19,13 +19,13 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 pytestmark = pytest.mark.usefixtures("embedded")
 
 
-@pytest.mark.parametrize("resource", [CONFIGMAPS, WIDGETS], ids=["built-in", "custom"])
-async def test_server_side_apply(api: Api, make: Maker, resource: Resource) -> None:
-    obj = configmap(make.namespace, "x") if resource is CONFIGMAPS else widget(make.namespace, "x")
-    reply = await api.patch(resource, make.namespace, "x", obj, content_type=APPLY_PATCH, fieldManager="test")
+async def test_server_side_apply_of_a_scale(api: Api, make: Maker) -> None:
+    await make.widget()
+    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
+    query = {"sub": "scale", "content_type": APPLY_PATCH, "fieldManager": "test"}
+    reply = await api.patch(WIDGETS, make.namespace, "w", scale, **query)
     message = reply.refused(415, "UnsupportedMediaType")["message"]
-    assert "server-side apply of built-in kinds alone, and with force" in message
-    assert "merge patch" in message
+    assert "accepted media types include" in message and "application/merge-patch+json" in message
 
 
 async def test_protobuf_of_kinds_that_nobody_sends(api: Api, namespace: str) -> None:
@@ -35,11 +35,6 @@ async def test_protobuf_of_kinds_that_nobody_sends(api: Api, namespace: str) -> 
     assert "kubectl apply -f" in message
     reply = await api.call("GET", CONFIGMAPS.path(namespace), accept=f"{PROTOBUF},application/json")
     assert reply.expect(200)["kind"] == "ConfigMapList"
-
-
-async def test_kubectl_apply_server_side(kubectl: Kubectl, namespace: str) -> None:
-    said = await kubectl.refused("apply", "--server-side", "-f", "-", stdin=widget(namespace, "w"))
-    assert "server-side apply of built-in kinds alone" in said
 
 
 async def test_kubectl_says_that_there_is_no_such_kind(kubectl: Kubectl, namespace: str) -> None:

@@ -61,6 +61,31 @@ def test_earliest_of_several_delays_holds():
     virtual_time.run(scenario())
 
 
+def test_a_delay_goes_on_as_long_as_there_are_seconds_left():
+    async def scenario():
+        queue, asked_at = WorkQueue(), []
+
+        def seconds_left():
+            asked_at.append(now())
+            return 11 - now()
+
+        queue.add_after("a", 5, seconds_left)
+        assert await take(queue, within=20) == "a"
+        assert now() == pytest.approx(11)
+        assert asked_at == pytest.approx([5, 11])
+
+    virtual_time.run(scenario())
+
+
+def test_a_delay_ends_where_nobody_can_tell_what_is_left():
+    async def scenario():
+        queue = WorkQueue()
+        queue.add_after("a", 5, lambda: 1 / 0)
+        assert await take(queue, within=6) == "a"
+
+    virtual_time.run(scenario())
+
+
 def test_adding_now_overtakes_a_delay():
     async def scenario():
         queue = WorkQueue()
@@ -196,7 +221,7 @@ KEYS = st.sampled_from("abc")
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), KEYS),
-        st.tuples(st.just("after"), KEYS, st.floats(0, 20)),
+        st.tuples(st.just("after"), KEYS, st.floats(0, 20), st.floats(0, 20)),
         st.tuples(st.just("fail"), KEYS),
         st.tuples(st.just("pass"), st.floats(0, 15)),
     ),
@@ -237,8 +262,9 @@ def test_every_wish_is_worked_on_after_it_was_made_and_never_twice_at_once(steps
                     queue.add(key)
                     wishes.append((key, now()))
                     earliest[key] = min(earliest[key], now())
-                case ("after", key, delay):
-                    queue.add_after(key, delay)
+                case ("after", key, delay, more):
+                    until = now() + delay + more
+                    queue.add_after(key, delay, lambda until=until: until - now())
                     wishes.append((key, now()))
                     earliest[key] = min(earliest[key], now() + delay)
                 case ("fail", key):

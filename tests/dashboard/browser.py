@@ -70,7 +70,7 @@ class Page:
         code = {"Enter": 13}.get(key, ord(key[0].upper()))
         text = "\r" if key == "Enter" else key
         for kind in ("keyDown", "keyUp"):
-            more = {"text": text} if kind == "keyDown" else {}
+            more = {"text": text} if kind == "keyDown" and len(text) == 1 else {}
             await self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more)
 
     async def size(self, width: int, height: int, *, dark: bool = False) -> None:

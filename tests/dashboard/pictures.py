@@ -30,6 +30,7 @@ from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli import troubled
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
+from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import (
     at,
     episode,
@@ -55,13 +56,13 @@ SHOTS = (
 )
 """Name, address, size, and whether it is dark."""
 RANKS = 1_000
-COLORS, PLAIN = 48, Image.Dither.NONE
+COLORS, PLAIN = 128, Image.Dither.NONE
 SLOW = (
     "a step takes 0.62 s since step 330 ({since}), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
     "since then, before on node-2"
 )
+LOOP = "ValueError: a batch without labels, 3 times at step 118"
 WAITS = "3 of 8 Pods have no node: 0/64 nodes are available: 64 Insufficient nvidia.com/gpu"
-HIDDEN = "'verdict', 'life', 'steps', 'failures', 'culprit', 'waits', 'stacks', 'nodes', 'log', 'events'"
 
 
 def series(points: int, begin: float, every: float, slow_from: int) -> JSON:
@@ -95,9 +96,25 @@ def digits() -> tuple[JSON, list[JSON]]:
     return made, workers
 
 
+def account(state: str, since: float, ratio: float, last: int, pace: float = 0.5) -> JSON:
+    spent = {"Pending": 14.0, "Forming": 3.0} | ({"Training": since - 17} if state == "Recovering" else {})
+    return {
+        "state": state,
+        "since": at(since),
+        "seconds": spent,
+        "firstStep": 1,
+        "lastStep": last,
+        "stepsTimed": last - 1,
+        "steppingSeconds": pace * last,
+        "round": 1,
+        "ratio": ratio,
+    }
+
+
 def pretrain() -> tuple[JSON, list[JSON]]:
     chance = random.Random(3)
-    world = {"round": 1, "phase": "Formed", "members": f"0-{RANKS - 1}", "worldSize": RANKS}
+    master = {"masterAddress": "10.0.0.12", "masterPort": 29500, "formedAt": at(14)}
+    world = {"round": 1, "phase": "Formed", "members": f"0-{RANKS - 1}", "worldSize": RANKS} | master
     counts = {"worker": {"desired": RANKS, "active": RANKS}}
     lived = [episode("Pending", 0), episode("Forming", 14, 1, "0-999"), episode("Training", 17, 1, "0-999")]
     made = job(
@@ -107,29 +124,78 @@ def pretrain() -> tuple[JSON, list[JSON]]:
         rendezvous=world,
         replicaStatuses=counts,
         history=lived,
-        goodput={"state": "Training", "ratio": 0.943, "lastStep": 800},
+        goodput=account("Training", 17, 0.911, 546),
     )
     workers = []
     for index in range(RANKS):
         slow = 40 <= index < 48
         pace = (0.9 if slow else 0.5) * chance.uniform(0.97, 1.03)
-        progress = {"step": 800 - 60 * slow, "time": at(299), "secondsPerStep": pace}
+        progress = {"step": 546 - 60 * slow, "time": at(299), "secondsPerStep": pace}
         agent = {"incarnation": 1, "state": "Running", "progress": progress, "observedRound": 1}
-        workers.append(worker(index, job_name="pretrain", nodeName=f"node-{index // 16}", agent=agent))
+        node = f"node-{index // 16}"
+        workers.append(
+            worker(index, job_name="pretrain", nodeName=node, agent=agent, history=[life(1, node, 2, 11)])
+        )
     return made, workers
 
 
-def objects() -> JSON:
-    (one, its), (large, many) = digits(), pretrain()
+def others() -> tuple[list[JSON], list[JSON]]:
+    """A job in each further state."""
     waits = job("finetune", workers=8, phase="Pending", reason="Unschedulable", message=WAITS)
-    waits["metadata"]["creationTimestamp"] = at(170)
     waits["status"]["history"] = [episode("Pending", 170)]
-    jobs, workers = [one, large, waits], its + many
+    waits["metadata"]["creationTimestamp"] = at(170)
+    counts = {"worker": {"desired": 8, "active": 7}}
+    lived = [episode("Pending", 40), episode("Training", 55, 1, "0-7"), episode("Recovering", 285, 1, "0-7")]
+    recovers = job("llama-8b", workers=8, phase="Restarting", replicaStatuses=counts, history=lived)
+    recovers["status"] |= {
+        "goodput": account("Recovering", 245, 0.858, 1240, 0.18),
+        "rendezvous": {"round": 1, "phase": "Forming"},
+    }
+    recovers["metadata"]["creationTimestamp"] = at(40)
+    why = {"type": "Failed", "status": "True", "lastTransitionTime": at(240), "reason": "SameErrorRepeated"}
+    lost = troubled_workers()
+    for each in lost:
+        each["spec"]["jobName"] = "ablation-3"
+        each["metadata"]["name"] = each["metadata"]["name"].replace("digits", "ablation-3")
+    failed_job = troubled_job(phase="Failed", conditions=[why | {"message": LOOP}], completionTime=at(240))
+    failed_job["status"] |= {"reason": "SameErrorRepeated", "message": LOOP}
+    failed_job["metadata"] |= {"name": "ablation-3", "uid": "uid-ablation"}
+    done = troubled_job(phase="Succeeded", completionTime=at(280), lastFailure=None, conditions=[])
+    done["metadata"] |= {"name": "warm-up", "uid": "uid-warm-up"}
+    lived = [episode("Pending", 0), episode("Training", 20, 1, "0-1")]
+    broken = [*lived, episode("Recovering", 290, 2, "0-1")]
+    parts = [
+        group(each, "diloco", "uid-diloco", history=broken if each == 1 else lived, goodput=train)
+        for each, train in enumerate(
+            [
+                account("Training", 20, 0.9, 560),
+                account("Recovering", 290, 0.8, 540),
+                account("Training", 20, 0.9, 561),
+            ]
+        )
+    ]
+    whole = grouped("diloco", history=lived, goodput=account("Training", 20, 0.9, 561))
+    eight = [
+        worker(
+            index, job_name="llama-8b", nodeName=f"node-{index}", history=[life(1, f"node-{index}", 42, 50)]
+        )
+        for index in range(8)
+    ]
+    return [waits, recovers, whole, *parts, failed_job, done], [*eight, *lost]
+
+
+def objects() -> JSON:
+    (one, its), (large, many), (rest, theirs) = digits(), pretrain(), others()
+    for each in [large, *rest]:
+        worker_spec = each["spec"]["replicaSpecs"]["worker"]
+        worker_spec.setdefault("template", {"spec": {"containers": [{"name": "main", "image": "train"}]}})
+    jobs, workers = [one, large, *rest], its + many + theirs
 
     def of_job(request: Request) -> JSON:
         asked = request.query.get("labelSelector", "")
         named = [each for each in workers if f"={each['spec']['jobName']}" in asked]
-        return listing(*(named or [each for each in workers if each["spec"]["index"] == 0]))
+        leads = [] if "job-name=" in asked else [each for each in workers if each["spec"]["index"] == 0]
+        return listing(*(named or leads))
 
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     named = {f"node-{each}": {"metadata": {"name": f"node-{each}"}, "status": ready} for each in range(64)}
@@ -188,14 +254,17 @@ async def shoot(folder: Path, url: str, page: Page) -> None:
         await page.size(*size, dark=dark)
         await page.open("about:blank")
         await page.open(f"{url}{address}")
-        await page.wait_for("document.querySelector('#verdict .verdict, [data-row]')")
+        await page.wait_for("document.querySelector('#top h1, [data-row]')")
         if name.startswith("ranks"):
             await page.evaluate("document.querySelector('[data-mode=slowness]').click()")
-            await page.evaluate(
-                f"for (const id of [{HIDDEN}]) document.getElementById(id).style.display = 'none'"
-            )
+            rule = "section:not(#top, #ranks) { display: none }"
+            await page.evaluate(f"document.styleSheets[2].insertRule('{rule}')")
         await asyncio.sleep(1.5)  # for the drawing
-        picture = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(COLORS, dither=PLAIN)
+        picture = (
+            Image.open(BytesIO(await page.screenshot()))
+            .convert("RGB")
+            .quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=PLAIN)
+        )
         picture.save(folder / f"dashboard-{name}.png", optimize=True)
     assert page.errors == []
 

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 WORKERS = f"GET {WITHIN}/elasticworkers"
-VERDICT = "document.querySelector('#verdict .verdict')?.textContent"
+HEADLINE = "document.querySelector('#top h1')?.textContent"
+FINDING = "document.querySelector('#findings li')?.textContent"
 TROUBLE = "document.getElementById('trouble')"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -33,7 +34,7 @@ async def to_the_job(page: Page, served: Served) -> None:
     await page.wait_for("document.querySelector('[data-row]')")
     await page.press("j")
     await page.press("Enter")
-    await page.wait_for(f"({VERDICT} || '').startsWith('No rank has made a step for')")
+    await page.wait_for(f"({FINDING} || '').startsWith('No rank has made a step for')")
 
 
 async def test_page_shows_a_job_and_what_becomes_of_it(served: Served) -> None:
@@ -90,6 +91,41 @@ async def test_page_fits_a_phone_and_is_dark_in_the_dark(served: Served) -> None
         assert page.errors == []
 
 
+async def test_ranks_are_found_and_opened_by_keys_alone(served: Served) -> None:
+    async with browser() as page:
+        await page.size(1280, 900)
+        await to_the_job(page, served)
+        await page.evaluate("document.getElementById('grid').focus()")
+        for key, told in (("ArrowRight", "rank 0 "), ("ArrowRight", "rank 1 "), ("ArrowLeft", "rank 0 ")):
+            await page.press(key)
+            await page.wait_for(f"document.getElementById('tip').textContent.startsWith('{told}')")
+        await page.press("Enter")
+        await page.wait_for("document.getElementById('rank').value === '0'")
+        assert page.errors == []
+
+
+async def test_an_empty_namespace_says_what_to_run(served: Served) -> None:
+    served.api.answers[f"GET {WITHIN}/elasticjobs"] = listing()
+    async with browser() as page:
+        await page.open(served.url)
+        await page.wait_for("document.getElementById('fleet-title')?.textContent === 'No jobs'")
+        assert "dlr job submit -f" in await page.evaluate("document.getElementById('fleet').textContent")
+        assert page.errors == []
+
+
+async def test_a_state_shows_its_jobs_alone(served: Served) -> None:
+    waits = troubled_job(phase="Suspended", goodput=None)
+    waits["metadata"] |= {"name": "waits", "uid": "uid-waits"}
+    served.api.answers[f"GET {WITHIN}/elasticjobs"] = listing(troubled_job(), waits)
+    async with browser() as page:
+        await page.open(served.url)
+        await page.wait_for("document.querySelectorAll('[data-row]').length === 2")
+        await page.evaluate("document.querySelector('#states [data-key=Suspended]').click()")
+        await page.wait_for("document.querySelectorAll('[data-row]').length === 1")
+        assert await page.evaluate("document.querySelector('[data-row]').textContent") == "waits"
+        assert page.errors == []
+
+
 async def test_stacks_that_were_asked_for_come_to_the_page(served: Served) -> None:
     async with browser() as page:
         await page.size(1280, 900)
@@ -112,7 +148,7 @@ async def test_curves_of_step_time_and_loss_are_drawn_and_follow_what_is_told(se
     async with browser() as page:
         await page.size(1280, 900)
         await to_the_job(page, served)
-        titles = "[...document.querySelectorAll('#steps h2')].map((title) => title.textContent).join()"
+        titles = "[...document.querySelectorAll('#steps figcaption')].map((each) => each.firstChild.textContent).join()"
         await page.wait_for("document.querySelectorAll('#steps canvas').length === 3")
         assert await page.evaluate(titles) == "Step time,loss,lr"
         drawn = "document.querySelector('#chart-0 canvas').toDataURL()"

@@ -75,7 +75,7 @@ def test_fleet_says_nothing_of_the_speed_of_a_job_that_has_ended() -> None:
         None,
         None,
         210,
-        None,
+        "Succeeded",
     )
 
 
@@ -117,8 +117,18 @@ def test_strip_is_no_longer_than_the_oldest_job() -> None:
 def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
     page = json.loads(json.dumps(job_page(case(), [(290.0, 0.42)], ["Nodes could not be read: no"])))
     assert page["cause"] == "UserError"
-    assert page["verdict"]["text"].startswith("Rank 1 (digits-worker-1) on node-1 failed")
-    assert page["share"] == 0.401
+    assert page["headline"] == {
+        "text": "Trains on 3 of 3 workers; 2 failures, 44s lost",
+        "state": "Training",
+    }
+    assert page["findings"][0]["text"].startswith("Rank 1 (digits-worker-1) on node-1 failed")
+    assert [(each["label"], each["value"], each["share"]) for each in page["figures"]] == [
+        ("Workers", "3 of 3", None),
+        ("Progress", "40%", 0.401),
+        ("Step time", "0.42 s", None),
+        ("Goodput", "68.5%", pytest.approx(0.685, abs=0.001)),
+        ("Lost to failures", "44s", None),
+    ]
     assert all(f"<title>worker-{index} node-" in page["life"]["drawing"] for index in range(3))
     assert page["steps"]["samples"] == [[290.0, 0.42]]
     assert page["unread"] == ["Nodes could not be read: no"]
@@ -126,7 +136,7 @@ def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
         ("worker-2", "NodeLost", 32.0),
         ("worker-1", "UserError", 12.0),
     ]
-    assert page["lost"]["workerHours"] == pytest.approx(44 * 3 / 3600)
+    assert page["figures"][-1]["note"] == "2 outages, 0.0367 worker-hours"
     assert page["culprit"]["log"] == [
         "loading",
         "Traceback (most recent call last):",
@@ -174,7 +184,9 @@ def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
     workers[0]["status"]["agent"]["slow"] = told
     assert line(made, [lead()])["why"] == f"Slow: {message}"
     page = job_page(case(made, workers), [], [])
-    assert page["verdict"]["text"] == f"The job is slower than it was: {message}"
+    assert page["findings"][0]["text"] == f"The job is slower than it was: {message}"
+    assert page["headline"]["text"].startswith("Trains more slowly than before on 3 of 3 workers")
+    assert [each["title"] for each in page["evidence"]] == ["Conditions"], "the finding has the warning"
     assert page["steps"]["slowSince"] == 240.0
     assert len(json.dumps(page["steps"])) < 6_000
 

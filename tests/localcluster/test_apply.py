@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcluster.apply import server_side_apply
+from localcluster.apply import ApplyConflict, Writer, after_update, server_side_apply
 from localcluster.builtin import components
+from localcluster.field_sets import intersection
 from localcluster.schema_nodes import reference_to
 
 JSON = dict[str, Any]
@@ -42,10 +43,11 @@ def manifests(draw: st.DrawFn) -> JSON:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"labels": draw(labels)}, "spec": spec}
 
 
-def applied(live: JSON, manifest: JSON, manager: str = "dlr") -> JSON:
+def applied(live: JSON, manifest: JSON, manager: str = "dlr", *, force: bool = True) -> JSON:
     before = copy.deepcopy((live, manifest))
-    entry = {"manager": manager, "operation": "Apply", "apiVersion": "apps/v1", "time": "now"}
-    obj, managed = server_side_apply(live, manifest, entry, DEPLOYMENT, components())
+    obj, managed = server_side_apply(
+        live, manifest, Writer(manager, "apps/v1"), "now", DEPLOYMENT, components(), force=force
+    )
     assert (live, manifest) == before, "they are left as they are"
     return obj | {"metadata": {**obj["metadata"], "managedFields": managed}}
 
@@ -96,9 +98,38 @@ def test_what_one_manager_alone_has_applied_is_what_it_applied_last(first: JSON,
 def test_what_others_have_applied_stays_unless_it_is_applied_too(a: JSON, b: JSON, c: JSON) -> None:
     both = applied(applied(NOTHING, a, "other"), b)
     after = applied(both, c)
-    names = {key for manifest in (a, c) for key in manifest["metadata"]["labels"]}
-    assert set(after["metadata"].get("labels", {})) == names
-    assert [entry["manager"] for entry in after["metadata"]["managedFields"]] == ["other", "dlr"]
+    theirs, taken, ours = (manifest["metadata"]["labels"] for manifest in (a, b, c))
+    kept = {key: value for key, value in theirs.items() if taken.get(key, value) == value}
+    assert after["metadata"].get("labels", {}) == kept | ours
+
+
+@given(manifests(), manifests())
+def test_without_force_what_another_has_applied_keeps_its_value(first: JSON, second: JSON) -> None:
+    live = applied(NOTHING, first, "other")
+    forced = applied(live, second)
+    back = without_managers(applied(forced, first, "other"))
+    try:
+        peaceful = applied(live, second, force=False)
+    except ApplyConflict as conflict:
+        assert conflict.causes and back != without_managers(forced)
+    else:
+        assert peaceful == forced and back == without_managers(forced)
+
+
+@given(manifests(), manifests())
+def test_a_field_that_another_write_has_changed_is_its_writers_alone(first: JSON, second: JSON) -> None:
+    def write(old: JSON, entries: list[JSON]) -> list[JSON]:
+        editor = Writer("editor", "apps/v1")
+        return after_update(old, second, entries, editor, "later", DEPLOYMENT, components())
+
+    live = applied(NOTHING, first)
+    entries = write(live, live["metadata"]["managedFields"])
+    owned = {entry["manager"]: entry["fieldsV1"] for entry in entries}
+    before, after = first["metadata"]["labels"], second["metadata"]["labels"]
+    in_labels = owned.get("editor", {}).get("f:metadata", {}).get("f:labels", {})
+    assert in_labels.keys() == {f"f:{key}" for key in after if before.get(key) != after[key]}
+    assert not intersection(owned.get("editor", {}), owned.get("dlr", {}))
+    assert write(second, entries) == entries
 
 
 def test_fields_are_written_down_as_kubernetes_does() -> None:

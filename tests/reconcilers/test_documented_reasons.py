@@ -13,6 +13,7 @@ from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
 from reconcilers.conditions.refusal import REFUSED
 from reconcilers.conditions.table import CONDITIONS, SIZES, WARNINGS
+from reconcilers.groups import warnings as groups_warnings
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.runtime.reconciled import RECONCILED
 
@@ -29,6 +30,7 @@ COMPUTED = {
     },
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("events.py", "end.reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
+    ("plan.py", "warning.type"): set(groups_warnings.WARNINGS),
     ("plan.py", "status.reason"): {"TrainingSucceeded", "GroupsFailed", "DeadlineExceeded"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
     ("reconciled.py", "REASON"): {"Unreadable"},
@@ -136,7 +138,10 @@ def test_every_condition_is_documented() -> None:
 
 
 def test_every_warning_is_documented() -> None:
-    assert quoted([row[0] for row in rows("Warnings")]) == {kind.type for kind in (*WARNINGS, *SIZES)}
+    assert quoted([row[0] for row in rows("Warnings")]) == {
+        *(kind.type for kind in (*WARNINGS, *SIZES)),
+        *groups_warnings.WARNINGS,
+    }
 
 
 def test_a_job_has_ten_types_of_conditions_at_most_and_no_more_warnings_than_its_status_holds() -> None:

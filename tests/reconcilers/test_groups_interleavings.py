@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from controller.resources import PODS
+from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
-from tests.reconcilers.api import Api
+from tests.reconcilers.api import NAMESPACE, Api
 from tests.reconcilers.cluster_model import Script
 from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, plan, replicas, submit
 from tests.reconcilers.outcome import end_state
@@ -24,6 +26,7 @@ JSON = dict[str, Any]
 pytestmark = pytest.mark.timeout(300)
 CONTAINER = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
 TEMPLATE = {"spec": {"containers": [CONTAINER]}}
+PLAIN = {"replicaSpecs": {"worker": {"replicas": 1, "template": TEMPLATE}}}
 
 
 def submit_groups(api: Api) -> None:
@@ -37,6 +40,27 @@ def edit_group(api: Api) -> None:
     api.patch(ELASTICJOBS, "j-group-0", {"spec": {"nodeCheck": {"timeoutSeconds": 99}}})
 
 
+def report_of_group(api: Api, index: int, **replicas: Any) -> None:
+    """The worker of a group reports more of its part in the training of all."""
+    body = {"status": {"agent": {"replicas": replicas}}}
+    api.patch(ELASTICWORKERS, f"j-group-{index}-worker-0", body, "status")
+
+
+def version_of(api: Api) -> int:
+    version: int = api.get(ELASTICWORLDS, JOB)["spec"]["replicas"]["version"]
+    return version
+
+
+def hang(api: Api) -> None:
+    """The first group, which leads, hangs, and the other one waits for it in vain."""
+    report_of_group(api, 1, lateVersion=version_of(api), lateGroups=[0])
+
+
+def go_on(api: Api) -> None:
+    """The group that hung comes to its next step, and sees that it was left out."""
+    report_of_group(api, 0, leftOutVersion=version_of(api))
+
+
 LIFE = (
     Phase("create", submit_groups),
     Phase("grow", lambda api: edit(api, replicas(3))),
@@ -44,6 +68,8 @@ LIFE = (
     Phase("edit of the job", lambda api: edit(api, {"nodeCheck": {"timeoutSeconds": 77}})),
     Phase("edit of a group", edit_group),
     Phase("deletion of a group", lambda api: api.delete(ELASTICJOBS, "j-group-1")),
+    Phase("hang", hang),
+    Phase("end of the hang", go_on),
     Phase("plan", lambda api: plan(api, "p", replicaResourceSpecs={"worker": {"replicas": 8}})),
     Phase("suspend", lambda api: edit(api, {"suspend": True})),
     Phase("resume", lambda api: edit(api, {"suspend": False})),
@@ -79,9 +105,16 @@ def end_of(api: Api) -> dict[str, Any]:
         for part in (state.get("status") or {}, state.get("spec") or {}):
             for field in ("membership", "replicas", "replicaGroup"):
                 if isinstance(part.get(field), dict):
-                    part[field] = {key: value for key, value in part[field].items() if key != "version"}
-            for each in [*(part.get("groups") or ()), *((part.get("membership") or {}).get("groups") or ())]:
-                each.pop("round", None)
+                    part[field] = {
+                        key: value
+                        for key, value in part[field].items()
+                        if not key.lower().endswith("version")
+                    }
+            membership = part.get("membership") or {}
+            for each in [part, membership, {"groups": membership.get("late")}]:
+                for group in each.get("groups") or ():
+                    group.pop("round", None)
+                    group.pop("version", None)
     return {
         name: state for name, state in found.items() if name.startswith(("ElasticJob ", "ElasticWorker "))
     }
@@ -169,9 +202,34 @@ def test_a_group_is_deleted_only_after_a_membership_without_it() -> None:
     assert left_out
 
 
+def test_a_group_that_hangs_is_left_out_without_a_restart_until_it_comes_back() -> None:
+    late = status("hang")["membership"]
+    assert ([place["index"] for place in late["groups"]], late["late"][0]["index"]) == ([1], 0)
+    assert late["address"] == status("hang", "j-group-1")["rendezvous"]["masterAddress"]
+    back = status("end of the hang")["membership"]
+    assert ([place["index"] for place in back["groups"]], back["late"]) == ([0, 1], [])
+    rounds = [status(phase, "j-group-0")["rendezvous"]["round"] for phase in ("hang", "end of the hang")]
+    assert rounds == [status("edit of a group", "j-group-0")["rendezvous"]["round"]] * 2
+    written = [str(moment.write) for moment in life()["hang"].moments]
+    assert not any("Pod" in write or "Worker" in write for write in written), written
+
+
 def test_a_plan_has_its_verdict() -> None:
     found = life()["plan"].end.get(SCALEPLANS, "p")["status"]
     assert (found["phase"], found["conditions"][0]["reason"]) == ("Refused", "ReplicaGroups")
+
+
+def test_a_job_that_only_calls_itself_a_group_gets_no_pods_and_so_no_key() -> None:
+    api = life()["edit of a group"].end.copy()
+    api.create(ELASTICJOBS, {"metadata": {"name": "plain", "namespace": NAMESPACE}, "spec": PLAIN})
+    for name, owner in (("j-group-7", JOB), ("plain-group-0", "plain")):
+        reference = owner_reference("ElasticJob", owner, api.get(ELASTICJOBS, owner)["metadata"]["uid"])
+        metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [reference]}
+        api.create(ELASTICJOBS, {"metadata": metadata, "spec": PLAIN})
+    asyncio.run(Run(api).settle())
+    pods = {pod["metadata"]["name"] for pod in api.list(PODS)}
+    assert {"j-group-0-worker-0-1", "plain-worker-0-1"} <= pods
+    assert not [name for name in pods if name.startswith(("j-group-7", "plain-group-0"))]
 
 
 # --- disturbed -----------------------------------------------------------------------------------------------

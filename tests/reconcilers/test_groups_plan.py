@@ -11,6 +11,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import index_of
 from crds.phases import JobPhase
+from crds.replica_groups import Membership
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.groups.children import generations, group_job, is_outdated, renewal
 from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups
@@ -188,7 +189,7 @@ def test_the_first_look_makes_all_groups_and_has_no_membership() -> None:
     plan = look(whole())
     assert (plan.renewed, plan.surplus) == ((0, 1, 2), ())
     assert plan.status_patch["phase"] == "Pending"
-    assert plan.status_patch["membership"] == {"version": 0, "groups": []}
+    assert Membership.model_validate(plan.status_patch["membership"]) == Membership()
 
 
 def test_many_groups_are_made_in_several_looks() -> None:
@@ -370,6 +371,50 @@ def test_a_group_that_only_gets_further_changes_nothing_but_what_is_for_people()
     further = group(2, replicaGroup={"round": 1, "ready": True, "version": 1})
     patch = look(of, group(0), group(1), further).status_patch
     assert patch.keys() and patch.keys() <= FOR_PEOPLE
+
+
+def part(**more: Any) -> JSON:
+    return {"round": 1, "ready": True} | more
+
+
+def test_late_groups_are_a_warning_until_they_are_back_or_restart() -> None:
+    of = after(whole(), look(whole(), group(0), group(1), group(2)))
+    waits = group(1, replicaGroup=part(version=1, lateVersion=1, lateGroups=[0]))
+    plan = look(of, group(0), waits, group(2), seconds=10)
+    assert [(event.type, event.reason) for event in plan.events] == [
+        ("Warning", "GroupsChanged"),
+        ("Warning", "GroupsLate"),
+    ]
+    of = after(of, plan)
+    (warning,) = of.status.warnings
+    assert warning.message.startswith("the other groups waited in vain for 0, ")
+    assert (
+        look(of, group(0), waits, group(2), seconds=20)
+        .status_patch.keys()
+        .isdisjoint(("warnings", "membership"))
+    )
+    restarting = group(0, rendezvous={"round": 2, "phase": "Forming"}, replicaGroup=part(ready=False))
+    assert look(of, restarting, waits, group(2), seconds=20).status_patch["warnings"] == []
+    back = group(0, replicaGroup=part(version=1, leftOutVersion=2))
+    assert look(of, back, waits, group(2), seconds=20).status_patch["warnings"] == []
+
+
+def test_an_exchange_that_breaks_again_and_again_is_a_warning_until_all_have_met() -> None:
+    of, met = whole(), 0
+    of = after(of, look(of, group(0), group(1)))
+    for version in (1, 2, 3):
+        broke = group(1, replicaGroup=part(version=version, brokenVersion=version))
+        plan = look(of, group(0, replicaGroup=part(version=version)), broke, seconds=10.0 * version)
+        met += sum(event.reason == "ExchangeBroken" for event in plan.events)
+        of = after(of, plan)
+        assert of.status.membership is not None and of.status.membership.version == version + 1
+        (warning,) = of.status.warnings
+        assert f"version {version} failed" in warning.message and warning.since == later(10.0)
+    assert met == 1, "one Event"
+    behind = [group(0, replicaGroup=part(version=4)), group(1, replicaGroup=part(version=3, brokenVersion=3))]
+    assert "warnings" not in look(of, *behind, seconds=50).status_patch
+    together = [group(index, replicaGroup=part(version=4)) for index in (0, 1)]
+    assert look(of, *together, seconds=60).status_patch["warnings"] == []
 
 
 def test_a_look_at_100_groups_is_cheap() -> None:

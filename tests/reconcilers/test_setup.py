@@ -68,6 +68,8 @@ def test_of_the_training_in_groups_what_decides_wakes_the_job_and_versions_do_no
     assert more_than_progress(Change(raw(state="Running"), ready))
     assert not more_than_progress(Change(ready, further))
     assert more_than_progress(Change(further, broken))
+    late = raw(state="Running", replicas={"round": 1, "version": 7, "lateVersion": 7, "lateGroups": [2]})
+    assert more_than_progress(Change(further, late))
 
 
 def test_an_agents_first_report_wakes_its_pods_reconciler_and_later_ones_do_not() -> None:

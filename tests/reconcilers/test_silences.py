@@ -9,9 +9,10 @@ import pytest
 from controller.errors import Forbidden
 from controller.resources import LEASES, NODES, PODS
 from reconcilers.observed.worker_state import AGENT_HEARD
-from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from tests.reconcilers.check_stage import merged
 from tests.reconcilers.test_worker_reconciler import running
-from tests.reconcilers.worker_stage import WORKER, Api, Controller
+from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller
 
 JSON = dict[str, Any]
 NODE = "node-0"
@@ -39,19 +40,25 @@ def node_beats(api: Api, duration: int = 40) -> None:
 
 async def live(
     api: Api, controller: Controller, seconds: float, *, agent: bool = False, node: bool = True
-) -> None:
-    """Time passes; the controller looks when it wanted to, and who lives renews."""
+) -> int:
+    """Time passes; the controller looks when it wanted to, and who lives renews. Returns the looks."""
     ends = api.seconds + seconds
-    due = api.seconds
+    due, seconds_left, looks = api.seconds, lambda: 0.0, 0
     while api.seconds < ends:
         if node and api.seconds % BEAT == 0:
             node_beats(api)
         if agent and api.seconds % BEAT == 5:
             api.beat()
         while due <= api.seconds and api.status["phase"] == "Running":
-            again = await controller.look()
+            controller.deliver()
+            if (left := seconds_left()) > 0:
+                due = api.seconds + left
+                continue
+            again, looks = await controller.look(), looks + 1
             due = api.seconds + (again.requeue_after_seconds or ends)
+            seconds_left = again.seconds_left or (lambda: 0.0)
         api.seconds += 0.5
+    return looks
 
 
 def is_silent(api: Api) -> bool:
@@ -76,6 +83,31 @@ async def test_the_agents_way_to_the_api_server_is_cut_and_nothing_is_deleted(
     assert len(reads) <= 2 * 630 / BEAT, "two reads a look, a look in the time of a renewal"
     await live(api, controller, 21, agent=True)
     assert (api.status["phase"], is_silent(api)) == ("Running", False)
+
+
+async def test_an_agent_that_renews_its_lease_is_looked_at_no_more(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    await live(api, controller, 30, agent=True)
+    assert await live(api, controller, 600, agent=True) == 1
+
+
+async def test_a_shorter_time_out_holds_for_workers_that_wait_for_the_next_renewal(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    await live(api, controller, 30, agent=True)
+    job = api.get(ELASTICJOBS, JOB)
+    seconds_left = (await controller.look()).seconds_left
+    assert seconds_left is not None
+    controller.deliver()
+    assert seconds_left() > 0
+    policy = job["spec"].get("elasticPolicy", {}) | {"heartbeatTimeoutSeconds": 10}
+    generation = job["metadata"].get("generation", 1) + 1
+    api.put(
+        ELASTICJOBS, merged(job, {"metadata": {"generation": generation}, "spec": {"elasticPolicy": policy}})
+    )
+    controller.deliver()
+    assert seconds_left() == 0
 
 
 async def test_a_node_without_power_is_noticed_by_its_lease_within_31_seconds(

@@ -56,6 +56,8 @@ def test_counts_and_sentences_wait_until_a_second_has_passed() -> None:
         ({"round": 2, "ready": False}, False),
         ({"version": 7, "ready": True}, False),
         ({"brokenVersion": 7}, False),
+        ({"lateVersion": 7, "lateGroups": [2]}, False),
+        ({"leftOutVersion": 8}, False),
         (None, False),
     ],
 )

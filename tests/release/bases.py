@@ -15,8 +15,15 @@ from release.images import CONFIG, INDEX, LAYER, MANIFEST
 JSON = dict[str, Any]
 
 
-def make_base(folder: Path, architecture: str = "amd64", *, nested: bool = False) -> Path:
-    """Write an OCI layout; nested: as of an image for several architectures."""
+def make_base(
+    folder: Path, architecture: str = "amd64", *, python: str = "3.13.14", nested: bool = False
+) -> Path:
+    """Write an OCI layout.
+
+    Args:
+        python: version of Python that the image says it has.
+        nested: as of an image for several architectures.
+    """
     blobs = folder / "blobs/sha256"
     blobs.mkdir(parents=True)
 
@@ -31,7 +38,7 @@ def make_base(folder: Path, architecture: str = "amd64", *, nested: bool = False
         "os": "linux",
         "architecture": architecture,
         "config": {
-            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "PYTHON_VERSION=3.13.14"],
+            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", f"PYTHON_VERSION={python}"],
             "Cmd": ["python3"],
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"]},

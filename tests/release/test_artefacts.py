@@ -6,7 +6,6 @@ import json
 import os
 import runpy
 import subprocess
-import sys
 import tarfile
 import venv
 import zipfile
@@ -23,15 +22,14 @@ from crds.release import VERSION
 from deploy.kustomize import render
 from e2e.bare_venv import BareVenv
 from release.images import Layout
-from tests.release.bases import make_base
+from tests.release.conftest import make
+from tests.release.helm import Helm, HelmFailed
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-helm = pytest.importorskip("helm_python", reason="Helm's SDK is not installed (tests/helm.txt)")
 
-CHART = f"dlr-{VERSION}.tgz"
 WHEEL = f"dlr_training-{VERSION}-py3-none-any.whl"
 IMAGES = {
     "images": {
@@ -50,25 +48,6 @@ total = torch.ones(1)
 dist.all_reduce(total)
 print(f"rank {os.environ['RANK']} of {int(total)}", flush=True)
 """
-
-
-def make(out: Path, base: Path) -> None:
-    command = [sys.executable, "-m", "release", "--out", out, "--without-worker"]
-    command += ["--python-base", base, "--busybox-base", base]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    make(out, base)
-    return out
 
 
 def test_a_second_release_of_the_commit_has_the_same_sums(dist: Path, base: Path, tmp_path: Path) -> None:
@@ -172,17 +151,14 @@ def test_the_wheel_alone_brings_a_cluster_and_a_first_job(dlr: Installed) -> Non
     assert yaml.safe_load(dlr("manifests").partition("---")[0])["kind"] == "CustomResourceDefinition"
 
 
-def objects(rendered: dict[str, str]) -> dict[tuple[str, str, str], JSON]:
+def by_name(rendered: list[JSON]) -> dict[tuple[str, str, str], JSON]:
     """What Helm applies, without the annotation that keeps CRDs."""
     found = {}
-    for name, text in rendered.items():
-        for document in yaml.safe_load_all(text) if name.endswith(".yaml") else ():
-            if document is None:
-                continue
-            metadata = document["metadata"]
-            if document["kind"] == "CustomResourceDefinition":
-                assert metadata.pop("annotations") == {"helm.sh/resource-policy": "keep"}
-            found[document["kind"], metadata.get("namespace", ""), metadata["name"]] = document
+    for document in rendered:
+        metadata = document["metadata"]
+        if document["kind"] == "CustomResourceDefinition":
+            assert metadata.pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        found[document["kind"], metadata.get("namespace", ""), metadata["name"]] = document
     return found
 
 
@@ -194,31 +170,26 @@ def expected(*more: JSON, **options: Any) -> dict[tuple[str, str, str], JSON]:
     }
 
 
-@pytest.fixture(scope="module")
-def chart(dist: Path) -> Iterator[Any]:
-    with helm.Chart.load(dist / CHART) as loaded:
-        yield loaded
+def test_helm_finds_no_fault_with_the_chart(helm: Helm, chart: Path) -> None:
+    found = helm("lint", chart).splitlines()
+    assert [line for line in found if line.startswith("[")] == ["[INFO] Chart.yaml: icon is recommended"]
 
 
-def test_helm_finds_no_fault_with_the_chart(dist: Path) -> None:
-    found = helm.lint(dist / CHART)
-    assert found["errors"] == []
-    assert [each["error"] for each in found["messages"]] == ["icon is recommended"]
-
-
-def test_default_values_render_what_dlr_install_applies_but_for_the_namespace(chart: Any) -> None:
-    assert objects(chart.render({}, name="dlr", namespace=deploy.DEFAULT_NAMESPACE)) == expected()
+def test_default_values_render_what_dlr_install_applies_but_for_the_namespace(
+    helm: Helm, chart: Path
+) -> None:
+    assert by_name(helm.template(chart, {}, namespace=deploy.DEFAULT_NAMESPACE)) == expected()
 
 
 @pytest.mark.parametrize(
     ("jobs_namespace", "network", "priority"), [*product(["", "team-a"], [False, True], [False, True])]
 )
 def test_values_render_what_the_options_of_dlr_install_apply(
-    chart: Any, jobs_namespace: str, network: bool, priority: bool
+    helm: Helm, chart: Path, jobs_namespace: str, network: bool, priority: bool
 ) -> None:
     values = {"jobsNamespace": jobs_namespace, "networkPolicy": network, "priorityClass": priority, **IMAGES}
     images = IMAGES["images"]
-    assert objects(chart.render(values, name="x", namespace="1234")) == expected(
+    assert by_name(helm.template(chart, values, name="x", namespace="1234")) == expected(
         namespace="1234",
         image=images["controller"],
         check_image=images["worker"],
@@ -229,9 +200,10 @@ def test_values_render_what_the_options_of_dlr_install_apply(
     )
 
 
-def test_metrics_are_what_kustomize_renders(chart: Any) -> None:
+def test_metrics_are_what_kustomize_renders(helm: Helm, chart: Path) -> None:
     metrics = render(Path(deploy.__file__).parent / "metrics")
-    assert objects(chart.render({"metrics": True}, namespace=deploy.DEFAULT_NAMESPACE)) == expected(*metrics)
+    rendered = helm.template(chart, {"metrics": True}, namespace=deploy.DEFAULT_NAMESPACE)
+    assert by_name(rendered) == expected(*metrics)
 
 
 @pytest.mark.parametrize(
@@ -242,13 +214,13 @@ def test_metrics_are_what_kustomize_renders(chart: Any) -> None:
         ("flowSchemas", {"FlowSchema"}),
     ],
 )
-def test_a_value_leaves_its_objects_out(chart: Any, value: str, kinds: set[str]) -> None:
-    left = objects(chart.render({value: False}, namespace=deploy.DEFAULT_NAMESPACE))
+def test_a_value_leaves_its_objects_out(helm: Helm, chart: Path, value: str, kinds: set[str]) -> None:
+    left = by_name(helm.template(chart, {value: False}, namespace=deploy.DEFAULT_NAMESPACE))
     assert left == {key: document for key, document in expected().items() if key[0] not in kinds}
 
 
-def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(chart: Any) -> None:
-    rendered = objects(chart.render({"replicas": 1}, namespace=deploy.DEFAULT_NAMESPACE))
+def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(helm: Helm, chart: Path) -> None:
+    rendered = by_name(helm.template(chart, {"replicas": 1}, namespace=deploy.DEFAULT_NAMESPACE))
     assert "PodDisruptionBudget" not in {kind for kind, _, _ in rendered}
     assert rendered["Deployment", deploy.DEFAULT_NAMESPACE, "dlr-controller"]["spec"]["replicas"] == 1
 
@@ -256,6 +228,6 @@ def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(chart: An
 @pytest.mark.parametrize(
     "values", [{"replica": 3}, {"replicas": 0}, {"images": {"controler": "x"}}, {"crds": "no"}]
 )
-def test_values_that_the_chart_does_not_have_are_refused(chart: Any, values: JSON) -> None:
-    with pytest.raises(helm.HelmError):
-        chart.validate_schema(values)
+def test_values_that_the_chart_does_not_have_are_refused(helm: Helm, chart: Path, values: JSON) -> None:
+    with pytest.raises(HelmFailed, match="values don't meet the specifications of the schema"):
+        helm.template(chart, values, namespace=deploy.DEFAULT_NAMESPACE)

@@ -19,7 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from agent.replicas.client import Membership
+from agent.replicas import client
+from crds.phases import JobPhase, RendezvousPhase
+from crds.replica_groups import Membership
+from reconcilers.groups.membership import GroupView, decide
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -45,16 +48,17 @@ class PipeChannel:
 
     def __init__(self, place: Place, pipe: Connection) -> None:
         self._place, self._pipe = place, pipe
-        self._membership: Membership | None = None
+        self._lock = threading.Lock()
+        self._membership: client.Membership | None = None
         self._changed: Callable[[], None] = lambda: None
 
     @property
-    def membership(self) -> Membership | None:
+    def membership(self) -> client.Membership | None:
         return self._membership
 
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
         self._changed = changed
-        self._pipe.send(("ready", rank))
+        self._tell("ready", rank)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -63,7 +67,7 @@ class PipeChannel:
                 version, groups = self._pipe.recv()
             except (EOFError, OSError):
                 return
-            self._membership = Membership(version, groups, (self._place.group, self._place.round))
+            self._membership = client.Membership(version, groups, (self._place.group, self._place.round))
             self._changed()
 
     def open_store(self, version: int) -> dist.Store:
@@ -71,10 +75,20 @@ class PipeChannel:
         return dist.PrefixStore(f"{version}", store)
 
     def at(self, version: int, step: int) -> None:
-        self._pipe.send(("at", version, step, time.monotonic()))
+        self._tell("at", version, step, time.monotonic())
 
     def broken(self, version: int) -> None:
-        self._pipe.send(("broken", version))
+        self._tell("broken", version)
+
+    def left_out(self, version: int) -> None:
+        self._tell("left_out", version)
+
+    def late(self, version: int, groups: Sequence[int]) -> None:
+        self._tell("late", (version, frozenset(groups)))
+
+    def _tell(self, *message: Any) -> None:
+        with self._lock:
+            self._pipe.send(message)
 
 
 def _main(place: Place, pipe: Connection, script: Callable[..., None], arguments: dict[str, Any]) -> None:
@@ -99,7 +113,9 @@ class Group:
     done: set[int] = field(default_factory=set)
     versions: dict[int, int] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=dict)
-
+    broken: int = 0
+    left_out: int = 0
+    late: tuple[int, frozenset[int]] = (0, frozenset())
     first_step: int | None = None
 
     @property
@@ -116,6 +132,20 @@ class Group:
     @property
     def is_over(self) -> bool:
         return len(self.done) == len(self.processes)
+
+    @property
+    def view(self) -> GroupView:
+        return GroupView(
+            index=self.index,
+            phase=JobPhase.SUCCEEDED if self.done else JobPhase.RUNNING,
+            round=self.round,
+            world=RendezvousPhase.FORMED,
+            ready_round=self.round if self.is_ready else 0,
+            broken_version=self.broken,
+            left_out_version=self.left_out,
+            late_version=self.late[0],
+            late_groups=self.late[1],
+        )
 
 
 class Fleet:
@@ -139,7 +169,9 @@ class Fleet:
         self._minimum, self._delay_seconds = minimum, delay_seconds
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._round = 0
-        self.version, self.members = 0, ()
+        self.membership = Membership()
+        self.left: list[tuple[float, int, tuple[int, ...]]] = []
+        """Time and number of each version, and the groups that were late in it."""
         self.commits: list[tuple[float, int, int, int]] = []
         """Time, group, rank and number of steps of each."""
         self.kills: list[tuple[float, int, int]] = []
@@ -176,6 +208,18 @@ class Fleet:
             os.kill(process.pid, signal.SIGKILL)
         return now
 
+    @property
+    def version(self) -> int:
+        return self.membership.version
+
+    @property
+    def members(self) -> tuple[tuple[int, int], ...]:
+        return tuple((place.index, place.round) for place in self.membership.groups)
+
+    def signal(self, index: int, number: int, rank: int = 0) -> None:
+        """Stop a process, or have it go on."""
+        os.kill(self.groups[index].processes[rank].pid, number)
+
     def run_until(self, is_over: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not is_over():
@@ -193,13 +237,12 @@ class Fleet:
                 if rank not in group.done:
                     sources[process.sentinel] = group, rank
                     sources[group.pipes[rank]] = group, rank
-        broken = False
         dead = set[int]()
         for source in wait(list(sources), seconds):
             group, rank = sources[source]
             try:
                 while group.pipes[rank].poll():
-                    broken |= self._take(group, rank, group.pipes[rank].recv())
+                    self._take(group, rank, group.pipes[rank].recv())
             except (EOFError, OSError):
                 pass
             if rank not in group.done and not group.processes[rank].is_alive():
@@ -208,12 +251,12 @@ class Fleet:
             time.sleep(self._delay_seconds)
         for index in dead:
             self._bury(self.groups[index])
-        self._publish(broken=broken)
+        self._publish()
         if not any(group.done for group in self.groups.values()):  # training has not ended yet
             for index in dead & self._wanted:
                 self.start(index)
 
-    def _take(self, group: Group, rank: int, message: Sequence[Any]) -> bool:
+    def _take(self, group: Group, rank: int, message: Sequence[Any]) -> None:
         if message[0] == "ready":
             group.ready.add(rank)
             if group.is_ready:
@@ -226,9 +269,12 @@ class Fleet:
             self.commits.append((at, group.index, rank, message[2]))
         elif message[0] == "done":
             group.done.add(rank)
+        elif message[0] == "broken":
+            group.broken = message[1]
+        elif message[0] == "left_out":
+            group.left_out = max(message[1], group.left_out)
         else:
-            return message[1] == self.version
-        return False
+            group.late = message[1]
 
     def _bury(self, group: Group) -> None:
         for process in group.processes:
@@ -238,16 +284,14 @@ class Fleet:
             process.join()
         group.ready.clear()
 
-    def _publish(self, *, broken: bool) -> None:
-        members = tuple(
-            (g.index, g.round) for _, g in sorted(self.groups.items()) if g.is_ready and not g.done
-        )
-        if any(g.done for g in self.groups.values()):  # training ends: nobody begins it again
-            members = tuple(each for each in members if each in self.members)
-        elif len(members) < self._minimum:
-            members = ()
-        if members != self.members or broken:
-            self.version, self.members = self.version + 1, members
+    def _publish(self) -> None:
+        """As the controller does it."""
+        views = [group.view for _, group in sorted(self.groups.items())]
+        decided = decide(self.membership, views, self._minimum)
+        if decided is not self.membership:
+            late = tuple(each.index for each in decided.late)
+            self.left.append((time.monotonic(), decided.version, late))
+            self.membership = decided
             for group in self.groups.values():
                 for rank, pipe in enumerate(group.pipes):
                     if rank in group.ready and rank not in group.done:
@@ -267,16 +311,19 @@ class Fleet:
             self._bury(group)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What processes wrote of steps in the state of the job; but for the last of those that were killed.
+        """What processes wrote of steps in the state of the job.
 
-        A process may learn that all agree, and die before another one does: its step dies with it.
+        A process may learn that all agree, and die before another one does: its step dies with it, and is made
+        again by others. So the last step of one that was killed counts only where no other made that step.
         """
         killed = {round_ for _, _, round_ in self.kills}
         found: list[dict[str, Any]] = []
+        last: list[dict[str, Any]] = []
         for path in sorted(self.folder.glob("log-*")):
             texts = [text for text in path.read_text().splitlines() if text.endswith("}")]
-            lines = [json.loads(text) for text in texts]
+            lines = [line for line in map(json.loads, texts) if "digest" in line]
             if lines and lines[-1]["round"] in killed:
-                del lines[-1]
-            found += [line for line in lines if "digest" in line]
-        return found
+                last.append(lines.pop())
+            found += lines
+        steps = {line["step"] for line in found}
+        return found + [line for line in last if line["step"] not in steps]

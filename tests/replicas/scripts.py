@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from crds import grouping
 from dlr import replicas as dlr_replicas
+from dlr.replicas import patience
 from dlr.replicas.gradients import local
 
 WIDTH = 16
@@ -55,15 +57,30 @@ def scheduler_of(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.L
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5 ** (epoch // 7 % 3))
 
 
+def hasten(seconds: float) -> None:
+    """Have this process's patience with late groups be so short."""
+    grouping.LEAST_PATIENCE_SECONDS = grouping.FIRST_STEP_PATIENCE_SECONDS = seconds
+    patience.QUIET_SECONDS, patience.TICK_SECONDS = seconds / 2, seconds / 20
+
+
 def train(
     place: Any,
     channel: Any,
-    steps: int = 50,
+    steps: int | None = 50,
     seconds: float = 0.005,
     width: int = WIDTH,
     device: str = "cpu",
+    patience_seconds: float = 0.0,
 ) -> None:
-    """Plain training; writes a line for each step that is committed."""
+    """Plain training; writes a line for each step that is committed.
+
+    Args:
+        steps: None to train until the folder has a file `end`, which each group sees at another time.
+        patience_seconds: with late groups; 0 for the usual one.
+    """
+    if patience_seconds:
+        hasten(patience_seconds)
+    ends = (Path(place.folder) / "end").exists
     model = model_of(seed=place.group * 100 + place.round, width=width)  # alike at the ranks of a group
     model = model.to(device)
     optimizer = optimizer_of(model)
@@ -72,7 +89,7 @@ def train(
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     counted: dict[int, list[int]] = {}
     joined.call_after_commit(lambda step, groups: counted.__setitem__(step, list(groups)))
-    for step in joined.steps(steps):
+    for step in joined.steps(steps, until=ends if steps is None else None):
         optimizer.zero_grad()
         time.sleep(seconds)
         exact_step(model, step, place.group)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crds.grouping import patience_seconds
 from simulator.account import Outcome, Part
 from simulator.engine import Simulation
 from simulator.fleet import parsed
@@ -39,18 +40,33 @@ def test_the_death_of_a_process_costs_the_others_the_measured_stalls_alone() -> 
     assert stall_of(outcome) == pytest.approx(expected, rel=0.01)
 
 
-def test_the_others_wait_for_a_silent_node_until_the_controller_knows() -> None:
-    outcome = simulation("node", policies={"heartbeatTimeoutSeconds": 20}).run(4.0)
+@pytest.mark.parametrize("timeout", [12, 60])
+def test_the_others_wait_for_a_silent_node_until_the_controller_knows_or_their_patience_ends(
+    timeout: int,
+) -> None:
+    outcome = simulation("node", policies={"heartbeatTimeoutSeconds": timeout}).run(4.0)
     times = Times()
-    known_late = 20 - times.detect_seconds + times.group_stall_seconds + times.group_return_seconds * 8 / 7
+    seconds = min(timeout, patience_seconds(times.step_seconds)) - times.detect_seconds
+    seconds += times.group_stall_seconds + times.group_return_seconds * 8 / 7
     assert outcome.interruptions >= 3
-    assert stall_of(outcome) == pytest.approx(known_late, rel=0.01)
+    assert stall_of(outcome) == pytest.approx(seconds, rel=0.01)
 
 
-def test_the_others_wait_for_a_hung_group_until_its_time_out() -> None:
-    outcome = simulation("hang").run(4.0)
+@pytest.mark.parametrize("timeout", [10, 60, 600])
+def test_the_others_wait_for_a_hung_group_until_its_time_out_or_their_patience_ends(timeout: int) -> None:
+    outcome = simulation("hang", policies={"hangTimeoutSeconds": timeout}).run(4.0)
     assert outcome.interruptions >= 4
-    assert stall_of(outcome) == pytest.approx(60.4, abs=0.5)
+    waited = min(timeout, patience_seconds(Times().step_seconds))
+    assert stall_of(outcome) == pytest.approx(waited + 0.4, abs=0.5)
+
+
+def test_a_hung_group_is_left_out_once_and_returns_when_it_is_started_again() -> None:
+    run = simulation("hang", rate=200.0)
+    outcome = run.run(3.0)
+    groups = run.state.groups
+    assert groups is not None
+    assert groups.membership.version == 1 + 2 * outcome.interruptions
+    assert (len(groups.membership.groups), groups.membership.late) == (8, [])
 
 
 def test_each_group_that_leaves_or_comes_back_is_one_version() -> None:

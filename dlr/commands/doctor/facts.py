@@ -97,8 +97,6 @@ def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
     def deployments(label: str) -> list[JSON]:
         return api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label)
 
-    embedded = is_embedded(version)
-    leading = api.within(EMBEDDED_LEASE_NAMESPACE if embedded else api.namespace)
     return Facts(
         server=api.connection.server,
         version=version,
@@ -114,9 +112,17 @@ def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
         operators=seen("operators", lambda: others.dlrover_operators(deployments(others.DLROVER_LABEL))),
         controllers=seen("controllers", lambda: deployments(CONTROLLER_LABEL)),
         pods=seen("pods", lambda: api.find(PODS, label_selector=CONTROLLER_LABEL)),
-        lease=seen("lease", lambda: get_or_none(leading, LEASES, CONTROLLER)),
+        lease=seen("lease", lambda: _lease(api, version)),
         refused=refused,
     )
+
+
+def _lease(api: Api, version: JSON) -> JSON | None:
+    """The Lease of the controller of the namespace; without one, that of the controller of `dlr up`."""
+    own = get_or_none(api, LEASES, CONTROLLER)
+    if own is None and is_embedded(version):
+        return get_or_none(api.within(EMBEDDED_LEASE_NAMESPACE), LEASES, CONTROLLER)
+    return own
 
 
 def _missing_to_install(api: Api, documents: Sequence[JSON]) -> list[Right]:

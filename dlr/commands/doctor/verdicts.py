@@ -11,6 +11,7 @@ from typing import Any
 from dlr.commands.doctor.facts import DNS_PORT, Facts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
+from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
 
 JSON = dict[str, Any]
@@ -179,7 +180,8 @@ def _controller(facts: Facts) -> Iterator[Line]:
         yield _not_seen(facts, "controller", "controllers")
         return
     holder = leader(facts.lease, facts.now)
-    if facts.embedded and holder:
+    place = ((facts.lease or {}).get("metadata") or {}).get("namespace")
+    if facts.embedded and holder and place == EMBEDDED_LEASE_NAMESPACE:
         yield Line(Level.OK, "controller", f"The controller of `dlr up` leads ({holder}).")
         return
     if facts.deployment is None:

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, is_narrow, print_json, show_table
+from dlr.commands.output import Format, cell, is_narrow, print_json, show, show_table
 from dlr.job import report
 from dlr.job.groups import GROUP_MARK, list_row, tree
+from dlr.job.jobs import headline_of_jobs
 from dlr.job.lookup import get_job, require_namespace
-from dlr.job.wording import plain, utc_now
+from dlr.job.wording import utc_now
 from dlr.kube.api import ELASTICJOBS, EVENTS, Api
 from dlr.kube.connection import connect
 
@@ -36,9 +37,11 @@ def list_jobs(
         return
     if not found:
         where = "any namespace" if all_namespaces else f"namespace {api.namespace!r}"
-        print(f"There are no ElasticJobs in {where}.", file=sys.stderr)
+        print(f"There are no ElasticJobs in {where}. Submit one: dlr job submit -f job.yaml", file=sys.stderr)
         return
     narrow, now = is_narrow(), utc_now()
+    if sys.stdout.isatty():
+        print(f"{headline_of_jobs(found)}\n")
     columns = report.NARROW_LIST_COLUMNS if narrow else report.LIST_COLUMNS
     rows = []
     for job, is_group in tree(found):
@@ -50,7 +53,7 @@ def list_jobs(
     if narrow:
         for job, _ in tree(found):
             if why := report.why_line(job):
-                print(f"{job['metadata']['name']}: {plain(why)}")
+                show(cell(f"{job['metadata']['name']}: {why}"))
 
 
 def events(

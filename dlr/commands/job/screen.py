@@ -11,12 +11,13 @@ from rich.text import Text
 
 from controller.wording import counted
 from crds.grouping import group_name, is_grouped
-from dlr.commands.output import NARROW_WIDTH, cell, table
+from dlr.commands.output import NARROW_WIDTH, cell, table, verdict_line
 from dlr.job import groups, report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of
 from dlr.job.goodput import time_by_state
-from dlr.job.timeline.episodes import color
+from dlr.job.headline import headline
+from dlr.job.tones import terminal_style
 from dlr.job.wording import age
 
 JSON = dict[str, Any]
@@ -50,7 +51,7 @@ def render(case: Case, console: Console) -> RenderableType:
     return Group(*parts, *_events(case, console, event_count))
 
 
-def _with_groups(case: Case, console: Console, head: Table) -> Group:
+def _with_groups(case: Case, console: Console, head: RenderableType) -> Group:
     """Draw a job with replica groups: a line for each group in place of the workers'."""
     rows, event_count = groups.group_rows(case.job, case.workers), MOST_EVENTS
     columns: Sequence[str] = groups.COLUMNS
@@ -104,20 +105,22 @@ def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:
     return shown, max(1, min(event_count, lines - shown - 1))
 
 
-def _head(case: Case, *, with_bars: bool) -> Table:
+def _head(case: Case, *, with_bars: bool) -> RenderableType:
+    """Draw the headline, and facts below it."""
+    top = headline(case)
     head = Table.grid(padding=(0, 2))
     head.add_column(no_wrap=True)
     head.add_column(overflow="fold")
     metadata = case.job["metadata"]
     made = age(metadata["creationTimestamp"], case.now)
     lines = [("Job", cell(f"{metadata['namespace']}/{metadata['name']}, made {made} ago"))]
+    lines += [(kind, cell(text)) for kind, text in report.remarks(case.job)]
     lines += [(fact.label, _text(case, fact, with_bar=with_bars)) for fact in facts_of(case)]
     if report.phase(case.job) == "Failed" and case.status.get("lastFailure"):
         lines.append(("", Text(f"its log: dlr job logs {metadata['name']} --failed", "dim")))
-    lines += [(kind, cell(text)) for kind, text in report.remarks(case.job)]
     for label, line in lines:
-        head.add_row(Text(label, style="bold"), line)
-    return head
+        head.add_row(Text(label, style="dim"), line)
+    return Group(verdict_line(top.word, top.text), head)
 
 
 def _text(case: Case, fact: Fact, *, with_bar: bool) -> Text:
@@ -130,19 +133,19 @@ def _text(case: Case, fact: Fact, *, with_bar: bool) -> Text:
     if with_bar and fact.label == "Time" and case.account:
         seconds = time_by_state(case.account, case.job, case.now)
         for state in seconds:
-            line.highlight_words([f"{state} "], color(state))  # so that the line is the bar's legend
+            line.highlight_words([f"{state} "], terminal_style(state))  # so that the line is the bar's legend
         total = sum(seconds.values())
-        return _bar([(value / total, color(state)) for state, value in seconds.items()]) + line
+        return _bar([(value / total, terminal_style(state)) for state, value in seconds.items()]) + line
     return line
 
 
 def _bar(shares: Sequence[tuple[float, str]]) -> Text:
-    """Return stretches of a bar, each as long as its share; the rest stays dark."""
+    """Return stretches of a bar, each as long as its share; the rest is a thin line."""
     bar, reached, drawn = Text(), 0.0, 0
     for share, style in shares:
         reached += share
         until = round(reached * BAR_WIDTH)
         bar.append("━" * (until - drawn), style)
         drawn = until
-    bar.append("━" * (BAR_WIDTH - drawn), "bright_black")
+    bar.append("─" * (BAR_WIDTH - drawn), "dim")
     return bar.append("  ")

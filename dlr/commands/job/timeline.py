@@ -52,7 +52,7 @@ def timeline(
         raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
     life = _life(Api(connect(kubeconfig, context, namespace)), name)
     if text:
-        print(f"{title(life)}\n{verdict(life)}")
+        print(f"{verdict(life)}\n{title(life)}")
         for table in tables_of(life):
             print(f"\n{table.heading}")
             show_table(table.columns, table.rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from crds.nodecheck import Accelerator
 from dlr.commands.errors import CouldNotTell
-from dlr.commands.output import Format, cell, print_json, show, table
+from dlr.commands.output import Format, cell, print_json, show, table, verdict_line
 from dlr.job.wording import significant
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
@@ -44,12 +44,15 @@ def check_this_machine(accelerator: str | None, output: Format) -> Health:
         shown = [_as_json(result) for result in results]
         print_json({"verdict": verdict.health, "reason": verdict.reason, "probes": shown})
         return verdict.health
+    has_what_it_needs = not gpu or any(GPU_COUNT in result.figures for result in results)
+    if has_what_it_needs:
+        show(verdict_line(verdict.health, f"{verdict.health}: {verdict.reason}".removesuffix(": ")))
+        print()
     show(table(HEADERS, map(_row, results)))
-    if gpu and not any(GPU_COUNT in result.figures for result in results):
+    if not has_what_it_needs:
         raise CouldNotTell(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.")
     for note in (note for result in results for note in result.notes):
         show(cell(note))
-    show(cell(f"{verdict.health}: {verdict.reason}".removesuffix(": ")))
     return verdict.health
 
 

@@ -19,7 +19,7 @@ from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
 from dlr.commands.node_check.news import Look, news
-from dlr.commands.output import Format, cell, print_json, show, table
+from dlr.commands.output import Format, cell, print_json, show, table, verdict_line
 from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import utc_now
@@ -136,7 +136,7 @@ def _is_finished(check: JSON) -> bool:
 def _report(check: JSON, done: Mapping[str, str]) -> RenderableType:
     head = Table.grid(padding=(0, 2))
     for label, text in view.head(check, utc_now()):
-        head.add_row(Text(label, style="bold"), cell(text))
+        head.add_row(Text(label, style="dim"), cell(text))
     parts: list[RenderableType] = [head]
     for columns, rows in (
         (view.NODE_COLUMNS, view.node_rows(check)),
@@ -145,7 +145,8 @@ def _report(check: JSON, done: Mapping[str, str]) -> RenderableType:
     ):
         if rows:
             parts += [Text(""), table(columns, rows)]
-    if check["status"]["phase"] == NodeCheckPhase.SUCCEEDED:
-        for lines in (view.reports_on_nodes(check, done), view.closing_lines(check)):
-            parts += [Text(""), *(cell(line) for line in lines)] if lines else []
-    return Group(*parts)
+    if check["status"]["phase"] != NodeCheckPhase.SUCCEEDED:
+        return Group(*parts)
+    for lines in (view.reports_on_nodes(check, done), view.notes(check)):
+        parts += [Text(""), *(cell(line) for line in lines)] if lines else []
+    return Group(verdict_line(health(check), view.summary(check)), Text(""), *parts)

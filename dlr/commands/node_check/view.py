@@ -95,12 +95,15 @@ def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def closing_lines(check: JSON) -> list[str]:
-    """The summary, after what could not be tested, and what is wrong with whole classes of hardware."""
-    summary = f"{health(check)}: {message(check)}".removesuffix(": ")
+def summary(check: JSON) -> str:
+    """The verdict on all nodes, with its reason."""
+    return f"{health(check)}: {message(check)}".removesuffix(": ")
+
+
+def notes(check: JSON) -> list[str]:
+    """What could not be tested, and what is wrong with whole classes of hardware."""
     kinds = ("NodesTested", "AcceleratorsTested", "NodesAlike")
-    besides = (condition_message(check, kind, "False") for kind in kinds)
-    return [line for line in (*besides, summary) if line]
+    return [line for kind in kinds if (line := condition_message(check, kind, "False"))]
 
 
 def compute(figures: Mapping[str, float]) -> str:

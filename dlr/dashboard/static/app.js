@@ -1,12 +1,8 @@
 "use strict";
 /* The page: its view, the server's updates, and keys. Texts of the cluster become text nodes, but for the timeline, an SVG in which the server has escaped them. */
 
-const main = document.getElementById("main");
-const where = document.getElementById("where");
-const live = document.getElementById("live");
-const trouble = document.getElementById("trouble");
-const filter = document.getElementById("filter");
-const keys = document.getElementById("keys");
+const $ = (id) => document.getElementById(id);
+const [main, where, live, trouble, filter, keys] = ["main", "where", "live", "trouble", "filter", "keys"].map($);
 const BIG_DRAWING = 100000; // characters of a timeline: beyond, it is drawn less often
 const SLOW_REDRAW_MS = 5000;
 const LOG_INTERVAL_MS = 3000;
@@ -29,15 +25,41 @@ function el(tag, attributes, ...children) {
   return made;
 }
 
-/* Makes a part again if what it shows has changed; an element in it that has the focus keeps it. */
+const state = (word, text = word) => (word ? el("span", { class: "state", "data-state": word }, text) : null);
+const command = (text) => el("code", {}, text);
+const quiet = (...children) => el("p", { class: "quiet" }, ...children);
+const jobAddress = (namespace, name) => `#/job/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+const percent = (part) => (part === null || part === undefined ? "" : `${(part * 100).toFixed(part < 0.995 ? 1 : 0)} %`);
+
+/* `columns`: [title, class] of each; `rows`: the cells of each, texts or elements. On a phone a cell that has no class bears its title. */
+function tableOf(name, columns, rows, { classes = "", below = [] } = {}) {
+  const cell = (content, at) => {
+    const [title, kind] = columns[at];
+    const empty = content === null || content === undefined || content === "";
+    return el("td", { class: kind, "data-label": empty || (kind && kind !== "num") ? null : title.toLowerCase() }, content);
+  };
+  return el("div", { class: `scroll ${classes}`, tabindex: classes.includes("tall") ? 0 : null, role: "region", "aria-label": name },
+    el("table", { class: classes },
+      el("thead", {}, el("tr", {}, columns.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)))),
+      el("tbody", {}, rows.flatMap((row, at) => [
+        el("tr", {}, row.map(cell)),
+        below[at] ? el("tr", { class: "below" }, el("td", { colspan: columns.length }, below[at])) : null,
+      ]))));
+}
+
+const leftOut = (count, what) => (count ? quiet(`… and ${count} more ${what}`) : null);
+
+/* Makes a part again if what it shows has changed; what has the focus in it keeps it, and what is open stays open. */
 function part(name, shown, make) {
   const text = JSON.stringify(shown);
   if (parts.get(name) === text) return;
   parts.set(name, text);
-  const place = document.getElementById(name);
+  const place = $(name);
   if (!place) return;
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  const open = place.querySelector("details")?.open;
   place.replaceChildren(...[make(shown)].flat().filter((child) => child !== null));
+  if (open) place.querySelector("details").open = true;
   if (focused) place.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
 }
 
@@ -52,11 +74,10 @@ function route() {
   update = null;
   followLog(null);
   charts = null;
-  document.body.classList.toggle("job-page", view.kind === "job");
   document.body.classList.remove("stale");
   filter.hidden = view.kind === "job";
   trouble.hidden = true;
-  where.textContent = view.kind === "job" ? `${view.namespace}/${view.name}` : "all jobs";
+  where.textContent = view.kind === "job" ? `${view.namespace}/${view.name}` : "";
   document.title = view.kind === "job" ? `${view.name} · dlr` : "dlr";
   main.replaceChildren(el("p", { class: "quiet" }, "Asking the cluster …"));
   source?.close();
@@ -93,274 +114,283 @@ function tick() {
   live.classList.toggle("late", Boolean(update.trouble) || seconds > 35);
 }
 
-const percent = (part) => (part === null || part === undefined ? "" : `${(part * 100).toFixed(part < 0.995 ? 1 : 0)} %`);
-const short = (value) => Number(value.toPrecision(3));
-const tone = (word) => ({ Failed: "bad", Faulty: "bad", Cordoned: "bad", Straggler: "warn", Warning: "warn", Recovering: "warn", Down: "bad", Pending: "warn", Restarting: "warn", Running: "good", Training: "good", Succeeded: "good", Healthy: "good" })[word] || "";
-
 /* ---- all jobs ---- */
 
 function renderFleet(page) {
-  if (!document.getElementById("fleet")) {
-    main.replaceChildren(el("h1", { id: "fleet-title" }), el("div", { id: "fleet", class: "scroll" }));
+  if (!$("fleet")) {
+    main.replaceChildren(el("h1", { id: "fleet-title" }), el("div", { id: "states", class: "row", role: "group", "aria-label": "Jobs by state" }), el("div", { id: "fleet" }));
     parts = new Map();
   }
   const words = filter.value.trim().toLowerCase();
-  const total = page.jobs.filter((job) => !job.isGroup).length;
-  const jobs = page.jobs.filter((job) => !words || `${job.namespace}/${job.name} ${job.phase} ${job.why}`.toLowerCase().includes(words));
-  const shown = jobs.filter((job) => !job.isGroup).length;
-  part("fleet-title", [shown, total, page.namespace], () => {
-    const place = page.namespace === null ? "all namespaces" : `namespace ${page.namespace}`;
-    return document.createTextNode(`${shown === total ? "" : `${shown} of `}${total} jobs in ${place}`);
+  const jobs = page.jobs.filter((job) => !words || `${job.namespace}/${job.name} ${job.phase} ${job.state} ${job.why}`.toLowerCase().includes(words));
+  where.textContent = page.namespace ?? "all namespaces";
+  part("fleet-title", page.headline, document.createTextNode.bind(document));
+  part("states", [page.jobs.map((job) => !job.isGroup && job.state), words], () => statesPart(page.jobs, words));
+  part("fleet", [jobs, page.leftOut], () => jobs.length ? fleetPart(jobs, page) : noJobsPart(page, words));
+}
+
+/* How many jobs are in each state; a button shows those alone. */
+function statesPart(jobs, words) {
+  const counts = new Map();
+  for (const job of jobs) if (!job.isGroup) counts.set(job.state, (counts.get(job.state) || 0) + 1);
+  return [...counts].map(([word, count]) => {
+    const pressed = words === word.toLowerCase();
+    const press = () => { filter.value = pressed ? "" : word; renderFleet(update.page); };
+    return el("button", { type: "button", "data-key": word, "aria-pressed": pressed, onclick: press }, state(word, `${count} ${word}`));
   });
-  part("fleet", [jobs, page.leftOut], () => [
-    jobs.length ? el("table", { class: "fleet" }, fleetHead(page.strip), el("tbody", {}, jobs.map((job) => fleetRow(job, page)))) : el("p", { class: "quiet" }, words ? "No job fits the filter." : "There are no ElasticJobs here. `dlr dashboard -A` looks in all namespaces."),
-    page.leftOut ? el("p", { class: "quiet" }, `… and ${page.leftOut} older ones`) : null,
-    jobs.length ? legend(page.colors, new Set(jobs.flatMap((job) => job.states.map(([state]) => state)))) : null,
-  ]);
 }
 
-function fleetHead(strip) {
-  return el("thead", {}, el("tr", {}, ["JOB", "PHASE", "WORKERS", `LAST ${duration(strip)}`, "GOODPUT", "STEP", "STEPS/S", "LEFT", "OUTAGES", "WHY"].map((title) => el("th", { scope: "col" }, title))));
+function noJobsPart(page, words) {
+  if (words) return quiet("No job fits the filter.");
+  return [
+    el("p", {}, "Submit one: ", command("dlr job submit -f job.yaml")),
+    page.namespace === null ? null : el("p", {}, "Look in all namespaces: ", command("dlr dashboard -A")),
+  ];
 }
 
-function fleetRow(job, page) {
-  const full = page.namespace === null ? `${job.namespace}/${job.name}` : job.name;
-  const name = job.isGroup ? `└ ${full}` : full;
-  const address = `#/job/${encodeURIComponent(job.namespace)}/${encodeURIComponent(job.name)}`;
-  const state = job.state && job.state !== job.phase ? ` (${job.state})` : "";
-  const step = job.step === null || job.step === undefined ? "" : job.total ? `${job.step} of ${job.total}` : `${job.step}`;
-  const cell = (label, ...children) => el("td", children.some(Boolean) ? { "data-label": label } : {}, ...children);
-  return el("tr", {},
-    el("td", {}, el("a", { href: address, "data-key": address, "data-row": true }, name)),
-    el("td", { class: tone(job.phase) }, `${job.phase}${state}`),
-    cell("workers", job.workers),
-    el("td", { class: "strip-cell" }, strip(job.states, page.strip, page.colors)),
-    cell("goodput", percent(job.goodput)),
-    cell("step", step),
-    cell("steps/s", job.secondsPerStep ? `${short(1 / job.secondsPerStep)}` : ""),
-    cell("left", job.secondsLeft ? duration(job.secondsLeft) : ""),
-    cell("outages", job.outages ? `${job.outages}` : ""),
-    el("td", { class: "wide why" }, [job.groups, job.why].filter(Boolean).join("; ")));
-}
-
-function legend(colors, states) {
-  const shown = Object.keys(colors).filter((state) => states.has(state));
-  return el("ul", { class: "legend" }, shown.map((state) => {
-    const swatch = el("span", { class: "swatch" });
-    swatch.style.background = colors[state];
-    return el("li", {}, swatch, state);
-  }));
+function fleetPart(jobs, page) {
+  const columns = [["JOB", "name"], ["STATE", "word"], ["WORKERS", "num"], [`LAST ${duration(page.strip)}`, "strip-cell"], ["STEP", "num"], ["S/STEP", "num"], ["LEFT", "num"], ["GOODPUT", "num"], ["OUTAGES", "num"]];
+  const rows = jobs.map((job) => {
+    const address = jobAddress(job.namespace, job.name);
+    const name = page.namespace === null ? `${job.namespace}/${job.name}` : job.name;
+    return [
+      [job.isGroup ? "└ " : "", el("a", { href: address, "data-key": address, "data-row": true }, name)],
+      state(job.state),
+      job.workers,
+      strip(job.states, page.strip),
+      job.step === null || job.step === undefined ? "" : job.total ? `${job.step} of ${job.total}` : `${job.step}`,
+      job.secondsPerStep ? short(job.secondsPerStep) : "",
+      job.secondsLeft ? duration(job.secondsLeft) : "",
+      percent(job.goodput),
+      job.outages ? `${job.outages}` : "",
+    ];
+  });
+  const below = jobs.map((job) => [job.groups, job.why].filter(Boolean).join("; "));
+  return [tableOf("Jobs", columns, rows, { classes: "fleet", below }), leftOut(page.leftOut, "older jobs")];
 }
 
 /* ---- one job ---- */
 
-const SECTIONS = ["verdict", "groups", "life", "steps", "failures", "culprit", "waits", "ranks", "stacks", "nodes", "log", "events"];
+const FEW_NODES = 8;
+const SECTIONS = ["top", "findings", "groups", "life", "steps", "failures", "ranks", "nodes", "waits", "stacks", "log", "events"];
+const TITLES = { top: "Summary", findings: "Findings", groups: "Replica groups", life: "Timeline", steps: "Curves", failures: "Failures", ranks: "Ranks", nodes: "Nodes", waits: "Conditions", stacks: "Stacks", log: "Log", events: "Events" };
 
 function renderJob(page) {
-  if (!document.getElementById("verdict")) {
-    const section = (name) => el("section", { id: name, tabindex: -1, "aria-label": name });
-    main.replaceChildren(
-      section("verdict"), section("groups"), section("life"),
-      el("div", { class: "columns" }, section("steps"), section("failures")),
-      section("culprit"),
-      el("div", { class: "columns" }, section("waits"), section("nodes")),
-      section("ranks"), section("stacks"), section("log"), section("events"));
+  if (!$("top")) {
+    const section = (name) => el("section", { id: name, tabindex: -1, "aria-label": TITLES[name] });
+    const made = Object.fromEntries(SECTIONS.map((name) => [name, section(name)]));
+    main.replaceChildren(...SECTIONS.filter((name) => name !== "waits").map((name) => name === "nodes" ? el("div", { class: "columns" }, made.nodes, made.waits) : made[name]));
     parts = new Map();
     makeRanks();
     makeLog();
   }
-  part("verdict", [page.verdict, page.also, page.advice, page.facts, page.share, page.phase, page.unread], () => verdictPart(page));
-  part("groups", page.groups, (groups) => groups && groupsPart(page, groups));
-  document.getElementById("groups").hidden = !page.groups;
-  for (const name of ["ranks", "log"]) document.getElementById(name).hidden = Boolean(page.groups);
+  part("top", [page.headline, page.figures, page.facts, page.unread], () => topPart(page));
+  optional("findings", page.findings.length && [page.findings, page.phase], () => findingsPart(page));
+  optional("groups", page.groups, () => groupsPart(page));
+  for (const name of ["ranks", "log"]) $(name).hidden = Boolean(page.groups);
   renderLife(page);
   renderSteps(page);
-  part("failures", [page.failures, page.lost, page.life?.submitted, page.life && page.life.seconds > 7200], () => failuresPart(page));
-  part("culprit", page.culprit, culpritPart);
-  document.getElementById("culprit").hidden = !page.culprit;
-  part("waits", [page.evidence], () => waitsPart(page));
-  part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
+  optional("failures", page.failures.length && [page.failures, page.culprit, page.life.seconds > 7200], () => failuresPart(page));
   renderRanks(page.ranks);
-  part("stacks", page.stacks && [page.stacks, page.name], stacksPart);
-  document.getElementById("stacks").hidden = !page.stacks;
+  part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
+  optional("waits", page.evidence.length && page.evidence, () => page.evidence.flatMap((group) => [el("h2", {}, group.title), sentences(group.sentences)]));
+  optional("stacks", page.stacks, () => stacksPart(page.stacks, page.name));
   part("events", page.events, eventsPart);
 }
 
-const fields = (statement) => el("span", { class: "fields" }, ` ${statement.fields.map((field) => `${field.object} ${field.path}`).join("; ")}`);
-const statement = (each) => el("li", {}, each.text, fields(each), each.lines ? el("pre", {}, each.lines.join("\n")) : null);
+/* A part that is not there without something to show. */
+function optional(name, shown, make) {
+  $(name).hidden = !shown;
+  if (shown) part(name, shown, make);
+}
 
-function verdictPart(page) {
-  const bar = el("div", { class: "bar" }, el("div", {}));
-  if (page.share !== null) bar.firstChild.style.width = `${page.share * 100}%`;
+const sources = (each) => each.fields.map((field) => `${field.object} ${field.path}`).join("\n");
+const sentences = (all) => el("ul", { class: "plain" }, all.map((each) => el("li", { title: sources(each) }, each.text)));
+const facts = (all) => el("dl", { class: "facts" }, all.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)]));
+
+function topPart(page) {
+  const figure = ({ label, value, note, share }) => el("div", {},
+    el("dt", {}, label), el("dd", { class: "value" }, value),
+    share === null ? null : el("dd", {}, el("progress", { max: 1, value: share, "aria-label": label })),
+    el("dd", { class: "quiet" }, note));
   return [
-    el("p", { class: `verdict ${page.phase === "Failed" || page.cause === page.phase ? tone(page.phase) : ""}` }, page.verdict.text),
-    fields(page.verdict),
-    page.also.length ? el("ul", {}, page.also.map(statement)) : null,
-    page.advice.length ? el("h2", {}, "What to do") : null,
-    page.advice.length ? el("ul", {}, page.advice.map((each) => el("li", {}, each.text))) : null,
-    el("dl", { class: "facts" }, page.facts.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
-    page.share === null ? null : bar,
-    page.unread.length ? el("p", { class: "warn" }, page.unread.join(" ")) : null,
+    el("h1", { class: "state", "data-state": page.headline.state }, page.headline.text),
+    el("dl", { class: "figures" }, page.figures.map(figure)),
+    facts(page.facts),
+    page.unread.length ? el("p", { "data-state": "Warning" }, page.unread.join(" ")) : null,
   ];
 }
 
+function findingsPart({ findings, phase }) {
+  return el("ul", { class: "findings" }, findings.map((each, at) => {
+    const [lead, ...rest] = each.text.split(": ");
+    return el("li", { "data-state": at ? "Pending" : phase === "Failed" ? phase : "Warning", title: sources(each) },
+      el("strong", {}, lead), rest.length ? `: ${rest.join(": ")}` : "", each.advice.map((text) => el("p", { class: "quiet" }, text)));
+  }));
+}
+
 /* The replica groups of a job: each is a job with a page of its own. */
-function groupsPart(page, groups) {
-  const columns = ["PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "WHY"];
-  return [
-    el("h2", {}, "Replica groups"),
-    el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Replica groups" }, el("table", {},
-      el("thead", {}, el("tr", {}, ["GROUP", ...columns].map((title) => el("th", { scope: "col" }, title)))),
-      el("tbody", {}, groups.map((group) => el("tr", {},
-        el("td", {}, el("a", { href: `#/job/${encodeURIComponent(page.namespace)}/${encodeURIComponent(group.job)}`, "data-key": group.job }, group.job)),
-        columns.map((column) => el("td", { class: column === "PHASE" ? tone(group.PHASE) : column === "WHY" ? "wide" : "" }, `${group[column] ?? ""}`))))))),
-  ];
+function groupsPart(page) {
+  const columns = [["GROUP", "name"], ["PHASE", "word"], ["TRAINS", ""], ["ROUND", "num"], ["STEP", "num"], ["RESTARTS", "num"], ["WHY", "wide"]];
+  const link = (group) => el("a", { href: jobAddress(page.namespace, group.job), "data-key": group.job }, group.job);
+  const rows = page.groups.map((group) => [link(group), state(group.PHASE), group.TRAINS, group.ROUND, group.STEP, group.RESTARTS, group.WHY]);
+  return [el("h2", {}, TITLES.groups), tableOf(TITLES.groups, columns, rows, { classes: "tall" })];
 }
 
 let drawnAt = 0;
 function renderLife(page) {
-  const place = document.getElementById("life");
-  place.hidden = !page.life;
-  if (!page.life) return;
-  if (page.life.drawing.length > BIG_DRAWING && Date.now() - drawnAt < SLOW_REDRAW_MS && place.firstChild) return;
+  $("life").hidden = !page.life;
+  if (!page.life || (page.life.drawing.length > BIG_DRAWING && Date.now() - drawnAt < SLOW_REDRAW_MS && $("life").firstChild)) return;
   drawnAt = Date.now();
   part("life", [page.life, page.times], () => [
-    el("h2", {}, "Timeline"),
+    el("h2", {}, TITLES.life),
     document.importNode(new DOMParser().parseFromString(page.life.drawing, "image/svg+xml").documentElement, true),
-    el("p", { class: "quiet" }, timeLine(page.times),
-      page.life.lanesLeftOut ? ` · ${page.life.lanesLeftOut} more workers, to which less happened` : "",
-      page.life.knownSince ? ` · the first ${duration(page.life.knownSince)} are forgotten` : ""),
+    quiet([
+      timeLine(page.times),
+      page.life.lanesLeftOut && `${page.life.lanesLeftOut} more workers, to which less happened`,
+      page.life.knownSince && `the first ${duration(page.life.knownSince)} are forgotten`,
+    ].filter(Boolean).join(" · ")),
   ]);
 }
 
 function timeLine(times) {
   const total = Object.values(times).reduce((sum, seconds) => sum + seconds, 0) || 1;
   const longest = Object.entries(times).sort((one, other) => other[1] - one[1]);
-  return longest.map(([state, seconds]) => `${state} ${duration(seconds)} (${Math.round((100 * seconds) / total)} %)`).join(", ");
+  return longest.map(([word, seconds]) => `${word} ${duration(seconds)} (${Math.round((100 * seconds) / total)} %)`).join(", ");
 }
 
-let slowSince = null;
+let slow = null;
 
 function renderSteps(page) {
-  const place = document.getElementById("steps");
-  const { steps } = page;
-  const names = Object.keys(steps.past.numbers);
-  const known = page.life && (steps.past.at.length || steps.samples.length);
+  const place = $("steps"), { steps } = page, names = Object.keys(steps.past.numbers);
+  const known = page.life && steps.past.at.length + steps.samples.length > 1; // a line has two points
   place.hidden = !known;
   if (!known) return;
   const { submitted } = page.life;
-  slowSince = steps.slowSince === null ? null : submitted + steps.slowSince;
-  const width = Math.max(260, place.clientWidth - 30);
-  const data = [stepData(steps, submitted), ...names.map((name) => numberData(steps.past, name, submitted))];
-  if (!charts || charts.names !== names.join("\n") || !document.getElementById("chart")) {
-    const rooms = ["chart", ...names.map((_, at) => `chart-${at}`)].map((id) => el("div", { id }));
-    place.replaceChildren(...rooms.flatMap((room, at) => [el("h2", {}, at ? names[at - 1] : "Step time"), room]),
-      el("p", { class: "quiet" }, `${steps.past.at.length ? "The past is what rank 0's agent keeps." : "The past is not known."}${slowSince ? " The red line is where steps began to take longer." : ""}${names.length ? "" : " dlr.report(step, loss=…) plots the loss here."}`));
-    const made = rooms.map((room, at) => at
-      ? chartOf(room, [[names[at - 1], "--link"]], data[at], width, { height: 150 })
-      : chartOf(room, STEP_SERIES, data[0], width, { unit: " s", zero: true, mark: () => slowSince }));
-    charts = { names: names.join("\n"), made };
+  slow = steps.slowSince === null ? null : { at: submitted + steps.slowSince, label: "slower from here" };
+  const data = [stepData(steps, submitted), ...names.map((name) => [steps.past.at.map((at) => at + submitted), steps.past.numbers[name]])];
+  const drawn = charts && charts.names === names.join("\n") && $("chart");
+  if (!drawn) {
+    const figures = ["Step time", ...names].map((name, at) => el("figure", {},
+      el("figcaption", {}, name, at ? null : el("span", {}, "seconds"), el("output", {})), el("div", { id: at ? `chart-${at - 1}` : "chart" })));
+    place.replaceChildren(el("div", { class: "columns" }, figures),
+      names.length ? "" : quiet("For a curve of the loss, call ", command("dlr.report(step, loss=loss)"), "."));
+    charts = { names: names.join("\n"), made: null };
+    charts.made = figures.map((figure, at) => chartOf(figure.lastChild, figure.querySelector("output"), data[at], figure.clientWidth,
+      at ? {} : { unit: " s", zero: true, mark: () => slow }));
     return;
   }
   charts.made.forEach((chart, at) => {
+    const width = chart.root.parentElement.clientWidth;
     if (chart.width !== width) chart.setSize({ width, height: chart.height });
     chart.setData(data[at]);
   });
 }
 
 function failuresPart(page) {
-  const hours = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : `${short(value)}`);
-  const cost = page.lost.seconds ? `Failures cost ${duration(page.lost.seconds)}${page.lost.workerHours === null ? "" : `, ${hours(page.lost.workerHours)} worker-hours`}.` : "";
-  return [
-    el("h2", {}, "Failures"),
-    el("p", { class: "quiet" }, page.failures.length ? cost : "Nothing has failed, as far as the job's history goes."),
-    page.failures.length ? el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Failures" }, el("table", {},
-      el("thead", {}, el("tr", {}, ["UTC", "WORKER", "CLASS", "COST", "WORKER-HOURS", "MESSAGE"].map((title) => el("th", { scope: "col" }, title)))),
-      el("tbody", {}, page.failures.map((each) => el("tr", {},
-        el("td", {}, clock(page.life.submitted + each.at, page.life.seconds)),
-        el("td", {}, each.worker),
-        el("td", { class: "bad" }, each.class),
-        el("td", {}, each.seconds === null ? "" : duration(each.seconds)),
-        el("td", {}, hours(each.workerHours)),
-        el("td", { class: "wide" }, each.text)))))) : null,
-  ];
+  const hours = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : short(value));
+  const columns = [["UTC", ""], ["WORKER", ""], ["CLASS", "word"], ["LOST", "num"], ["WORKER-HOURS", "num"], ["MESSAGE", "wide"]];
+  const rows = page.failures.map((each) => [
+    clock(page.life.submitted + each.at, page.life.seconds), each.worker, el("span", { "data-state": "Failed" }, each.class),
+    each.seconds === null ? "" : duration(each.seconds), hours(each.workerHours), each.text]);
+  return [el("h2", {}, TITLES.failures), tableOf(TITLES.failures, columns, rows, { classes: "tall" }), page.culprit && culpritPart(page)];
 }
 
-function culpritPart(culprit) {
-  if (!culprit) return null;
-  return [
-    el("h2", {}, "Last failure"),
-    el("dl", { class: "facts" }, culprit.heading.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
-    culprit.message.length ? el("pre", { tabindex: 0, "aria-label": "Its message" }, culprit.message.join("\n")) : null,
-    culprit.log.length ? el("details", {}, el("summary", {}, "the end of its log"), el("pre", {}, culprit.log.join("\n"))) : null,
-  ];
+function culpritPart({ culprit, phase }) {
+  return el("details", { open: phase === "Failed" },
+    el("summary", {}, "Traceback and log of the last failure"),
+    facts(culprit.heading),
+    [culprit.message, culprit.log].filter((lines) => lines.length).map((lines) => el("pre", { tabindex: 0, "aria-label": "Its lines" }, lines.join("\n"))));
 }
 
-function stacksPart(shown) {
-  if (!shown) return null;
-  const [stacks, name] = shown;
+function stacksPart(stacks, name) {
   const answered = `${stacks.processes} process${stacks.processes === 1 ? "" : "es"}${stacks.asked === null ? "" : ` at ${clock(stacks.asked, 0)} UTC`}`;
   const silent = stacks.silent ? `; ${stacks.silent} worker${stacks.silent === 1 ? " has" : "s have"} not answered` : "";
   return [
-    el("h2", {}, "Stacks"),
-    stacks.processes
-      ? el("p", {}, `${answered}, the odd ones first${silent}`)
-      : el("p", { class: "quiet" }, "The command ", el("code", {}, `dlr job stacks ${name}`), " collects the stacks of all processes; they are shown here, too."),
-    stacks.lines.length ? el("pre", { tabindex: 0, "aria-label": "Stacks" }, stacks.lines.join("\n")) : null,
-    stacks.leftOut ? el("p", { class: "quiet" }, `… and ${stacks.leftOut} lines more`) : null,
+    el("h2", {}, TITLES.stacks),
+    stacks.processes ? el("p", {}, `${answered}, the odd ones first${silent}`) : quiet("See where each process is: ", command(`dlr job stacks ${name}`)),
+    stacks.lines.length ? el("pre", { tabindex: 0, "aria-label": TITLES.stacks }, stacks.lines.join("\n")) : null,
+    leftOut(stacks.leftOut, "lines"),
   ];
 }
 
-function waitsPart(page) {
-  const groups = page.evidence.flatMap((group) => [el("h2", {}, group.title), el("ul", {}, group.sentences.map(statement))]);
-  return groups.length ? groups : [el("h2", {}, "Conditions"), el("p", { class: "quiet" }, "It waits for nothing, and has spent no budget.")];
-}
-
+/* A table of the nodes in trouble; where they are few, of all that were checked. */
 function nodesPart(page) {
+  const columns = [["NODE", ""], ["VERDICT", "word"], ["CORDON", "word"], ["READY", ""]];
+  const { shown, leftOut: more } = page.nodes;
+  const unchecked = shown.filter((node) => !node.verdict).length;
+  const odd = shown.filter((node) => node.cordon || node.ready === false || !["Healthy", null].includes(node.verdict));
+  const listed = shown.length > FEW_NODES ? odd : shown.filter((node) => node.verdict || odd.includes(node));
+  const rows = listed.map((node) => [
+    node.name, node.verdict ? state(node.verdict) : "not checked", node.cordon ? state("Cordoned", node.cordon) : "",
+    node.ready === null ? "" : node.ready ? "yes" : state("Failed", "no")]);
   return [
-    el("h2", {}, "Nodes"),
-    page.nodeEvidence.length ? el("ul", {}, page.nodeEvidence.map(statement)) : null,
-    page.nodes.shown.length ? el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Nodes" }, el("table", {},
-      el("thead", {}, el("tr", {}, ["NODE", "VERDICT", "CORDON", "READY"].map((title) => el("th", { scope: "col" }, title)))),
-      el("tbody", {}, page.nodes.shown.map((node) => el("tr", {},
-        el("td", {}, node.name),
-        el("td", { class: tone(node.verdict) }, node.verdict || "not checked"),
-        el("td", { class: tone(node.cordon) }, node.cordon || ""),
-        el("td", { class: node.ready === false ? "bad" : "" }, node.ready === null ? "" : node.ready ? "yes" : "no")))))) : el("p", { class: "quiet" }, "No Pod of the job has a node."),
-    page.nodes.leftOut ? el("p", { class: "quiet" }, `… and ${page.nodes.leftOut} more`) : null,
+    el("h2", {}, TITLES.nodes),
+    shown.length ? quiet(`${shown.length + more} in use, ${odd.length || "none"} in trouble`, unchecked ? el("span", {}, `; ${unchecked} not checked: `, command(`dlr node-check --job ${page.name}`)) : "")
+      : quiet("No Pod of the job has a node."),
+    page.nodeEvidence.length ? sentences(page.nodeEvidence) : null,
+    rows.length ? tableOf(TITLES.nodes, columns, rows, { classes: "tall" }) : null,
   ];
 }
 
 function eventsPart(events) {
+  const rows = events.map((event) => [event.seen, el("span", { "data-state": event.type }, event.reason), event.message]);
   return [
-    el("h2", {}, "Events"),
-    events.length ? el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, events.map((event) => el("tr", {},
-      el("td", {}, event.seen), el("td", { class: tone(event.type) }, event.reason), el("td", { class: "wide" }, event.message)))))) : el("p", { class: "quiet" }, "There are none; clusters forget them after an hour."),
+    el("h2", {}, TITLES.events),
+    rows.length ? tableOf(TITLES.events, [["SEEN", "word"], ["REASON", "word"], ["MESSAGE", "wide"]], rows) : quiet("None in the last hour."),
   ];
 }
 
 /* ---- ranks ---- */
 
 const MODES = [["lag", "step lag"], ["slowness", "step time"], ["failure", "last failure"]];
-const CELL_COLORS = { "as usual": badColor(0), "far from usual": badColor(1), unknown: badColor(null), "lower half dark: does not train": "linear-gradient(#009e73 50%, #00573f 50%)" };
-let cellAt = () => undefined;
+let drawn = { side: 1, places: [] };
+let chosen = null; // index of a worker
 
 function makeRanks() {
-  const canvas = el("canvas", { id: "grid", role: "img" });
+  const canvas = el("canvas", { id: "grid", role: "img", tabindex: 0 });
   const pick = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return cellAt(event.clientX - box.left, event.clientY - box.top);
+    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    return drawn.places.find(([, left, top]) => x >= left && x < left + drawn.side && y >= top && y < top + drawn.side)?.[0];
   };
-  canvas.addEventListener("mousemove", (event) => { const cell = pick(event); if (cell) document.getElementById("tip").textContent = cellLine(cell); });
-  canvas.addEventListener("click", (event) => { const cell = pick(event); if (cell && cell.rank !== null) followLog(cell.rank, true); });
-  document.getElementById("ranks").append(
+  const open = (cell) => { if (cell && cell.rank !== null) followLog(cell.rank, true); };
+  canvas.addEventListener("mousemove", (event) => choose(pick(event)));
+  canvas.addEventListener("click", (event) => open(pick(event)));
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") open(drawn.places.find(([cell]) => cell.index === chosen)?.[0]);
+    if (!event.key.startsWith("Arrow") || !drawn.places.length) return;
+    event.preventDefault();
+    choose(drawn.places[neighbour(event.key)]?.[0]);
+  });
+  $("ranks").append(
     el("h2", {}, "Ranks on nodes"),
-    el("div", { class: "tools", role: "group", "aria-label": "Colour by" }, MODES.map(([name, title]) =>
-      el("button", { type: "button", "data-mode": name, onclick: () => { mode = name; parts.delete("grid"); renderRanks(update.page.ranks); } }, title))),
-    el("div", { class: "ranks" }, canvas),
-    legend(CELL_COLORS, new Set(Object.keys(CELL_COLORS))),
-    el("p", { id: "tip", class: "quiet" }),
+    el("div", { class: "row" },
+      el("div", { class: "row", role: "group", "aria-label": "Colour by" }, MODES.map(([name, title]) =>
+        el("button", { type: "button", "data-mode": name, onclick: () => { mode = name; renderRanks(update.page.ranks); } }, title))),
+      LEVELS.map(([word, title]) => state(word, title))),
+    canvas,
+    el("p", { id: "tip", class: "quiet", role: "status" }),
     el("div", { id: "worst" }));
+}
+
+/* The place in `drawn` that an arrow leads to from the chosen cell. */
+function neighbour(key) {
+  const at = drawn.places.findIndex(([cell]) => cell.index === chosen);
+  if (at < 0) return 0;
+  const [, x, y] = drawn.places[at];
+  return {
+    ArrowLeft: at - 1,
+    ArrowRight: at + 1,
+    ArrowUp: drawn.places.findLastIndex(([, left, top]) => left === x && top < y),
+    ArrowDown: drawn.places.findIndex(([, left, top]) => left === x && top > y),
+  }[key];
+}
+
+function choose(cell) {
+  if (!cell || cell.index === chosen) return;
+  chosen = cell.index;
+  $("tip").textContent = cellLine(cell);
+  renderRanks(update.page.ranks);
 }
 
 function cellLine(cell) {
@@ -372,31 +402,37 @@ function cellLine(cell) {
 }
 
 function renderRanks(grid) {
-  const place = document.getElementById("ranks");
-  const width = Math.max(200, place.clientWidth - 30);
+  const place = $("ranks"), width = Math.max(200, place.clientWidth);
   for (const button of place.querySelectorAll("[data-mode]")) button.setAttribute("aria-pressed", button.dataset.mode === mode);
-  const shown = JSON.stringify([grid, mode, width]);
+  const shown = JSON.stringify([grid, mode, width, chosen]);
   if (parts.get("grid") === shown) return;
   parts.set("grid", shown);
-  const cells = cellsOf(grid);
-  const canvas = document.getElementById("grid");
-  cellAt = drawRanks(canvas, cells, mode, width);
+  const cells = cellsOf(grid), canvas = $("grid");
+  const colors = Object.fromEntries([...place.querySelectorAll(".state")].map((each) => [each.dataset.state, getComputedStyle(each).getPropertyValue("--fill")]));
+  drawn = drawRanks(canvas, cells, mode, width, colors, chosen);
   const title = MODES.find(([name]) => name === mode)[1];
-  canvas.setAttribute("aria-label", `${grid.workers} workers on ${grid.nodes.length} nodes, coloured by ${title}`);
-  const tip = document.getElementById("tip");
-  if (!tip.textContent) tip.textContent = `A click on a cell shows its log.${grid.perCell > 1 ? ` Each cell is the worst of ${grid.perCell} ranks.` : ""}`;
+  canvas.setAttribute("aria-label", `${grid.workers} workers on ${grid.nodes.length} nodes, coloured by ${title}; arrow keys move, Enter opens the log`);
+  canvas.hidden = !cells.length;
+  if (!$("tip").textContent && grid.perCell > 1) $("tip").textContent = `Each cell is the worst of ${grid.perCell} ranks.`;
   const worst = cells.filter((cell) => (BADNESS[mode](cell) || 0) > 0.05).sort((one, other) => BADNESS[mode](other) - BADNESS[mode](one)).slice(0, 8);
-  part("worst", worst, () => worst.length ? el("ul", {}, worst.map((cell) => el("li", {}, cellLine(cell), cell.rank === null ? null : el("span", {}, " ",
-    el("button", { type: "button", "data-key": `log-${cell.rank}`, onclick: () => followLog(cell.rank, true) }, "log"))))) : el("p", { class: "quiet" }, grid.workers ? "No rank is unlike the others." : "The job has no workers."));
+  part("worst", [worst, grid.workers], () => worst.length ? worstPart(worst) : quiet(grid.workers ? "No rank is unlike the others." : "The job has no workers."));
+}
+
+function worstPart(cells) {
+  const columns = [["RANK", "num"], ["NODE", ""], ["STATE", "word"], ["STEP", "num"], ["BEHIND", "num"], ["S/STEP", "num"], ["OF MEDIAN", "num"], ["LAST FAILURE", ""], ["", ""]];
+  const rows = cells.map((cell) => [
+    cell.rank ?? "none", cell.node, state(cell.state), cell.step, cell.lag, cell.secondsPerStep, cell.slowness, cell.class && `${cell.class} ${duration(cell.ago)} ago`,
+    cell.rank === null ? "" : el("button", { type: "button", "data-key": `log-${cell.rank}`, "aria-label": `Log of rank ${cell.rank}`, onclick: () => followLog(cell.rank, true) }, "Log")]);
+  return tableOf("Ranks unlike the others", columns, rows);
 }
 
 /* ---- log ---- */
 
 function makeLog() {
-  const rank = el("input", { id: "rank", type: "number", min: 0, placeholder: "rank", "aria-label": "Rank", onchange: (event) => followLog(event.target.value === "" ? null : Number(event.target.value)) });
-  document.getElementById("log").append(
+  const rank = el("input", { id: "rank", type: "number", min: 0, onchange: (event) => followLog(event.target.value === "" ? null : Number(event.target.value)) });
+  $("log").append(
     el("h2", {}, "Log"),
-    el("div", { class: "tools" }, el("label", { for: "rank" }, "of rank"), rank, el("span", { id: "log-note", class: "quiet" }, "The last 300 lines, as they come.")),
+    el("div", { class: "row" }, el("label", { for: "rank" }, "Rank"), rank, el("span", { id: "log-note", class: "quiet" }, "Type a rank, or choose one above.")),
     el("pre", { id: "log-lines", tabindex: 0, "aria-label": "Lines of the log", hidden: true }));
 }
 
@@ -404,9 +440,9 @@ async function followLog(rank, scroll) {
   clearTimeout(log.timer);
   log = { rank, timer: 0 };
   if (rank === null || !Number.isInteger(rank) || rank < 0) return;
-  document.getElementById("rank").value = rank;
-  const mine = log, lines = document.getElementById("log-lines"), note = document.getElementById("log-note");
-  if (scroll) document.getElementById("log").scrollIntoView({ block: "nearest" });
+  $("rank").value = rank;
+  const mine = log, lines = $("log-lines"), note = $("log-note");
+  if (scroll) $("log").scrollIntoView({ block: "nearest" });
   let answer;
   try {
     const response = await fetch(`log?${new URLSearchParams({ namespace: view.namespace, name: view.name, rank })}`);
@@ -431,7 +467,7 @@ async function followLog(rank, scroll) {
 function step(by) {
   const stops = view.kind === "fleet"
     ? [...document.querySelectorAll("[data-row]")]
-    : SECTIONS.map((name) => document.getElementById(name)).filter((each) => each && !each.hidden);
+    : SECTIONS.map((name) => $(name)).filter((each) => each && !each.hidden);
   const at = stops.findIndex((each) => each === document.activeElement || (view.kind === "job" && each.contains(document.activeElement)));
   const next = stops[Math.min(Math.max(at + by, 0), stops.length - 1)];
   next?.focus({ preventScroll: true });
@@ -449,17 +485,17 @@ document.addEventListener("keydown", (event) => {
     k: () => step(-1),
     u: () => { location.hash = "#/"; },
     "/": () => { if (!filter.hidden) filter.focus(); },
-    r: () => document.getElementById("rank")?.focus(),
+    r: () => $("rank")?.focus(),
     "?": () => keys.showModal(),
   }[event.key];
   if (act) { event.preventDefault(); act(); }
 });
 
-document.getElementById("help").addEventListener("click", () => keys.showModal());
-document.getElementById("close").addEventListener("click", () => keys.close());
+$("help").addEventListener("click", () => keys.showModal());
+$("close").addEventListener("click", () => keys.close());
 filter.addEventListener("input", () => update?.page && view.kind === "fleet" && renderFleet(update.page));
 window.addEventListener("hashchange", route);
 window.addEventListener("resize", () => { if (update?.page) { drawnAt = 0; render(); } });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { charts = null; parts = new Map(); document.getElementById("chart")?.remove(); if (update?.page) render(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { charts = null; parts = new Map(); $("chart")?.remove(); if (update?.page) render(); });
 setInterval(tick, 500);
 route();

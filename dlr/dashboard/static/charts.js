@@ -1,22 +1,14 @@
 "use strict";
-/* Drawings: the strip of a job's last day, the curve of its step time, the grid of its ranks.
+/* Drawings: the strip of a job's last day, curves over time, the grid of ranks.
    Whatever comes from the cluster becomes text nodes and attributes, never markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const UNKNOWN = "#888888";
 
 function svg(tag, attributes, ...children) {
   const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes || {})) made.setAttribute(name, value);
-  made.append(...children.filter((child) => child !== null));
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
   return made;
-}
-
-function titled(node, text) {
-  const title = document.createElementNS(SVG, "title");
-  title.textContent = text;
-  node.prepend(title);
-  return node;
 }
 
 function duration(seconds) {
@@ -36,63 +28,60 @@ function clock(epochSeconds, lengthSeconds) {
   return lengthSeconds < 86400 ? iso.slice(11, 16) : `${iso.slice(5, 10)} ${iso.slice(11, 16)}`;
 }
 
-function strip(states, length, colors) {
-  const drawn = svg("svg", { class: "strip", viewBox: `0 0 ${length} 10`, preserveAspectRatio: "none", role: "img" });
-  for (const [state, begin, end] of states) {
-    const bar = svg("rect", {
-      x: begin, y: 0, width: Math.max(end - begin, length / 400), height: 10, fill: colors[state] || UNKNOWN,
-    });
-    drawn.append(titled(bar, `${state} for ${duration(end - begin)}, until ${duration(length - end)} ago`));
-  }
-  const recent = states.map(([state, begin, end]) => `${state} ${duration(end - begin)}`);
-  drawn.setAttribute("aria-label", recent.length ? `Up to now: ${recent.slice(-6).join(", ")}` : "Nothing is known");
-  return drawn;
+const short = (value) => `${Number(value.toPrecision(3))}`;
+
+function strip(states, length) {
+  const bars = states.map(([state, begin, end]) => {
+    const title = svg("title", {}, `${state} for ${duration(end - begin)}, until ${duration(length - end)} ago`);
+    return svg("rect", { x: begin, y: 0, width: Math.max(end - begin, length / 400), height: 10, "data-state": state }, title);
+  });
+  const recent = states.slice(-6).map(([state, begin, end]) => `${state} ${duration(end - begin)}`);
+  const label = recent.length ? `Up to now: ${recent.join(", ")}` : "Nothing is known";
+  return svg("svg", { class: "strip", viewBox: `0 0 ${length} 10`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars);
 }
 
-/* uPlot's data of the step time: the points that an agent kept, and what this dashboard has seen since. */
-const STEP_SERIES = [["past", "--mark"], ["as seen", "--link"]];
-
-/* Times, and of each a value for each of STEP_SERIES. */
+/* Times and step times: the points that an agent kept, then what this dashboard has seen since. */
 function stepData(steps, submitted) {
-  const rows = steps.past.at.map((at, place) => [at, steps.past.seconds[place], undefined]);
-  for (const [at, seconds] of steps.samples) rows.push([at, undefined, seconds]);
-  rows.sort((one, other) => one[0] - other[0]);
-  return [rows.map((row) => row[0] + submitted), ...STEP_SERIES.map((_, at) => rows.map((row) => row[at + 1]))];
+  const { at, seconds } = steps.past;
+  const rows = at.map((time, place) => [time, seconds[place]]).concat(steps.samples.filter(([time]) => !at.length || time > at.at(-1)));
+  return [rows.map(([time]) => time + submitted), rows.map(([, value]) => value)];
 }
 
-function numberData(past, name, submitted) {
-  return [past.at.map((at) => at + submitted), past.numbers[name]];
-}
-
-/* `lines`: [label, colour variable] of each; `mark()`: a time at which a line is drawn, or null. */
-function chartOf(place, lines, data, width, { height = 190, unit = "", zero = false, mark = () => null }) {
+/* A line over UTC. `output` shows the value under the pointer, or the last one; `mark()` is a time and a label for it, or null. */
+function chartOf(place, output, data, width, { unit = "", zero = false, mark = () => null }) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
-  const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
-  const text = (value) => (value == null ? "–" : `${Number(value.toPrecision(3))}${unit}`);
+  const font = "12px system-ui, sans-serif";
+  const axis = { font, stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const marked = (plot) => {
-    const at = mark();
-    if (at === null) return;
-    const x = plot.valToPos(at, "x", true);
-    plot.ctx.save();
-    plot.ctx.strokeStyle = color("--bad");
-    plot.ctx.beginPath();
-    plot.ctx.moveTo(x, plot.bbox.top);
-    plot.ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
-    plot.ctx.stroke();
-    plot.ctx.restore();
+    const found = mark();
+    if (!found) return;
+    const x = plot.valToPos(found.at, "x", true), { ctx, bbox } = plot;
+    const isRight = x > bbox.left + bbox.width / 2;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = color("--warn");
+    ctx.fillRect(x, bbox.top, devicePixelRatio, bbox.height);
+    ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textAlign = isRight ? "right" : "left";
+    ctx.fillText(found.label, x + (isRight ? -6 : 6) * devicePixelRatio, bbox.top + bbox.height - 6 * devicePixelRatio);
+    ctx.restore();
+  };
+  const tell = (plot) => {
+    const [times, values] = plot.data, at = plot.cursor.idx ?? values.findLastIndex((value) => value !== null);
+    output.textContent = values[at] == null ? "" : `${short(values[at])}${unit} at ${clock(times[at], 0)}`;
   };
   return new uPlot(
     {
-      width, height,
-      padding: [null, 30, null, null], // half a time is right of the last tick
+      width, height: 180,
+      legend: { show: false },
+      padding: [8, 30, null, null], // half a time is right of the last tick
       scales: zero ? { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, high * 1.15]) } } : {},
-      axes: [{ ...axis, space: 70, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) }, { ...axis, size: 64, values: (_, values) => values.map(text) }],
-      series: [
-        { label: "UTC", value: (_, at) => (at == null ? "–" : clock(at, 0)) },
-        ...lines.map(([label, name]) => ({ label, stroke: color(name), width: 1.5, value: (_, value) => text(value), points: { show: data[0].length < 3 }, spanGaps: true })),
+      axes: [
+        { ...axis, space: 60, size: 30, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
+        { ...axis, size: 52, values: (_, values) => values.map((value) => (value == null ? "" : short(value))) },
       ],
-      hooks: { draw: [marked] },
+      series: [{}, { stroke: color("--link"), width: 1.5, points: { show: data[0].length < 3 }, spanGaps: true }],
+      hooks: { draw: [marked], setCursor: [tell], setData: [tell], ready: [tell] },
     },
     data,
     place,
@@ -105,12 +94,13 @@ const BADNESS = {
   slowness: (cell) => (cell.slowness === null ? null : Math.min(1, Math.max(0, cell.slowness - 1.05))),
   failure: (cell) => (cell.class ? Math.max(0.15, 1 - (cell.ago || 0) / 86400) : 0),
 };
+const LEVELS = [["Running", "as usual"], ["Warning", "unusual"], ["Failed", "far from usual"], ["Pending", "not training"]];
 
-function badColor(badness) {
-  if (badness === null) return "#9a9a9a";
-  const from = [0, 158, 115], middle = [240, 228, 66], to = [213, 94, 0];
-  const [one, other, part] = badness < 0.5 ? [from, middle, badness * 2] : [middle, to, badness * 2 - 1];
-  return `rgb(${one.map((value, at) => Math.round(value + (other[at] - value) * part)).join(" ")})`;
+/* The word of LEVELS whose colour a rank has. */
+function levelOf(cell, mode) {
+  const badness = BADNESS[mode](cell);
+  if (cell.rank === null || badness === null || !["Running", "Succeeded"].includes(cell.state)) return "Pending";
+  return badness < 0.1 ? "Running" : badness < 0.5 ? "Warning" : "Failed";
 }
 
 function cellsOf(grid) {
@@ -120,46 +110,52 @@ function cellsOf(grid) {
   });
 }
 
-const MOST_ROWS = 64;
-const LABEL_WIDTH = 130;
-const RASTER_HEIGHT = 320;
+const BLOCK_GAP = 16, LEAST_SIDE = 8, MOST_SIDE = 20, MOST_HEIGHT = 480, NO_NODE = "no node";
 
-/* A row a node where they are few, else all in rank order. Gives what lies where, for pointer and keys. */
-function drawRanks(canvas, cells, mode, width) {
+/* Where each cell is: a line a node, in as many columns as there is room for; without room for names, all in rank order. */
+function placesOf(cells, width) {
   const nodes = [...new Set(cells.map((cell) => cell.node))];
-  const byNode = nodes.length <= MOST_ROWS && nodes.length > 0;
-  const labels = byNode && width > 420 ? LABEL_WIDTH : 0;
-  const rows = byNode ? nodes.map((node) => cells.filter((cell) => cell.node === node)) : [cells];
-  const longest = Math.max(...rows.map((row) => row.length), 1);
-  const room = width - labels;
-  const side = byNode ? room / longest : Math.sqrt((room * RASTER_HEIGHT) / longest);
-  const size = Math.max(6, Math.min(22, Math.floor(side)));
-  const across = Math.max(1, Math.floor(room / size));
-  const places = [], names = [];
-  let line = 0;
-  rows.forEach((row, number) => {
-    if (byNode) names.push([nodes[number] || "no node", line]);
-    row.forEach((cell, at) => places.push([cell, labels + (at % across) * size, (line + Math.floor(at / across)) * size]));
-    line += Math.max(1, Math.ceil(row.length / across));
-  });
-  const ratio = window.devicePixelRatio || 1, height = Math.max(line, 1) * size;
+  const rows = nodes.map((node) => cells.filter((cell) => cell.node === node));
+  const longest = Math.max(1, ...rows.map((row) => row.length));
+  const isNamed = cells.length >= 3 * nodes.length || nodes.length <= 16;
+  const side = cells.length > 2000 ? LEAST_SIDE : cells.length > 256 ? 12 : MOST_SIDE;
+  const label = Math.min(16, Math.max(...nodes.map((node) => (node || NO_NODE).length))) * 7 + 8;
+  const block = label + longest * side + BLOCK_GAP;
+  const columns = Math.max(1, Math.floor((width + BLOCK_GAP) / block)), lines = Math.ceil(nodes.length / columns);
+  if (!isNamed || block > width + BLOCK_GAP || lines * (side + 2) > MOST_HEIGHT) {
+    const across = Math.max(1, Math.floor(width / side));
+    return { side, names: [], height: Math.ceil(cells.length / across) * side, places: cells.map((cell, at) => [cell, (at % across) * side, Math.floor(at / across) * side]) };
+  }
+  const at = (number) => [Math.floor(number / lines) * block, (number % lines) * (side + 2)];
+  return {
+    side, label, height: lines * (side + 2),
+    names: nodes.map((node, number) => [node || NO_NODE, ...at(number)]),
+    places: rows.flatMap((row, number) => row.map((cell, place) => [cell, at(number)[0] + label + place * side, at(number)[1]])),
+  };
+}
+
+/* `colors`: by word of LEVELS. Gives where each cell is. */
+function drawRanks(canvas, cells, mode, width, colors, chosen) {
+  const { side, label, names, height, places } = placesOf(cells, width);
+  const ratio = devicePixelRatio || 1, style = getComputedStyle(document.body);
   canvas.width = width * ratio;
-  canvas.height = height * ratio;
+  canvas.height = Math.max(height, 1) * ratio;
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   const paint = canvas.getContext("2d");
   paint.scale(ratio, ratio);
-  paint.font = `${Math.min(11, size)}px system-ui, sans-serif`;
+  paint.font = `${Math.min(12, side)}px system-ui, sans-serif`;
   paint.textBaseline = "middle";
-  paint.fillStyle = getComputedStyle(document.body).color;
-  if (labels) for (const [name, at] of names) paint.fillText(name.slice(0, 20), 0, (at + 0.5) * size, labels - 6);
+  paint.fillStyle = style.getPropertyValue("--quiet");
+  for (const [name, left, top] of names) paint.fillText(name.slice(-16), left, top + side / 2, label - 8);
   for (const [cell, left, top] of places) {
-    paint.fillStyle = badColor(BADNESS[mode](cell));
-    paint.fillRect(left + 0.5, top + 0.5, size - 1, size - 1);
-    if (cell.rank === null || cell.state !== "Running") {
-      paint.fillStyle = "rgb(0 0 0 / 45%)";
-      paint.fillRect(left + 0.5, top + size / 2, size - 1, size / 2 - 0.5);
+    paint.fillStyle = colors[levelOf(cell, mode)];
+    paint.fillRect(left, top, side - 1, side - 1);
+    if (cell.index === chosen) {
+      paint.strokeStyle = style.color;
+      paint.lineWidth = 2;
+      paint.strokeRect(left, top, side - 1, side - 1);
     }
   }
-  return (x, y) => places.find(([, left, top]) => x >= left && x < left + size && y >= top && y < top + size)?.[0];
+  return { side, places };
 }

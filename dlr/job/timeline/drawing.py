@@ -14,15 +14,16 @@ from itertools import pairwise
 
 from controller.wording import shortened
 from dlr.job.timeline.blame import Failure
-from dlr.job.timeline.episodes import COLORS, Span, color
+from dlr.job.timeline.episodes import Span
 from dlr.job.timeline.life import Lane, Life, clock_of, title
 from dlr.job.timeline.outages import verdict
+from dlr.job.tones import DARK, LIGHT, TONES, tone_of
 from dlr.job.wording import duration, plain
 
-FILE_WIDTH, LINE_CHARACTERS = 1200, 150
+FILE_WIDTH, VERDICT_CHARACTERS = 1200, 125
 LABELS_PERCENT, BARS_PERCENT = 16, 82.5
-LINE, LANE, GAP, SHARE, SCALE = 16, 18, 6, 60, 32
-"""Heights in pixels: of a line of text, a bar, a gap, the curve, and the two lines of the scale."""
+LINE, HEAD, LANE, GAP, SHARE, SCALE = 16, 22, 18, 6, 60, 32
+"""Heights in pixels: of a line of text, of the verdict's, of a bar, a gap, the curve, and the scale."""
 CURVE = FILE_WIDTH * BARS_PERCENT / 100
 """The width of the curve's own coordinates, which are those of a file's pixels."""
 EDGE_PERCENT = 4.0
@@ -33,7 +34,7 @@ LABEL_PERCENT = 8.0
 """The room of a label along the time; without it a label is left out."""
 MOST_LABEL = 24
 MOST_TEXT = 300
-LEGEND_ITEMS = 5
+LEGEND_ITEMS = 4
 """Entries in a line of the legend."""
 STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
 DAY_SECONDS = 86_400
@@ -42,40 +43,46 @@ NARROW_TICKS = 3
 """A narrow window shows every third tick."""
 CROSS = "M-1-.4-.4-1 0-.6 .4-1 1-.4 .6 0 1 .4 .4 1 0 .6-.4 1-1 .4-.6 0Z"
 
-STYLE = """
-.timeline { display: block; width: 100%; overflow: visible; }
-.timeline text { fill: #1c1f23; font: 11px system-ui, sans-serif; }
-.timeline text.head { font-size: 13px; }
-.timeline text.tick { fill: #60666e; }
-.timeline .grid { stroke: #d9dce0; }
-.timeline .round { stroke: #60666e; stroke-dasharray: 1 3; }
-.timeline .share { fill: none; stroke: #00664a; stroke-width: 1.5; vector-effect: non-scaling-stroke; }
-.timeline .goodput { stroke: #1c1f23; stroke-dasharray: 4 3; }
-.timeline .cross { stroke: #fff; stroke-width: .2; }
-.timeline .own { fill: #a30000; }
-.timeline .follows { fill: #60666e; }
-.timeline .what { stroke: #fff; stroke-width: 3px; paint-order: stroke; }
-@media (max-width: 700px) { .timeline .extra { display: none; } }
-@media (prefers-color-scheme: dark) {
-  .timeline text, .timeline .start { fill: #e6e6e6; }
-  .timeline text.tick, .timeline .follows { fill: #a0a6ad; }
-  .timeline .grid { stroke: #363b41; }
-  .timeline .share { stroke: #4fd0a8; }
-  .timeline .goodput { stroke: #e6e6e6; }
-  .timeline .cross, .timeline .what { stroke: #16181b; }
-  .timeline .own { fill: #ff8b80; }
-}
+
+def _colors(ground: dict[str, str], shade: int) -> str:
+    inks = {tone.name: tone.ink[shade] for tone in TONES}
+    return f"""
+.timeline {{ background: {ground["ground"]}; }}
+.timeline text, .timeline .start {{ fill: {ground["text"]}; }}
+.timeline .tick, .timeline .follows {{ fill: {ground["quiet"]}; }}
+.timeline .grid {{ stroke: {ground["line"]}; }}
+.timeline .round {{ stroke: {ground["quiet"]}; }}
+.timeline .share {{ stroke: {inks["good"]}; }}
+.timeline .goodput {{ stroke: {ground["text"]}; }}
+.timeline .cross, .timeline .what {{ stroke: {ground["ground"]}; }}
+.timeline .own {{ fill: {inks["bad"]}; }}"""
+
+
+STYLE = f"""
+.timeline {{ display: block; width: 100%; overflow: visible; }}
+.timeline text {{ font: 12px system-ui, sans-serif; }}
+.timeline .head {{ font-size: 15px; font-weight: 600; }}
+.timeline .round {{ stroke-dasharray: 1 3; }}
+.timeline .share {{ fill: none; stroke-width: 1.5; vector-effect: non-scaling-stroke; }}
+.timeline .goodput {{ stroke-dasharray: 4 3; }}
+.timeline .cross {{ stroke-width: .2; }}
+.timeline .what {{ stroke-width: 3px; paint-order: stroke; }}
+{_colors(LIGHT, 0)}
+@media (prefers-color-scheme: dark) {{ {_colors(DARK, 1)} }}
+@media (max-width: 700px) {{ .timeline .extra {{ display: none; }} }}
 """
+"""Colours are written out, since not every viewer of SVG files knows properties."""
 
 
-def draw(life: Life, *, heading: Sequence[str] = (), most_spans: int | None = None) -> str:
+def draw(life: Life, *, with_verdict: bool = False, most_spans: int | None = None) -> str:
     """Return an SVG element; its classes need `STYLE`.
 
     Args:
-        heading: lines of text above the drawing.
+        with_verdict: write verdict and title above the drawing.
         most_spans: the number of newest stretches of each worker to draw; default: all.
     """
-    first = LINE * len(heading)
+    heading = textwrap.wrap(verdict(life), VERDICT_CHARACTERS) if with_verdict else []
+    first = HEAD * len(heading) + (LINE + GAP) * with_verdict
     lanes = first + LINE + LANE + GAP
     bottom = lanes + LANE * len(life.lanes) + GAP + SHARE
     rows = [first + LINE, *range(lanes, bottom - SHARE - GAP, LANE)]
@@ -85,20 +92,23 @@ def draw(life: Life, *, heading: Sequence[str] = (), most_spans: int | None = No
         bars += _marks(life, lane, top)
     bars += _share(life, bottom)
     legend = _legend(life)
-    parts = [_text(line, 0, (number + 0.8) * LINE, "head") for number, line in enumerate(heading)]
+    parts = [_text(line, 0, (number + 0.8) * HEAD, "head") for number, line in enumerate(heading)]
+    if with_verdict:
+        parts.append(_text(title(life), 0, HEAD * len(heading) + LINE * 0.8, "tick"))
     for label, top in zip(
         [("job", ""), *((each.title, each.node) for each in life.lanes)], rows, strict=True
     ):
         parts.append(_label(*label, top))
-    parts.append(_text("training, so far", 0, bottom - SHARE / 2 + 4, "tick extra"))
+    parts.append(_text("time in Training", 0, bottom - SHARE / 2 + 4, "tick extra"))
+    parts += [_text(name, 0, bottom + down, "tick") for name, down in (("elapsed", 14), ("UTC", 28))]
     for share in (0, 50, 100):
         y = bottom - SHARE * share / 100 + 4
         parts.append(_text(f"{share} %", LABELS_PERCENT - 0.5, y, "tick", ' text-anchor="end"'))
     parts.append(
         f'<svg x="{LABELS_PERCENT}%" width="{BARS_PERCENT}%" overflow="visible">{"".join(bars)}</svg>'
     )
-    parts += [_legend_line(line, bottom + SCALE + (number + 1) * LINE) for number, line in enumerate(legend)]
-    height = bottom + SCALE + LINE * (len(legend) + 1)
+    parts += [_legend_line(line, bottom + SCALE + (number + 1) * HEAD) for number, line in enumerate(legend)]
+    height = bottom + SCALE + HEAD * len(legend) + GAP
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" width="{FILE_WIDTH}" height="{height}" '
         f'role="img" aria-label="What the job and its workers did when">{"".join(parts)}</svg>'
@@ -107,8 +117,7 @@ def draw(life: Life, *, heading: Sequence[str] = (), most_spans: int | None = No
 
 def svg_file(life: Life) -> str:
     """Return the drawing with its style, and title and verdict above it."""
-    heading = [line for text in (title(life), verdict(life)) for line in textwrap.wrap(text, LINE_CHARACTERS)]
-    head, rest = draw(life, heading=heading).split(">", 1)
+    head, rest = draw(life, with_verdict=True).split(">", 1)
     return f"{head}><style>{STYLE}</style>{rest}\n"
 
 
@@ -144,7 +153,9 @@ def _label(name: str, node: str, top: int) -> str:
     short = shortened(name, MOST_LABEL)
     where = shortened(f"({node})", max(1, MOST_LABEL - len(short))) if node else ""
     shown = f'{escape(plain(short))} <tspan class="extra">{escape(plain(where))}</tspan>'
-    return f'<text y="{top + 13}"><title>{escape(plain(f"{name} {node}".strip()))}</title>{shown}</text>'
+    return (
+        f'<text x="2" y="{top + 13}"><title>{escape(plain(f"{name} {node}".strip()))}</title>{shown}</text>'
+    )
 
 
 def _bars(life: Life, spans: Iterable[Span], top: int) -> Iterable[str]:
@@ -157,7 +168,7 @@ def _bars(life: Life, spans: Iterable[Span], top: int) -> Iterable[str]:
             f"{span.state} for {duration(span.seconds)}, {duration(span.begin)} to {duration(span.end)}{text}"
         )
         place = f'x="{begin:.2f}%" y="{top + 2}" width="{max(end - begin, LEAST_PERCENT):.2f}%"'
-        yield _element("rect", f'{place} height="{LANE - 4}" fill="{color(span.state)}"', tooltip)
+        yield _element("rect", f'{place} height="{LANE - 4}" fill="{tone_of(span.state).fill}"', tooltip)
 
 
 def _rounds(life: Life, top: int, bottom: int) -> Iterable[str]:
@@ -235,15 +246,15 @@ def _share(life: Life, bottom: int) -> Iterable[str]:
     for number, at in enumerate(ticks(life.known_since, life.seconds)):
         class_, x = "tick extra" if number % NARROW_TICKS else "tick", _percent(life, at)
         anchor = "start" if x < EDGE_PERCENT else "end" if x > 100 - EDGE_PERCENT else "middle"
-        zone = "" if number else " UTC"
-        for down, text in ((14, duration(at)), (27, f"{clock_of(life, at)}{zone}")):
+        for down, text in ((14, duration(at)), (28, clock_of(life, at))):
             yield _text(text, x, bottom + down, class_, f' text-anchor="{anchor}"')
 
 
 def _legend(life: Life) -> list[list[tuple[str, str, str]]]:
     """(sign, its colour or class, name) of what the drawing shows, in lines."""
     seen = {span.state for span in life.states} | {span.state for lane in life.lanes for span in lane.spans}
-    items = [("■", f'fill="{COLORS[state]}"', state) for state in COLORS if state in seen]
+    shown = [(tone.fill, [word for word in tone.words if word in seen]) for tone in TONES]
+    items = [("■", f'fill="{fill}"', ", ".join(words)) for fill, words in shown if words]
     failures = [failure for lane in life.lanes for failure in lane.failures]
     if not all(failure.follows for failure in failures):
         items.append(("✕", 'class="own"', "failure"))

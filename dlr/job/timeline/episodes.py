@@ -1,4 +1,4 @@
-"""The stretches of a job's life, as `status.history` has them, their clock and their colours."""
+"""The stretches of a job's life, as `status.history` has them, and their clock."""
 
 from __future__ import annotations
 
@@ -8,34 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crds.job_status import JobState
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
 
 SHORTEST_LIFE_SECONDS = 1e-3
-WAITING = "Waiting"
-"""A worker that is up and has no place in the world."""
-UP = "Up"
-"""A worker that is up, outside of a known world."""
-
-COLORS = {
-    JobState.TRAINING.value: "#009e73",
-    JobState.RECOVERING.value: "#d55e00",
-    JobState.FORMING.value: "#56b4e9",
-    JobState.CHECKING.value: "#cc79a7",
-    JobState.PENDING.value: "#bbbbbb",
-    JobState.SUSPENDED.value: "#e4e4e4",
-    JobState.DOWN.value: "#444444",
-    WAITING: "#f0e442",
-    UP: "#9fc9b7",
-}
-"""Okabe and Ito's colours, in the order of a legend. People see them apart without seeing red and green."""
-UNKNOWN_COLOR = "#888888"
-
-
-def color(state: str) -> str:
-    return COLORS.get(state, UNKNOWN_COLOR)
 
 
 @dataclass(frozen=True)

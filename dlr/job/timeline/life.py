@@ -17,7 +17,8 @@ from crds.job_status import JobState
 from dlr.job.failures import worker_failures
 from dlr.job.report import phase, sort_workers, why_line
 from dlr.job.timeline.blame import Culprits, Failure, culprits_of, failures_of
-from dlr.job.timeline.episodes import UP, WAITING, Clock, Episode, Span, episodes_of
+from dlr.job.timeline.episodes import Clock, Episode, Span, episodes_of
+from dlr.job.tones import UP, WAITING
 from dlr.job.wording import duration, parse_time, plain
 
 JSON = dict[str, Any]

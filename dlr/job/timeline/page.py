@@ -8,27 +8,16 @@ from html import escape
 
 from crds.elasticworker import ExitClass
 from dlr.job.failures import FOLLOWED, WAITED
+from dlr.job.timeline import drawing
 from dlr.job.timeline.blame import Failure
-from dlr.job.timeline.drawing import STYLE, draw
+from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life, clock_of, title
 from dlr.job.timeline.outages import verdict
+from dlr.job.tones import STYLE, TONE_OF
 from dlr.job.wording import duration, plain
 
-PAGE_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 1.5rem; max-width: 1400px; color: #222;
-  background: #fff; }
-.table { overflow-x: auto; }
-table { border-collapse: collapse; margin: 0.4rem 0 1.4rem; }
-th, td { text-align: left; vertical-align: top; padding: 0.2rem 0.9rem 0.2rem 0;
-  border-bottom: 1px solid #8884; }
-td:not(:last-child) { white-space: nowrap; }
-td:last-child { overflow-wrap: anywhere; min-width: 12em; }
-h1 { font-size: 1.05rem; }
-h2 { font-size: 1.05rem; margin: 1.4rem 0 0; }
-@media (max-width: 700px) { body { margin: 0.6rem; } }
-@media (prefers-color-scheme: dark) { body { color: #e6e6e6; background: #16181b; } }
-"""
+WIDE = ("WHY", "MESSAGE")
+"""Columns of sentences."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +78,22 @@ def page(life: Life) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body>\n<h1>{heading}</h1>\n"
-        f"<p>{escape(verdict(life))}</p>\n{draw(life)}\n{tables}</body></html>\n"
+        f"<style>{STYLE}{drawing.STYLE}</style></head>\n<body><main>\n<h1>{escape(verdict(life))}</h1>\n"
+        f'<p class="quiet">{heading}</p>\n<section>{draw(life)}</section>\n{tables}</main></body></html>\n'
     )
 
 
 def _html(table: Table) -> str:
-    cells = [[f"<td>{escape(plain(cell))}</td>" for cell in row] for row in table.rows]
-    body = "".join(f"<tr>{''.join(row)}</tr>\n" for row in cells)
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-    shown = f"<table><tr>{head}</tr>\n{body}</table>"
-    return f'<h2>{escape(table.heading)}</h2>\n<div class="table">{shown}</div>\n'
+    rows = ["".join(map(_cell, table.columns, row)) for row in table.rows]
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
+    body = "".join(f"<tr>{row}</tr>\n" for row in rows)
+    shown = f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+    return f'<section><h2>{escape(table.heading)}</h2>\n<div class="scroll">{shown}</div></section>\n'
+
+
+def _cell(column: str, text: str) -> str:
+    shown = escape(plain(text))
+    if column in WIDE:
+        return f'<td class="wide">{shown}</td>'
+    state = f' data-state="{shown}"' if text in TONE_OF else ""
+    return f'<td data-label="{column.lower()}"{state}>{shown}</td>'

@@ -22,7 +22,7 @@ from agent.connection.store_server import StoreServer, version_prefix
 from agent.replicas import desk as desk_module
 from agent.replicas.client import AgentChannel, Membership
 from agent.replicas.desk import ReplicasDesk
-from agent.replicas.facts import GroupAddress, Groups
+from agent.replicas.facts import Groups
 from agent.torch_compat import process_groups
 from crds.agent_report import ReplicasReport
 
@@ -43,8 +43,9 @@ class Agent:
         """What the agent reported at once."""
         self.desk.serve(lambda: self.told.put(self.desk.to_status()))
 
-    def address(self, round_: int = ROUND) -> GroupAddress:
-        return GroupAddress(self.index, round_, self.listener.host, self.listener.port)
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.index, ROUND
 
     def process(self, rank: int = 0, size: int = 1, round_: int = ROUND) -> Process:
         return Process(self.desk.path, rank, size, round_)
@@ -114,7 +115,8 @@ def two(make: Callable[[int], Agent]) -> tuple[Agent, Agent]:
 
 
 def together(version: int, *agents: Agent) -> Groups:
-    return Groups(version, tuple(each.address() for each in agents))
+    lead = agents[0].listener
+    return Groups(version, tuple(each.place for each in agents), lead.host, lead.port)
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -166,12 +168,12 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def test_a_process_that_joins_gets_the_membership_and_each_change(agent: Agent) -> None:
-    agent.desk.see(Groups(1, (agent.address(), GroupAddress(3, 7))))
+    agent.desk.see(Groups(1, (agent.place, (3, 7))))
     process = agent.process()
     first = process.wait_for(1)
     assert first == Membership(1, ((0, ROUND), (3, 7)), (0, ROUND))
     assert first.place == 0
-    agent.desk.see(Groups(2, (GroupAddress(3, 7),)))
+    agent.desk.see(Groups(2, ((3, 7),)))
     assert process.wait_for(2).place is None
 
 
@@ -199,7 +201,7 @@ def test_a_stopped_process_holds_up_neither_the_watch_nor_the_others(agent: Agen
     stopped.sendall(json.dumps({"join": {"rank": 0, "size": 2, "round": ROUND}}).encode() + b"\n")
     process = agent.process(1, 2)
     agent.told.get(timeout=WITHIN_SECONDS)
-    others = tuple(GroupAddress(index, 1) for index in range(1, 1_000))
+    others = tuple((index, 1) for index in range(1, 1_000))
     longest = 0.0
     for version in range(1, 30):
         begun_at = time.monotonic()
@@ -247,6 +249,21 @@ def test_a_broken_version_is_reported_at_once_and_versions_and_steps_with_the_ne
     assert agent.told.empty()
     one.channel.broken(1)
     assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, 1, 5, 1)
+    assert agent.told.empty()
+
+
+def test_groups_that_are_late_and_a_group_that_is_back_are_reported_at_once(agent: Agent) -> None:
+    agent.desk.begin(ROUND, 2)
+    one, other = agent.process(0, 2), agent.process(1, 2)
+    agent.told.get(timeout=WITHIN_SECONDS)
+    one.channel.late(3, [2, 1])
+    told = ReplicasReport(ROUND, late_version=3, late_groups=(1, 2))
+    assert agent.told.get(timeout=WITHIN_SECONDS) == told
+    other.channel.at(3, 7)
+    one.channel.late(3, [])
+    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
+    other.channel.left_out(4)
+    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, left_out_version=4)
     assert agent.told.empty()
 
 
@@ -386,11 +403,33 @@ def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent
     process.channel.open_store(2).set("key", "value")
 
 
-def test_a_key_that_does_not_come_in_time_is_an_error_that_names_the_store(two: tuple[Agent, Agent]) -> None:
+def test_a_key_is_waited_for_as_long_as_the_version_lasts(
+    two: tuple[Agent, Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "KEY_SECONDS", 0.05)
+    answers: list[object] = []
+    answer = desk_module._answer
+    monkeypatch.setattr(
+        desk_module, "_answer", lambda store, request: answers.append(answer(store, request)) or answers[-1]
+    )
     lead, other = two
-    store = other.process().channel.open_store(1)
-    with pytest.raises(ConnectionError, match=f"store of group 0 at 127.0.0.1:{lead.listener.port}.*0.05 s"):
-        store.wait(["never"], timedelta(seconds=0.05))
+    process = other.process()
+    there, here = lead.process().channel.open_store(1), process.channel.open_store(1)
+    got = in_thread(lambda: here.get("late"))
+    wait_until(lambda: answers.count({"value": None}) > 2)
+    there.set("late", "value")
+    assert got.get(timeout=WITHIN_SECONDS) == b"value"
+    never = in_thread(lambda: here.wait(["never"], timedelta(seconds=0.01)))
+    wait_until(lambda: waits(lead))
+    other.desk.see(together(2, lead, other))
+    assert isinstance(never.get(timeout=WITHIN_SECONDS), ConnectionError)
+
+
+def test_processes_count_together_in_the_leads_store(two: tuple[Agent, Agent]) -> None:
+    lead, other = two
+    there, here = lead.process().channel.open_store(1), other.process().channel.open_store(1)
+    assert [here.add("waiting", 0), there.add("waiting", 1), here.add("waiting", 1)] == [0, 1, 2]
+    assert there.add("waiting", -1) == here.add("waiting", 0) == 1
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["refuses", "is silent"])
@@ -402,7 +441,7 @@ def test_a_lead_that_cannot_be_reached_is_an_error_soon(
         port = server.getsockname()[1]
         if not listens:
             server.close()
-        agent.desk.see(Groups(1, (GroupAddress(0, 1, "127.0.0.1", port), agent.address())))
+        agent.desk.see(Groups(1, ((0, 1), agent.place), "127.0.0.1", port))
         process = agent.process()
         begun_at = time.monotonic()
         with pytest.raises(ConnectionError, match=f"store of group 0 at 127.0.0.1:{port}"):
@@ -425,7 +464,7 @@ def test_a_lead_that_dies_is_an_error_at_once(two: tuple[Agent, Agent]) -> None:
 
 def test_a_store_request_that_makes_no_sense_ends_its_connection(two: tuple[Agent, Agent]) -> None:
     _, other = two
-    for text in (b'{"get": "k", "seconds": 1e999}\n', b'{"set": 3}\n', b"{}\n"):
+    for text in (b'{"add": ["k", "x"]}\n', b'{"set": 3}\n', b"{}\n"):
         stranger = raw(other)
         stranger.sendall(b'{"store": 1}\n' + text)
         assert is_closed(stranger)

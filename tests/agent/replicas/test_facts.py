@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.replicas.facts import Groups, Training, summary
+from crds.agent_report import MAX_LATE_GROUPS
 from crds.wire import MAX_INTEGER
 
 numbers = st.integers(0, MAX_INTEGER)
-trainings = st.builds(Training, version=numbers, step=numbers, broken=numbers)
+late = st.tuples(st.integers(0, 5), st.lists(st.integers(0, 999), max_size=150).map(tuple))
+trainings = st.builds(Training, version=numbers, step=numbers, broken=numbers, left_out=numbers, late=late)
 messages = st.one_of(
     st.builds(lambda version, step: {"at": {"version": version, "step": step}}, numbers, numbers),
     st.builds(lambda version: {"broken": version}, numbers),
+    st.builds(lambda version: {"left_out": version}, numbers),
+    st.builds(
+        lambda version, groups: {"late": {"version": version, "groups": groups}},
+        numbers,
+        st.lists(st.integers(0, 999), max_size=150),
+    ),
 )
 
 
@@ -41,6 +49,20 @@ def test_one_broken_exchange_is_reported_for_all(processes: list[Training]) -> N
     assert report.broken_version == max(each.broken for each in processes)
 
 
+@given(st.lists(trainings, min_size=1, max_size=8))
+def test_late_groups_are_those_of_the_newest_version_in_which_any_are_and_no_more_than_may_be(
+    processes: list[Training],
+) -> None:
+    report = summary(1, len(processes), processes)
+    assert report is not None
+    named = [(version, groups) for version, groups in (each.late for each in processes) if groups]
+    newest = max((version for version, _ in named), default=0)
+    wanted = {index for version, groups in named if version == newest for index in groups}
+    assert report.late_version == newest
+    assert list(report.late_groups) == sorted(wanted)[:MAX_LATE_GROUPS]
+    assert report.left_out_version == max(each.left_out for each in processes)
+
+
 @given(st.lists(messages))
 def test_what_a_process_reports_is_its_last_place_and_its_highest_broken_version(
     sent: list[dict[str, Any]],
@@ -51,6 +73,9 @@ def test_what_a_process_reports_is_its_last_place_and_its_highest_broken_version
     places = [each["at"] for each in sent if "at" in each] or [{"version": 0, "step": 0}]
     assert {"version": training.version, "step": training.step} == places[-1]
     assert training.broken == max((each["broken"] for each in sent if "broken" in each), default=0)
+    assert training.left_out == max((each["left_out"] for each in sent if "left_out" in each), default=0)
+    late = [each["late"] for each in sent if "late" in each] or [{"version": 0, "groups": []}]
+    assert training.late == (late[-1]["version"], tuple(late[-1]["groups"][:MAX_LATE_GROUPS]))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +88,10 @@ def test_what_a_process_reports_is_its_last_place_and_its_highest_broken_version
         {"broken": "x"},
         {"broken": None},
         {"broken": MAX_INTEGER + 1},
+        {"left_out": -1},
+        {"late": 3},
+        {"late": {"version": 1, "groups": 1}},
+        {"late": {"version": 1, "groups": ["x"]}},
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> None:

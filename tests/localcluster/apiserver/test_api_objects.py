@@ -76,11 +76,9 @@ async def test_a_body_of_another_kind_is_refused(api: Api, widgets: Api) -> None
     assert (await api.post(CONFIG_MAPS, [])).code == 400
 
 
-async def test_protobuf_and_server_side_apply_are_refused_in_a_sentence(api: Api) -> None:
+async def test_protobuf_is_refused_in_a_sentence(api: Api) -> None:
     answer = await api.post(CONFIG_MAPS, b"k8s\0", content_type="application/vnd.kubernetes.protobuf")
     assert answer.code == 415 and "kubectl apply -f" in answer.message
-    answer = await api.patch(f"{CONFIG_MAPS}/one", b"{}", content_type="application/apply-patch+yaml")
-    assert answer.code == 415 and "server-side apply of built-in kinds alone" in answer.message
 
 
 async def test_a_stale_update_conflicts_and_changes_nothing(widgets: Api) -> None:

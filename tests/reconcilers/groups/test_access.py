@@ -15,7 +15,7 @@ from crds.grouping import GroupOf
 from reconcilers.groups.children import group_job
 from reconcilers.job.published import world_of
 from reconcilers.observed.builder import owner_reference
-from reconcilers.observed.groups import group_labels, group_of
+from reconcilers.observed.groups import group_labels, group_of, stranger_to
 from reconcilers.observed.workers import new_worker
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.access import OwnerKeys, access_of, rules_of, secret_of
@@ -148,6 +148,22 @@ def test_the_group_is_that_of_the_name_whatever_the_labels_say() -> None:
     raw = child(2, labels={names.LABEL_GROUP_INDEX: "0", names.LABEL_GROUPED_JOB: "other"})
     assert group_of(raw) == GroupOf(GROUPED, "uid-big", 2)
     assert pod_of(raw)["metadata"]["labels"][names.LABEL_GROUP_INDEX] == "2"
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_what_a_job_wants_as_its_group_is_one(index: int) -> None:
+    assert stranger_to(child(index), grouped()) == ""
+    assert stranger_to(grouped(), None) == ""
+
+
+def test_whoever_names_a_job_as_its_owner_is_no_group_unless_the_job_wants_one_of_the_name() -> None:
+    ungrouped, other = grouped(), grouped()
+    del ungrouped["spec"]["elasticPolicy"]["replicaGroups"]
+    other["metadata"]["uid"] = "uid-other"
+    assert "there is no such job" in stranger_to(child(1), None)
+    assert "there is no such job" in stranger_to(child(1), other)
+    assert "which has none" in stranger_to(child(1), ungrouped)
+    assert stranger_to(child(3), grouped()) == "big-group-3 is no replica group of big, which has 3"
 
 
 # --- One key, made once -----------------------------------------------------------------------------------

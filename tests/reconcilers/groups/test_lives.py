@@ -1,4 +1,4 @@
-"""Ten thousand deaths in virtual time: membership, groups' worlds, late watches, crashes of the controller.
+"""Ten thousand deaths, and hangs, in virtual time: membership, groups' worlds, late watches, crashes of the controller.
 
 The API server has the job's status, its ElasticWorld and the groups' statuses, with all that they were. Two
 controllers may act at once, on caches that lag behind, and may crash between two writes. The job and its groups
@@ -60,6 +60,7 @@ class Group:
     heard: int = 0
     """Version of the ElasticWorld that its processes have seen."""
     told_broken: int = 0
+    hangs: bool = False
 
     @property
     def view(self) -> GroupView:
@@ -100,7 +101,7 @@ class Life:
     def kill(self, group: Group) -> None:
         """A process dies, and the group's next look says so; or it is not even seen until the next world."""
         self.kills += 1
-        group.processes = 0
+        group.processes, group.hangs = 0, False
         if self.random.random() < 0.8:
             self.tell_of_death(group)
 
@@ -121,12 +122,34 @@ class Life:
             self.tell_of_death(group)
 
     def hear(self, group: Group) -> None:
-        """Its processes see a newer ElasticWorld; they may miss some."""
-        if group.processes and group.heard < self.world.newest:
+        """Its processes see a newer ElasticWorld; they may miss some. Without their group in it, they report that
+        they are back."""
+        if group.processes and not group.hangs and group.heard < self.world.newest:
             group.heard = self.random.randint(group.heard + 1, self.world.newest)
             membership = self.world.past[group.heard]
             groups = tuple((place.index, place.round) for place in membership.groups)
             assert self.believed.setdefault(membership.version, groups) == groups, membership.version
+        if group.processes and not group.hangs and group.view.ready_round:
+            membership = self.world.past[group.heard]
+            is_in = any(place.index == group.view.index for place in membership.groups)
+            if not is_in and group.view.left_out_version < membership.version:
+                self.write(group, left_out_version=membership.version)
+
+    def hang(self, group: Group) -> None:
+        """Its processes come to no exchange any more, until they go on or are killed."""
+        group.hangs = bool(group.processes) and not group.hangs
+        if group.hangs and self.random.random() < 0.2:
+            self.kill(group)
+
+    def wait_in_vain(self, group: Group) -> None:
+        """Its processes name those that do not come to their version, and now and then one that does."""
+        self.hear(group)
+        membership = self.world.past[group.heard]
+        members = {place.index for place in membership.groups}
+        if group.processes and not group.hangs and group.view.ready_round and group.view.index in members:
+            late = {each.view.index for each in self.groups if each.hangs or self.random.random() < 0.1}
+            late = frozenset(late & members - {group.view.index})
+            self.write(group, late_version=membership.version, late_groups=late)
 
     def exchange(self, group: Group) -> None:
         """Its processes are in a version of which one is dead: they report that it is broken."""
@@ -135,7 +158,13 @@ class Life:
         members = {(place.index, place.round) for place in membership.groups}
         is_in = (group.view.index, group.processes) in members
         may_fail = not members <= alive or self.random.random() < 0.02
-        if group.processes and is_in and may_fail and group.told_broken < membership.version:
+        if (
+            group.processes
+            and not group.hangs
+            and is_in
+            and may_fail
+            and group.told_broken < membership.version
+        ):
             group.told_broken = membership.version
             if group.view.ready_round:
                 self.write(group, broken_version=membership.version)
@@ -175,13 +204,19 @@ class Life:
             for place in (place for membership in stored.past for place in membership.groups):
                 assert place.round >= newest.get(place.index, 0), "no earlier round comes back"
                 newest[place.index] = place.round
+            for membership in stored.past:
+                late = {each.index for each in membership.late}
+                assert not late & {place.index for place in membership.groups}
+                if any(each.version == membership.version for each in membership.late):
+                    assert len(membership.groups) >= MINIMUM, "a late group is worth a wait then"
 
     def settle(self) -> None:
-        """Nobody dies any more, and all watches catch up in the end."""
+        """Nobody dies or hangs any more, and all watches catch up in the end."""
         for _ in range(100):
             for group in self.groups:
+                group.hangs = False
                 self.go_on(group)
-                group.heard = max(group.heard, self.world.newest) if group.processes else 0
+                self.hear(group)
             for controller in self.controllers:
                 controller.jobs, controller.world = self.moment, self.world.newest
                 self.look(controller, crashes=0.0)
@@ -196,7 +231,7 @@ def test_through_all_kills_versions_mean_one_thing_and_in_the_end_all_groups_tra
         group = life.random.choice(life.groups)
         controller = life.random.choice(life.controllers)
         happens = life.random.random()
-        if happens < 0.05:
+        if happens < 0.03:
             life.kill(group)
             if life.random.random() < 0.2:
                 life.kill(life.random.choice(life.groups))
@@ -206,13 +241,19 @@ def test_through_all_kills_versions_mean_one_thing_and_in_the_end_all_groups_tra
             life.hear(group)
         elif happens < 0.45:
             life.exchange(group)
-        elif happens < 0.75:
+        elif happens < 0.49:
+            life.hang(group)
+        elif happens < 0.57:
+            life.wait_in_vain(group)
+        elif happens < 0.77:
             life.watch(controller)
         else:
             life.look(controller)
     life.check()
     trained = {tuple(place.index for place in each.groups) for each in life.world.past}
     assert len(trained) > GROUPS, "groups have come and gone"
+    late = [each for membership in life.world.past for each in membership.late]
+    assert len({(each.index, each.version) for each in late}) > GROUPS, "some were late"
     life.settle()
     life.check()
     newest = life.world.now

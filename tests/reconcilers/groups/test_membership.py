@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.phases import JobPhase, RendezvousPhase
-from crds.replica_groups import GroupPlace, Membership
+from crds.replica_groups import GroupPlace, LateGroup, Membership
 from reconcilers.groups.membership import GroupView, decide
 
 GROUPS = 4
 PHASES = [None, *(phase for phase in JobPhase if phase is not JobPhase.SUCCEEDED)]
 
 
-def able(index: int, round_: int = 1, broken_version: int = 0) -> GroupView:
-    return GroupView(
+def able(index: int, round_: int = 1, broken_version: int = 0, **more: Any) -> GroupView:
+    view = GroupView(
         index=index,
         phase=JobPhase.RUNNING,
         round=round_,
@@ -27,6 +28,7 @@ def able(index: int, round_: int = 1, broken_version: int = 0) -> GroupView:
         ready_round=round_,
         broken_version=broken_version,
     )
+    return replace(view, **more)
 
 
 @st.composite
@@ -34,7 +36,14 @@ def views(draw: st.DrawFn, phases: Sequence[JobPhase | None] = PHASES) -> list[G
     """Any groups, of each of which one thing or none speaks against its taking part."""
 
     def view(index: int) -> GroupView:
-        group = able(index, draw(st.integers(1, 3)), draw(st.integers(0, 5)))
+        group = able(
+            index,
+            draw(st.integers(1, 3)),
+            draw(st.integers(0, 5)),
+            left_out_version=draw(st.integers(0, 5)),
+            late_version=draw(st.integers(0, 5)),
+            late_groups=draw(st.frozensets(st.integers(0, GROUPS))),
+        )
         flaws = {
             "phase": st.sampled_from(phases),
             "world": st.sampled_from(RendezvousPhase),
@@ -53,11 +62,14 @@ def views(draw: st.DrawFn, phases: Sequence[JobPhase | None] = PHASES) -> list[G
 def memberships(draw: st.DrawFn) -> Membership:
     version = draw(st.integers(0, 5))
     indices = draw(st.sets(st.integers(0, GROUPS - 1))) if version else set()
-    places = [
-        GroupPlace(index=index, round=draw(st.integers(1, 3)), address=f"10.0.0.{index}", port=29_400)
-        for index in sorted(indices)
+    places = [GroupPlace(index=index, round=draw(st.integers(1, 3))) for index in sorted(indices)]
+    late = [
+        LateGroup(index=index, round=draw(st.integers(1, 3)), version=draw(st.integers(1, version)))
+        for index in sorted(set(range(GROUPS)) - indices)
+        if version and draw(st.booleans())
     ]
-    return Membership(version=version, groups=places)
+    address, port = (f"10.0.0.{places[0].index}", 29_400) if places else ("", 0)
+    return Membership(version=version, address=address, port=port, groups=places, late=late)
 
 
 minimums = st.integers(1, GROUPS)
@@ -84,7 +96,7 @@ def test_a_version_changes_exactly_when_who_takes_part_changes_or_its_exchange_b
     members = {(place.index, place.round) for place in decided.groups}
     broke = [group for group in groups if (group.index, group.round) in members]
     is_broken = any(group.broken_version == published.version for group in broke)
-    changed = decided.groups != published.groups
+    changed = decided.groups != published.groups or decided.address != published.address
     assert (decided.version > published.version) == (changed or (is_broken and published.version > 0))
 
 
@@ -101,12 +113,65 @@ def test_no_broken_or_unready_or_ended_round_takes_part(
 
 
 @given(memberships(), views(), minimums)
-def test_all_able_groups_take_part_or_none_while_fewer_than_the_minimum_could(
+def test_all_able_groups_but_late_ones_take_part_or_none_while_fewer_than_the_minimum_could(
     published: Membership, groups: list[GroupView], minimum: int
 ) -> None:
-    could = [group.index for group in groups if group.is_able]
-    taking_part = [place.index for place in decide(published, groups, minimum).groups]
+    decided = decide(published, groups, minimum)
+    late = {(each.index, each.round) for each in decided.late}
+    could = [group.index for group in groups if group.is_able and (group.index, group.round) not in late]
+    taking_part = [place.index for place in decided.groups]
     assert taking_part == (could if len(could) >= minimum else [])
+
+
+@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_a_late_group_is_left_out_until_its_processes_have_seen_that_or_are_others(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    decided, by_index = decide(published, groups, minimum), {group.index: group for group in groups}
+    assert not {each.index for each in decided.late} & {place.index for place in decided.groups}
+    if decided is published:
+        return
+    before = {each.index: each for each in published.late}
+    for each in decided.late:
+        group = by_index[each.index]
+        assert group.round <= each.round and group.left_out_version < each.version <= decided.version
+        assert each == before.get(each.index) or (
+            each.version == decided.version and each.round == group.round and group.is_able
+        )
+    for each in published.late:
+        group = by_index.get(each.index)
+        is_away = group is not None and group.round <= each.round and group.left_out_version < each.version
+        assert (each in decided.late) == is_away
+
+
+@given(memberships(), views(), minimums)
+def test_nobody_is_left_out_as_late_who_waits_itself_or_whom_no_member_waits_for_in_this_version(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    decided, members = decide(published, groups, minimum), {(g.index, g.round) for g in published.groups}
+    waiting = [
+        group
+        for group in groups
+        if group.is_able
+        and (group.index, group.round) in members
+        and group.late_version == published.version
+        and group.late_groups
+    ]
+    for each in decided.late:
+        if each.version > published.version:
+            assert (each.index, each.round) in members
+            assert each.index not in {group.index for group in waiting}
+            assert any(each.index in group.late_groups for group in waiting)
+
+
+@given(memberships(), views(), minimums)
+def test_lateness_never_makes_a_membership_smaller_than_the_minimum(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    decided = decide(published, groups, minimum)
+    patient = [replace(group, late_groups=frozenset()) for group in groups]
+    without = decide(published, patient, minimum)
+    assert len(decided.groups) >= min(len(without.groups), minimum)
 
 
 @given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
@@ -157,7 +222,7 @@ def test_groups_leave_and_return_and_a_broken_exchange_is_made_again() -> None:
     assert (first.version, [place.index for place in first.groups]) == (1, [0, 1, 2])
     broken = replace(able(0), broken_round=1)
     second = decide(first, [broken, able(1), able(2)], 2)
-    assert (second.version, second.groups[0].address) == (2, "10.0.0.1"), "the next one leads"
+    assert (second.version, second.address) == (2, "10.0.0.1"), "the next one leads"
     third = decide(second, [able(0, round_=2), able(1), able(2)], 2)
     assert (third.version, [place.round for place in third.groups]) == (3, [2, 1, 1])
     again = decide(third, [able(0, 2), able(1, broken_version=3), able(2)], 2)
@@ -165,3 +230,21 @@ def test_groups_leave_and_return_and_a_broken_exchange_is_made_again() -> None:
     assert decide(again, [able(0, 2), able(1, broken_version=3), able(2)], 2) is again
     few = decide(again, [able(2)], 2)
     assert (few.version, few.groups) == (5, [])
+
+
+def test_a_hung_group_is_left_out_once_and_returns_when_it_is_back_or_restarted() -> None:
+    first = decide(Membership(), [able(0), able(1), able(2)], 2)
+    waits = able(1, late_version=1, late_groups=frozenset({0}))
+    second = decide(first, [able(0), waits, able(2)], 2)
+    assert [place.index for place in second.groups] == [1, 2]
+    assert second.late == [LateGroup(index=0, round=1, version=2)]
+    assert decide(second, [able(0), waits, able(2)], 2) is second, "that it is ready says nothing"
+    assert decide(second, [replace(able(0), ready_round=0), waits, able(2)], 2) is second
+    back = decide(second, [able(0, left_out_version=2), waits, able(2)], 2)
+    assert (len(back.groups), back.late) == (3, [])
+    restarted = decide(second, [able(0, round_=2), waits, able(2)], 2)
+    assert ([place.round for place in restarted.groups], restarted.late) == ([2, 1, 1], [])
+    again = decide(back, [able(0, left_out_version=2), replace(waits, late_version=3), able(2)], 2)
+    assert again.late == [LateGroup(index=0, round=1, version=4)], "an earlier return does not count"
+    few = decide(again, [able(0, left_out_version=2), waits], 2)
+    assert (few.groups, few.late) == ([], again.late), "it is away, and one alone is below the minimum"

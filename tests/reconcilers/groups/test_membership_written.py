@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,12 +10,16 @@ import pytest
 
 from controller.errors import Conflict
 from controller.reconciler import Request
+from crds.replica_groups import Membership
 from reconcilers.groups.children import group_job
+from reconcilers.groups.membership import decide
 from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.job.published import world_spec
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job
+from tests.reconcilers.groups.test_membership import able
 from tests.reconcilers.worker_stage import NAMESPACE, Api, Controller
 
 JOB = "big"
@@ -83,8 +88,8 @@ async def test_one_look_writes_status_and_world_and_the_next_writes_nothing(api:
     controller = GroupsController(api)
     await controller.look_at_job()
     assert published(api) == (1, [(0, 1), (1, 1), (2, 1)])
-    lead = api.get(ELASTICWORLDS, JOB)["spec"]["replicas"]["groups"][0]
-    assert (lead["address"], lead["port"]) == ("10.0.0.0", 29_400)
+    together = api.get(ELASTICWORLDS, JOB)["spec"]["replicas"]
+    assert (together["address"], together["port"]) == ("10.0.0.0", 29_400)
     assert api.get(ELASTICJOBS, JOB)["status"]["phase"] == "Running"
     api.requests.clear()
     await controller.look_at_job()
@@ -105,6 +110,34 @@ async def test_a_look_that_costs_two_writes_leaves_out_a_group_whose_process_die
     trains(api, 0, brokenVersion=3)
     await controller.look_at_job()
     assert published(api) == (4, [(0, 1), (1, 2), (2, 1)]), "an exchange that broke is made again"
+
+
+async def test_a_late_group_is_left_out_by_one_look_until_it_is_back(api: Api) -> None:
+    controller = GroupsController(api)
+    await controller.look_at_job()
+    trains(api, 2, lateVersion=1, lateGroups=[0])
+    await controller.look_at_job()
+    assert published(api) == (2, [(1, 1), (2, 1)])
+    assert api.get(ELASTICWORLDS, JOB)["spec"]["replicas"].keys() == {"version", "address", "port", "groups"}
+    status = api.get(ELASTICJOBS, JOB)["status"]
+    assert status["groups"][0]["message"].startswith("Late: ")
+    assert not status["groups"][1]["message"]
+    trains(api, 0, leftOutVersion=2)
+    await controller.look_at_job()
+    assert published(api) == (3, [(0, 1), (1, 1), (2, 1)])
+    assert not api.get(ELASTICJOBS, JOB)["status"]["groups"][0]["message"]
+
+
+@pytest.mark.parametrize(("groups", "most_bytes"), [(100, 3_000), (1_000, 30_000)])
+def test_the_object_that_all_agents_of_all_groups_watch_stays_small(groups: int, most_bytes: int) -> None:
+    views = [able(index, 10_000, address="10.244.131.17") for index in range(groups)]
+    membership = decide(Membership(version=99_999), views, 1).to_wire()
+    named = {"name": JOB, "namespace": NAMESPACE, "uid": "u"}
+    world = world_spec(
+        {"metadata": named, "spec": {}, "status": {"phase": "Running", "membership": membership}}
+    )
+    assert len(world["replicas"]["groups"]) == groups
+    assert len(json.dumps(world, separators=(",", ":"))) < most_bytes
 
 
 async def test_a_controller_that_is_behind_writes_no_older_membership(api: Api) -> None:

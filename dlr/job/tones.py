@@ -1,0 +1,121 @@
+"""One colour system: each word for a state has one of five tones, on pages, in pictures and on terminals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WAITING = "Waiting"
+"""A worker that is up and has no place in the world."""
+UP = "Up"
+"""A worker that is up, outside of a known world."""
+
+
+@dataclass(frozen=True)
+class Tone:
+    name: str
+    fill: str
+    """The colour of bars and marks, on light and dark grounds."""
+    ink: tuple[str, str]
+    """The colours of text on a light and on a dark ground."""
+    terminal: str
+    words: tuple[str, ...]
+    """States, phases, verdicts and kinds of Events, in the order of a legend."""
+
+
+TONES = (
+    Tone(
+        "good",
+        "#009e73",
+        ("#00694d", "#4fd0a8"),
+        "green",
+        ("Training", "Running", UP, "Succeeded", "Healthy"),
+    ),
+    Tone(
+        "busy",
+        "#56b4e9",
+        ("#0b5c94", "#7cc4f2"),
+        "cyan",
+        ("Forming", "Checking", "Scaling", "Starting", "Ready"),
+    ),
+    Tone(
+        "warn",
+        "#e69f00",
+        ("#855400", "#f0b45b"),
+        "yellow",
+        ("Recovering", "Restarting", "Warning", "Straggler", "Inconclusive"),
+    ),
+    Tone(
+        "bad",
+        "#d55e00",
+        ("#a63603", "#ff9a66"),
+        "bold red",
+        ("Down", "Failed", "Faulty", "Cordoned"),
+    ),
+    Tone(
+        "idle",
+        "#a3a8ae",
+        ("#5c646d", "#9aa2ab"),
+        "dim",
+        ("Pending", WAITING, "Suspended", "Standby", "Stopped", "Unobserved"),
+    ),
+)
+"""Okabe and Ito's colours, which people see apart without seeing red and green."""
+TONE_OF = {word: tone for tone in TONES for word in tone.words}
+
+LIGHT = {"text": "#1b1f24", "quiet": "#5c646d", "ground": "#ffffff", "line": "#dfe2e6", "link": "#0b57a4"}
+DARK = {"text": "#e4e6e9", "quiet": "#9aa2ab", "ground": "#16181b", "line": "#343a40", "link": "#7cb7f5"}
+
+
+def tone_of(word: str) -> Tone:
+    return TONE_OF.get(word, TONES[-1])
+
+
+def terminal_style(word: str) -> str:
+    """Return rich's style for a cell that is one such word; no style for other text."""
+    tone = TONE_OF.get(word)
+    return tone.terminal if tone else ""
+
+
+def _properties(ground: dict[str, str], shade: int) -> str:
+    colors = ground | {tone.name: tone.ink[shade] for tone in TONES}
+    return ";".join(f"--{name}:{color}" for name, color in colors.items())
+
+
+def _rules() -> str:
+    rules = []
+    for tone in TONES:
+        words = ",".join(f"[data-state={word}]" for word in tone.words)
+        rules.append(f":is({words}){{--ink:var(--{tone.name});--fill:{tone.fill}}}")
+    return "\n".join(rules)
+
+
+STYLE = f"""
+:root {{ color-scheme: light dark; {_properties(LIGHT, 0)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_properties(DARK, 1)} }} }}
+{_rules()}
+* {{ box-sizing: border-box; }}
+body {{ margin: 0; font: 14px/1.5 system-ui, sans-serif; color: var(--text); background: var(--ground); }}
+main {{ max-width: 1400px; margin: auto; padding: 24px; }}
+h1 {{ font-size: 22px; line-height: 1.25; font-weight: 600; margin: 0; overflow-wrap: anywhere; }}
+h2 {{ font-size: 14px; font-weight: 600; margin: 0 0 8px; }}
+p {{ margin: 0 0 8px; }}
+section {{ padding: 20px 0; border-top: 1px solid var(--line); }}
+.quiet {{ color: var(--quiet); }}
+[data-state] {{ color: var(--ink, inherit); }}
+.scroll {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 4px 16px 4px 0; text-align: left; vertical-align: top; }}
+th, td {{ border-bottom: 1px solid var(--line); }}
+th {{ color: var(--quiet); font-size: 12px; font-weight: 400; white-space: nowrap; }}
+td.wide {{ overflow-wrap: anywhere; min-width: 12em; }}
+@media (max-width: 700px) {{
+  main {{ padding: 16px; }}
+  thead {{ display: none; }}
+  tr {{ display: flex; flex-wrap: wrap; gap: 0 12px; padding: 8px 0; border-bottom: 1px solid var(--line); }}
+  td {{ border: 0; padding: 0; }}
+  td:empty {{ display: none; }}
+  td:first-child, td.wide {{ flex: 1 1 100%; min-width: 0; }}
+  td[data-label]::before {{ content: attr(data-label) " "; color: var(--quiet); font-size: 12px; }}
+}}
+"""
+"""The style of every page: its colours, type, and tables that are lists on a phone."""

