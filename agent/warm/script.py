@@ -69,7 +69,9 @@ def run_script(argv: Sequence[str]) -> None:
             sys.argv = list(argv[2:])
             _set_first_path(os.path.dirname(os.path.realpath(argv[2])), safe_path)  # noqa: PTH120
             _run_source(argv[2], main)
+        note_end()
     except SystemExit:
+        note_end()
         raise
     except BaseException as error:
         _print_exception(error)
@@ -77,12 +79,14 @@ def run_script(argv: Sequence[str]) -> None:
             sys.excepthook = _print_nothing
             raise
         sys.exit(1)
-    finally:
-        note_end()
 
 
 def _end_mark() -> Callable[[], None]:
-    """Return what leaves the mark of the script's end (`ENDED_SUFFIX`), in this process alone."""
+    """Return what leaves the mark of the script's end (`ENDED_SUFFIX`), in this process alone.
+
+    An exception needs no mark: it is in the log, and one that follows from a peer's end is waited for by
+    nobody.
+    """
     record, pid = os.environ.get(ENV_PROGRESS_FILE), os.getpid()
 
     def note_end() -> None:
