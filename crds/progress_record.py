@@ -22,6 +22,10 @@ RESULT_SUFFIX = ".result"
 MAX_RESULT = 8_192
 """Characters of it."""
 
+ENDED_SUFFIX = ".ended"
+"""Of the record's name, for the empty file beside it that a forked process makes when its script has ended
+without an exception. The interpreter may take a second to shut down, and peers notice it before the agent."""
+
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""

@@ -29,6 +29,7 @@ from crds.progress_record import (
     CHECKPOINT_AT,
     COUNTED,
     COUNTED_AT,
+    ENDED_SUFFIX,
     ENV_PROGRESS_FILE,
     FIRST_COUNTED,
     FIRST_COUNTED_AT,
@@ -53,7 +54,7 @@ MAX_STEP = (1 << 63) - 1
 CLOCK_SECONDS = 1.0
 """So far a time may lie ahead, where the clock has been set back just now."""
 
-BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX)
+BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX, ENDED_SUFFIX)
 """Endings of the files that a process may write beside its record."""
 FIRST_COUNT_SECONDS = 10.0
 """So long a first step that was counted waits for the second, or for the script's own report of it."""
@@ -189,6 +190,16 @@ class ProgressFiles:
             return RankProgress(busy_until=record.busy_until)
         at = max(newest.at, record.checkpoint.at) if record.checkpoint else newest.at
         return RankProgress(newest.step, at, record.busy_until, reports_steps=step is not None)
+
+    def seconds_since_end(self, local_rank: int) -> float:
+        """Return the time since the script of one process has ended; infinity if that is not known."""
+        if local_rank >= len(self._steps):
+            return math.inf
+        record = self._steps[local_rank]
+        try:
+            return time.time() - record.with_name(f"{record.name}{ENDED_SUFFIX}").stat().st_mtime
+        except OSError:
+            return math.inf
 
     def result(self, ranks: Mapping[int, int]) -> str | None:
         """Return the JSON text that rank 0 has left by `dlr.report_result`; None if it runs elsewhere.

@@ -78,6 +78,11 @@ class FailureReporter:
         """Report what fails just now, before the processes get a signal. It may take a second."""
         if failed := self._post_mortem.failures_before_stop(processes):
             self.report_processes(ranks, failed, self._reporter.latest.state, processes)
+        last, early = self.last_failure, None
+        if last is not None and last.is_consequence:
+            early = self._describe_early_finish(ranks, processes)
+        if early is not None:
+            self._report(early, self._reporter.latest.state)
 
     def report_device_fault(self, ranks: Ranks, state: AgentState) -> bool:
         """Report a state and the fault of a device, if there is one; tell whether there is."""

@@ -39,7 +39,7 @@ RAISED_GRACE_SECONDS = 1.0
 """How long a process has to end that has just raised an exception, because it may explain all the others."""
 
 JUST_NOW_SECONDS = 2.0
-"""An exception counts as just raised if its log was last written to so lately."""
+"""An exception counts as just raised if its log was last written to so lately, and a script as just ended."""
 RAISED_BYTES = 16 * 1024
 """How much of the end of a log is searched for such an exception."""
 
@@ -95,11 +95,13 @@ class PostMortem:
     def failures_before_stop(self, processes: TrainingProcesses) -> list[ProcessFailure]:
         """Return the new failures, and give processes that are just ending the time to end.
 
+        These have just raised an exception, or their scripts have just ended, as by `sys.exit(3)`.
+
         To be called before the processes get a signal. An exception that nobody caught counts as a failure
         even if its process has not ended by then.
         """
         raised = {rank: self._raised(rank) for rank in processes.alive()}
-        ending = [rank for rank, what in raised.items() if what is not Raised.NONE]
+        ending = [rank for rank, what in raised.items() if what is not Raised.NONE or self._has_ended(rank)]
         processes.await_ends(ending, RAISED_GRACE_SECONDS)
         failures = self.new_failures(processes)
         files = self._logs.latest.error_files
@@ -201,6 +203,9 @@ class PostMortem:
             return _with_sender(failure)
         message = f"out of memory{self._oom.limit_text()}: {failure.message}"
         return replace(failure, cause=FailureCause.OOM, message=clip(message, TEXT_BYTES))
+
+    def _has_ended(self, local_rank: int) -> bool:
+        return self._files.seconds_since_end(local_rank) <= JUST_NOW_SECONDS
 
     def _raised(self, local_rank: int) -> Raised:
         """Look into torch's error file, and at the end of stderr."""

@@ -8,6 +8,7 @@ https://docs.python.org/3/using/cmdline.html
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -16,13 +17,14 @@ import sys
 import tempfile
 import tokenize
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
 from agent.warm import profiler
 from agent.warm.step_counter import count_steps
+from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 
 UNBUFFERED = "-u"
 MODULE = "-m"
@@ -50,6 +52,7 @@ def run_script(argv: Sequence[str]) -> None:
     is_module = argv[2] == MODULE
     if not is_module and not _is_source(argv[2]):
         os.execv(argv[0], list(argv))  # It is a directory, an archive, bytecode, or nothing at all.
+    note_end = _end_mark()
     count_steps(os.environ)
     profiler.offer(os.environ)
     main = types.ModuleType("__main__")
@@ -66,7 +69,9 @@ def run_script(argv: Sequence[str]) -> None:
             sys.argv = list(argv[2:])
             _set_first_path(os.path.dirname(os.path.realpath(argv[2])), safe_path)  # noqa: PTH120
             _run_source(argv[2], main)
+        note_end()
     except SystemExit:
+        note_end()
         raise
     except BaseException as error:
         _print_exception(error)
@@ -74,6 +79,22 @@ def run_script(argv: Sequence[str]) -> None:
             sys.excepthook = _print_nothing
             raise
         sys.exit(1)
+
+
+def _end_mark() -> Callable[[], None]:
+    """Return what leaves the mark of the script's end (`ENDED_SUFFIX`), in this process alone.
+
+    An exception needs no mark: it is in the log, and one that follows from a peer's end is waited for by
+    nobody.
+    """
+    record, pid = os.environ.get(ENV_PROGRESS_FILE), os.getpid()
+
+    def note_end() -> None:
+        if record and os.getpid() == pid:
+            with contextlib.suppress(OSError):
+                Path(f"{record}{ENDED_SUFFIX}").touch()
+
+    return note_end
 
 
 def _run_source(script: str, main: types.ModuleType) -> None:

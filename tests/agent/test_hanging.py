@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import TypeAdapter
 
 from crds.agent_report import AskedStacks
@@ -364,6 +365,34 @@ def test_of_two_processes_the_one_is_told_that_did_not_die_of_the_other(
     cluster.wait(lambda: failure_of(cluster, 0)["rank"] == 1, "the reason")
     assert failure_of(cluster, 0)["message"].startswith("ValueError: the reason for all")
     assert cluster.agent(0)["state"] == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "says"), [(3, "the process exited with code 3"), (0, "rank 1 finished early")]
+)
+def test_an_end_without_a_word_is_told_though_its_consequence_comes_first(
+    cluster: FakeCluster, agents: Agents, exit_code: int, says: str
+) -> None:
+    """On a busy machine the interpreter takes longer to shut down than a peer takes to fail."""
+    script = agents.script(
+        "import atexit, os, sys, time\n"
+        "ends = os.environ['OUT'] + '/ends'\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    while not os.path.exists(ends): time.sleep(0.005)\n"
+        "    raise RuntimeError('[gloo] Connection closed by peer [127.0.0.1]:4')\n"
+        "@atexit.register\n"
+        "def end_slowly():\n"
+        "    open(ends, 'w').close()\n"
+        "    time.sleep(1)\n"
+        f"sys.exit({exit_code})\n"
+    )
+    agents.start(0, "--nproc-per-node=2", script, warm=True, constants=PATIENT)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1)
+    cluster.wait(lambda: failure_of(cluster, 0)["rank"] == 1, "the cause")
+    failure = failure_of(cluster, 0)
+    assert failure["exitCode"] == exit_code and failure["message"].startswith(says)
 
 
 def test_crash_leaves_the_place_where_python_was(cluster: FakeCluster, agents: Agents) -> None:

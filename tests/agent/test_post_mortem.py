@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Collection
@@ -57,7 +58,12 @@ class Round:
             stderrs={rank: str(directory / f"stderr.{rank}") for rank in range(3)},
             error_files={rank: str(directory / f"error.{rank}") for rank in range(3)},
         )
-        files: Any = SimpleNamespace(read_rank=lambda rank: RankProgress(step=40 + rank))
+        self.seconds_since_end: dict[int, float] = {}
+        """Time since the scripts of processes have ended, by local rank."""
+        files: Any = SimpleNamespace(
+            read_rank=lambda rank: RankProgress(step=40 + rank),
+            seconds_since_end=lambda rank: self.seconds_since_end.get(rank, math.inf),
+        )
         tracked: Any = SimpleNamespace(latest=logs)
         self.post_mortem = PostMortem(tracked, files, OomWatch(directory))
 
@@ -91,6 +97,15 @@ def test_who_has_just_raised_is_given_the_time_to_end(left: Round) -> None:
     failure = left.describe(failed)
     assert (failure.rank, failure.exit_code, failure.step) == (5, 1, 41)
     assert failure.message.startswith("ValueError: the reason for all")
+
+
+def test_whose_script_has_just_ended_is_given_the_time_to_end(left: Round) -> None:
+    """`sys.exit(3)` leaves no word in the log, and a peer may have died of it already."""
+    left.seconds_since_end = {1: 0.1, 2: 60.0}
+    processes, failed = left.last({0: 1, 1: None, 2: None}, {1: 3})
+    assert processes.waited_for == {1}, "not for what ended long ago and does not come to its end"
+    failure = left.describe([f for f in failed if f.local_rank == 1])
+    assert (failure.rank, failure.exit_code) == (5, 3)
 
 
 def test_death_of_a_peer_is_not_waited_for(left: Round) -> None:

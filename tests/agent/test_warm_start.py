@@ -21,6 +21,7 @@ from agent.warm.messages import ParentReply, socket_pair
 from agent.warm.parent import HARMLESS_DEVICES, QUIET_SECONDS, open_device
 from agent.warm.script import runs_python
 from agent.warm.warm_parent import ForkedProcess, WarmStart
+from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
@@ -209,6 +210,25 @@ def test_script_does_the_same_warm_and_cold(
     cold = run_cold(scripts.argv(name), env)
     assert run_warm(warm, scripts.argv(name), tmp_path, env) == cold
     assert from_the_agent[name] == cold
+
+
+@pytest.mark.parametrize(
+    ("script", "is_marked"),
+    [("pass", True), ("import sys; sys.exit(3)", True), ("raise ValueError", False), ("assert 0", False)],
+)
+def test_the_end_of_a_script_is_marked_where_its_log_does_not_tell_it(
+    warm: WarmStart, tmp_path: Path, script: str, is_marked: bool
+) -> None:
+    """Who fails because a peer has ended is not waited for: each restart would take longer."""
+    (tmp_path / "train.py").write_text(script)
+    record = tmp_path / "step.0"
+    run_warm(
+        warm,
+        [sys.executable, "-u", str(tmp_path / "train.py")],
+        tmp_path,
+        {**ENV, ENV_PROGRESS_FILE: str(record)},
+    )
+    assert record.with_name(f"{record.name}{ENDED_SUFFIX}").exists() is is_marked
 
 
 def test_segfault_leaves_the_python_stack_if_asked_for(warm: WarmStart, tmp_path: Path) -> None:
