@@ -14,10 +14,8 @@ from dlr.job.case import Case
 from dlr.job.groups import group_count, training
 from dlr.job.stall import stall_of
 from dlr.job.timeline.outages import outages_of, own_failures
-from dlr.job.wording import age, duration, parse_time, significant
+from dlr.job.wording import age, loss, parse_time
 
-SHORT_SECONDS = 10.0
-"""Below that, a time has decimals."""
 DOES: dict[str, str] = {
     JobState.TRAINING: "Trains on",
     JobState.FORMING: "Starts training on",
@@ -89,4 +87,4 @@ def _lost(case: Case) -> str:
 def cost(case: Case) -> str:
     """Return the time that failures cost, as far as the job's history goes."""
     seconds = sum(outage.seconds for outage in outages_of(case.life)) if case.life else 0.0
-    return f"{significant(seconds)} s" if seconds < SHORT_SECONDS else duration(seconds)
+    return loss(seconds)

@@ -69,7 +69,7 @@ def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
 def test_a_short_outage_is_not_rounded_to_nothing() -> None:
     history = troubled_job()["status"]["history"][:4]
     history.append({"state": "Training", "since": at(60.4), "round": 2, "members": "0-2", "reason": ""})
-    assert of(troubled_job(history=history), troubled_workers()[:2]).text.endswith("1 failure, 0.4 s lost")
+    assert of(troubled_job(history=history), troubled_workers()[:2]).text.endswith("1 failure, 0.4s lost")
 
 
 @given(st.sampled_from(JobPhase), st.none() | st.sampled_from(JobState))

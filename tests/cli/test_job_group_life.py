@@ -173,7 +173,7 @@ def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
         ("group-2", 3), ("group-0", 3), ("group-1", 3),
     ]  # fmt: skip
     assert "group-1" in page["life"]["drawing"]
-    assert any(each["value"] == "9 s" for each in page["figures"]), "the time that failures cost"
+    assert any(each["value"] == "9s" for each in page["figures"]), "the time that failures cost"
     assert "Cost" in dict(page["facts"])
 
 
