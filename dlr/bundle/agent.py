@@ -42,7 +42,15 @@ _NOT_VENDORED = ("contrib/emscripten",)
 _SDK = ("__init__.py", "pod.py", "progress.py", "ranks.py", "result.py", "torchrun.py")
 _PROTOCOL = (
     *("__init__.py", "agent_report.py", "checkpoint_files.py", "cluster.py", "dlrover.py"),
-    *("failure_texts.py", "intervals.py", "leases.py", "log_parts.py", "names.py", "phases.py"),
+    *(
+        "failure_texts.py",
+        "grouping.py",
+        "intervals.py",
+        "leases.py",
+        "log_parts.py",
+        "names.py",
+        "phases.py",
+    ),
     *("progress_record.py", "ranges.py", "release.py", "shard_set.py", "texts.py", "wire.py", "xids.py"),
 )
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""

@@ -65,17 +65,16 @@ def _fault(joined: Any, what: str, at: int) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def voting(exchange: Exchange) -> None:
+    def voting(exchange: Exchange, *, ends: bool = False) -> bool:
         if joined.applied != at or not joined._is_open:
-            vote(exchange)
-        elif what == "before the vote":
+            return vote(exchange, ends=ends)
+        if what == "before the vote":
             die()
-        else:
-            vote(exchange)
-            if what == "after the vote":
-                die()
-            Exchange.vote = vote  # type: ignore[method-assign]
-            raise BrokenError("as the test has it")
+        vote(exchange, ends=ends)
+        if what == "after the vote":
+            die()
+        Exchange.vote = vote  # type: ignore[method-assign]
+        raise BrokenError("as the test has it")
 
     Exchange.vote = voting  # type: ignore[method-assign]
 
