@@ -3,8 +3,8 @@
 Within a group this is any DDP script. Across groups it is `dlr.replicas.join`: gradients are averaged in
 `optimizer.step()`, and `steps` counts the steps that all groups have applied. A group that comes back takes
 model, optimizer and data position over from the others, so nothing here saves or loads a checkpoint. Only if
-all groups go at once, also by a suspension, does training begin at step 0 again; against that, save one with
-`Checkpointer`, and give its step to `join(…, start=ckpt.load() or 0)`.
+all groups go at once, also by a suspension, does training begin at step 0 again; against that, give `join` a
+`Checkpointer`, as in docs/groups.md.
 
 Runs unchanged under `dlr run`, under stock `torchrun`, and as one plain process: then there is one group.
 """
