@@ -76,7 +76,7 @@ def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
     ],
 )
 def test_scripts_of_all_kinds_go_on_through_a_kill(kind: str, size: int, tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, scripts.train_kind, 2, size, minimum=1, kind=kind, steps=400)
+    fleet = Fleet(tmp_path, scripts.train_kind, 2, size, minimum=1, kind=kind, steps=1200)
     run(fleet, 1, seed=1)
     by_rank: dict[tuple[int, int], set[str]] = defaultdict(set)
     rounds = {(line["group"], line["round"]) for line in fleet.lines()}
