@@ -95,13 +95,13 @@ def test_the_table_has_a_line_for_each_probe(
     endings["copies"] = failing(ProbeEnding.FAILED, "3 bytes changed")
     assert exit_code("node-check", "--local") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[1:5]] == [
+    assert [line.split()[:2] for line in lines[3:]] == [
         ["device_state", "Passed"],
         ["gemm", "Passed"],
         ["copies", "Failed"],
         ["intra_node", "Passed"],
     ]
-    assert lines[-1] == "Faulty: copies: 3 bytes changed"
+    assert lines[0] == "Faulty: copies: 3 bytes changed"
 
 
 def test_told_to_use_no_gpu_it_asks_for_none(
