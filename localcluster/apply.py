@@ -26,7 +26,7 @@ _NOT_OWNED = (
 
 @dataclass(frozen=True)
 class Writer:
-    """Who writes, and what it writes to."""
+    """The author of a write, and what it writes to."""
 
     manager: str
     api_version: str

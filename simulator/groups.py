@@ -81,7 +81,7 @@ class GroupedJob:
 
     @property
     def patience_seconds(self) -> float:
-        """For how long the groups wait for one that comes to no step."""
+        """Longest wait of the groups for one that comes to no step."""
         return patience_seconds(self._times.step_seconds)
 
     def leave_out(self, number: int, waiting: int, now: float) -> float:

@@ -88,12 +88,12 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one group is."""
+    """The place of one group in training."""
 
     counted: Member
-    """With the steps that it has taken part in, also while their state is on its way here."""
+    """The group with the steps that it has taken part in, also while their state is on its way here."""
     own: Member
-    """With its own state, from which it goes on where no other group has a newer one."""
+    """The group with its own state, from which it goes on where no other group has a newer one."""
     has_checkpoints: bool = False
     """Whether a checkpoint may be newer than the own state."""
     loaded_at: int = -1

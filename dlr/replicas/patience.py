@@ -60,7 +60,7 @@ class Pace:
 
     @property
     def patience_seconds(self) -> float:
-        """For how long this process waits for the others."""
+        """Longest wait of this process for the others."""
         return patience_seconds(median(self._seconds) if self._seconds else None)
 
 

@@ -61,16 +61,19 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
         minimum: number of groups below which none trains.
     """
     able = sorted((group for group in groups if group.is_able), key=lambda group: group.index)
-    away = [each for each in published.late if _is_still_late(each, groups)]
-    able = [group for group in able if group.index not in {each.index for each in away}]
+    by_index = {group.index: group for group in groups}
+    away = [each for each in published.late if _is_still_late(each, by_index.get(each.index))]
+    absent = {each.index for each in away}
+    able = [group for group in able if group.index not in absent]
+    members = {(place.index, place.round) for place in published.groups}
+    taking_part = [group for group in able if (group.index, group.round) in members]
     if any(group.phase is JobPhase.SUCCEEDED for group in groups):
-        members = {(place.index, place.round) for place in published.groups}
-        able, minimum = [group for group in able if (group.index, group.round) in members], 1
-    late = _late_in(published, able)
+        able, minimum = taking_part, 1
+    late = _late_in(published.version, taking_part)
     if late and len(able) - len(late) >= minimum:
-        able = [group for group in able if group not in late]
         version = published.version + 1
-        away += [LateGroup(index=group.index, round=group.round, version=version) for group in late]
+        away += [LateGroup(index=each, round=by_index[each].round, version=version) for each in late]
+        able = [group for group in able if group.index not in late]
     if len(able) < minimum:
         able = []
     places = [group.place for group in able]
@@ -88,20 +91,13 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
     )
 
 
-def _is_still_late(late: LateGroup, groups: Sequence[GroupView]) -> bool:
-    """Return whether the processes that the others waited for are still away."""
-    found = next((group for group in groups if group.index == late.index), None)
-    return found is not None and found.round <= late.round and found.left_out_version < late.version
+def _is_still_late(late: LateGroup, group: GroupView | None) -> bool:
+    """Return whether the processes of the group that the others waited for are still away."""
+    return group is not None and group.round <= late.round and group.left_out_version < late.version
 
 
-def _late_in(published: Membership, able: Sequence[GroupView]) -> list[GroupView]:
-    """Return the groups that others wait for in the published version; one that waits itself isn't late."""
-    members = {(place.index, place.round) for place in published.groups}
-    waiting = [
-        group
-        for group in able
-        if group.late_version == published.version and (group.index, group.round) in members
-    ]
+def _late_in(version: int, taking_part: Sequence[GroupView]) -> frozenset[int]:
+    """Return the indices of groups that others wait for in a version; one that waits itself isn't late."""
+    waiting = [group for group in taking_part if group.late_version == version and group.late_groups]
     named = frozenset[int]().union(*(group.late_groups for group in waiting))
-    named -= {group.index for group in waiting if group.late_groups}
-    return [group for group in able if group.index in named and (group.index, group.round) in members]
+    return named & {group.index for group in taking_part} - {group.index for group in waiting}

@@ -12,7 +12,7 @@ from crds.elasticjob import ElasticJob
 from crds.grouping import group_name
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase, RendezvousPhase
-from crds.replica_groups import Membership
+from crds.replica_groups import Membership, ReplicaGroupStatus
 from crds.scaleplan import ScalePlan
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
@@ -121,7 +121,7 @@ def _has_ended(group: ElasticJob) -> bool:
 def view_of(index: int, group: ElasticJob) -> GroupView:
     """Return what the membership depends on."""
     status = group.status
-    world, part = status.rendezvous, status.replica_group
+    world, part = status.rendezvous, status.replica_group or ReplicaGroupStatus()
     return GroupView(
         index=index,
         phase=status.phase,
@@ -130,12 +130,12 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
         broken_round=world.broken_round if world else 0,
         address=world.master_address if world else "",
         port=world.master_port if world else 0,
-        ready_round=part.round if part is not None and part.ready else 0,
-        version=part.version if part is not None else 0,
-        broken_version=part.broken_version if part is not None else 0,
-        left_out_version=part.left_out_version if part is not None else 0,
-        late_version=part.late_version if part is not None else 0,
-        late_groups=frozenset(part.late_groups if part is not None else ()),
+        ready_round=part.round if part.ready else 0,
+        version=part.version,
+        broken_version=part.broken_version,
+        left_out_version=part.left_out_version,
+        late_version=part.late_version,
+        late_groups=frozenset(part.late_groups),
     )
 
 
