@@ -51,10 +51,9 @@ EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
 
-def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequence[str]) -> JSON:
+def job_page(case: Case, unread: Sequence[str]) -> JSON:
     """
     Args:
-        samples: the job's step time, as the dashboard has seen it.
         unread: a sentence for each kind of objects that may not be read.
     """
     found = findings(case)
@@ -87,7 +86,6 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "steps": {
             "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
             "slowSince": _slow_since(case, life) if life else None,
-            "samples": [list(sample) for sample in samples],
         },
         "groups": _groups(case),
         "ranks": grid(case.job, [] if is_grouped(case.job) else case.workers, case.now),
@@ -249,7 +247,6 @@ def _nodes(case: Case) -> JSON:
 
 
 def _events(case: Case) -> list[JSON]:
-    """Return the newest first."""
     rows = [report.event_row(event, case.job, case.now) for event in case.events[-MOST_EVENTS:]]
     return [
         {"seen": seen, "type": type_, "reason": reason, "message": message[:MOST_TEXT]}

@@ -263,7 +263,7 @@ let slow = null;
 
 function renderSteps(page) {
   const place = $("steps"), { steps } = page, names = Object.keys(steps.past.numbers);
-  const known = page.life && steps.past.at.length + steps.samples.length > 1; // a line has two points
+  const known = page.life && steps.past.at.length > 1; // a line has two points
   place.hidden = !known;
   if (!known) return;
   const { submitted } = page.life;
