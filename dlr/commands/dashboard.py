@@ -34,7 +34,7 @@ def dashboard(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show jobs on a web page of this machine alone, with your own rights; Ctrl-C ends it."""
+    """Show jobs on a web page of this machine alone."""
     keep_pauses_short()
     server = ApiServer(lambda: Api(connect(kubeconfig, context, namespace)), all_namespaces=all_namespaces)
     begin = f"#/job/{server.namespace}/{name}" if name else ""

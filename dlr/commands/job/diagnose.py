@@ -32,7 +32,7 @@ def diagnose(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Say on one page how a job is, why, on what evidence, and what to do; for a ticket."""
+    """Say on one page how a job is, why, and what to do."""
     api = Api(connect(kubeconfig, context, namespace))
     with waiting_for("what there is to know of the job"):
         case, unread = read_case(api, name)
@@ -45,7 +45,6 @@ def diagnose(
 
 
 def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str]:
-    """Lines of text."""
     metadata = case.job["metadata"]
     moment = f"{case.now.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     lines = [f"ElasticJob {metadata['namespace']}/{metadata['name']} at {moment}, by dlr {VERSION}"]

@@ -33,7 +33,6 @@ NETWORK = Metric.PAIR_BUS_GBPS.value
 
 
 def head(check: JSON, now: datetime) -> list[tuple[str, str]]:
-    """Labels and texts."""
     metadata, status = check["metadata"], check["status"]
     started = status.get("startTime") or metadata["creationTimestamp"]
     took = age(started, parse_time(status.get("completionTime")) or now)
