@@ -45,7 +45,7 @@ def turn(contender: Contender, failure: Failure, strikes: int, deadline_seconds:
 def life(contender: Contender, failure: Failure, strikes: int, deadline_seconds: float) -> list[Trial]:
     """The trials of one job: so many, or fewer, of which the last one hung."""
     with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
-        contender.start(Path(directory))
+        contender.start(Path(directory), observed=failure is Failure.PROCESS)
         try:
             recoveries = list(recover(contender, failure, Path(directory), strikes, deadline_seconds))
             stages = contender.stages(recoveries) if failure is Failure.PROCESS else [{} for _ in recoveries]

@@ -64,7 +64,13 @@ class Contender(ABC):
     """The failures that it can be tried with."""
 
     @abstractmethod
-    def start(self, events: Path) -> None: ...
+    def start(self, events: Path, *, observed: bool) -> None:
+        """Start the job.
+
+        Args:
+            events: the folder for what its ranks note.
+            observed: whether `stages` will be asked for; watching costs the job processor time.
+        """
 
     @abstractmethod
     def strike(self, failure: Failure, victim: Step) -> float:
