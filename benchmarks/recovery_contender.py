@@ -62,6 +62,8 @@ class Contender(ABC):
     name: str
     failures: frozenset[Failure]
     """The failures that it can be tried with."""
+    has_stages = False
+    """Whether the parts of its recoveries can be seen."""
 
     @abstractmethod
     def start(self, events: Path, *, observed: bool) -> None:

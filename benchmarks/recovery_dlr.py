@@ -29,6 +29,8 @@ SLOW_KUBELETS = "dlr, a real kubelet's latencies"
 
 
 class Dlr(Contender):
+    has_stages = True
+
     def __init__(self, cluster: EmbeddedCluster, *, warm_start: bool = True, standby: int = 0) -> None:
         self._cluster = cluster
         self._warm_start = warm_start
