@@ -33,9 +33,6 @@ STEPS_BEFORE_KILL = 10
 CHECK = "before-training"
 CHECK_SPEC = {"timeoutSeconds": 120, "stragglerRatio": checks.RATIO}
 MEMORY = {"size": "4Mi"}
-CHECK_SECONDS = 90
-TRAINING_SECONDS = 90
-RECOVERY_SECONDS = 60
 REFRESH_SECONDS = 0.2
 NAMESPACE = "demo"
 STATES = {
@@ -103,9 +100,7 @@ def show_rounds(observation: Observation, screen: Screen) -> Object:
     """Show each round of the check when it has finished; return the finished check."""
     shown = 0
     while True:
-        check = observation.wait_for(
-            "the next round of the check", partial(_news, observation, shown), CHECK_SECONDS
-        )
+        check = observation.wait_for("the next round of the check", partial(_news, observation, shown))
         for done in rounds_of(check["status"])[shown:]:
             groups = [
                 " with ".join(g["members"]) + (" passes" if g["passed"] else " fails") for g in done["groups"]
@@ -138,9 +133,7 @@ def show_training(cluster: EmbeddedCluster, observation: Observation, screen: Sc
     manifest["spec"]["replicaSpecs"]["worker"]["memoryCheckpoint"] = MEMORY
     cluster.apply(jobs.one_a_node(manifest), namespace)
     screen.say(f"kubectl apply: ElasticJob digits, {WORKERS} workers, each on a node of its own.")
-    world = jobs.wait_until_training(
-        observation, WORKERS, beyond_step=STEPS_BEFORE_KILL, within_seconds=TRAINING_SECONDS
-    )
+    world = jobs.wait_until_training(observation, WORKERS, beyond_step=STEPS_BEFORE_KILL)
     screen.say("The workers train together. Each step is saved to memory.", "green")
 
     struck_at = datetime.now(UTC)
@@ -170,7 +163,7 @@ def show_recovery(observation: Observation, screen: Screen, before: Object, stru
         ends = [end for worker in workers if (end := first_step_at(world["round"], [worker]))]
         return (max(ends) - struck_at).total_seconds() if len(ends) == WORKERS else None
 
-    seconds = observation.wait_for("the next step of all workers", stepped_again, RECOVERY_SECONDS)
+    seconds = observation.wait_for("the next step of all workers", stepped_again)
     tier = TIERS[jobs.rendezvous(observation)["resume"]["tier"]]
     rounds = [found for w in observation.workers("digits") for found in w["status"]["agent"]["rounds"]]
     last = max(found["lastStep"] for found in rounds if found["round"] == before["round"])
