@@ -122,13 +122,17 @@ class Group:
     left_out: int = 0
     late: tuple[int, frozenset[int]] = (0, frozenset())
     first_step: int | None = None
+    killed: bool = False
+    """A process of it was killed; the coordinator may not have seen it yet."""
+
+    @property
+    def lives(self) -> bool:
+        return self.is_ready and not self.killed
 
     @property
     def trains(self) -> bool:
         """Whether it has made steps of its own, so that its state is the job's."""
-        return (
-            self.is_ready and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
-        )
+        return self.lives and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
 
     @property
     def is_ready(self) -> bool:
@@ -207,6 +211,7 @@ class Fleet:
     def kill(self, index: int, rank: int = 0) -> float:
         """Kill a process; the rest of its group follows when the coordinator sees it."""
         process = self.groups[index].processes[rank]
+        self.groups[index].killed = True
         now = time.monotonic()
         self.kills.append((now, index, self.groups[index].round))
         if process.pid is not None and process.is_alive():

@@ -33,7 +33,7 @@ def run(fleet: Fleet, kills: int, seed: int, pause_seconds: float = 0.3) -> None
             )
             if ends():
                 break
-            group = chance.choice([g for g in fleet.groups.values() if g.is_ready])
+            group = chance.choice([g for g in fleet.groups.values() if g.lives])
             fleet.kill(group.index, chance.randrange(len(group.processes)))
         fleet.run_until(lambda: fleet.is_over, WITHIN_SECONDS)
     finally:
