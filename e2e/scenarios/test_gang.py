@@ -9,7 +9,6 @@ from e2e.api import Kind, Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
-NODES = 4
 POD_GROUPS = "podgroups.scheduling.x-k8s.io"
 
 

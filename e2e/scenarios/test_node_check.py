@@ -14,7 +14,6 @@ from e2e.embedded import EmbeddedCluster
 from e2e.faults import Broken, Held, NodeProbes, Slowed
 from e2e.observation import Observation
 
-NODES = 4
 TIMEOUT_SECONDS = 120
 FINISHED_SECONDS = 240
 SLOW_RATIO = 3.0
@@ -72,6 +71,7 @@ def test_a_broken_node_is_cordoned_and_a_later_pass_lifts_our_cordon_but_not_ano
         cluster.kubectl("uncordon", "node-1")
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.NODE_PROCESSES)
 def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
     cluster: Cluster, observation: Observation
