@@ -106,7 +106,7 @@ class PlannedJob:
             raw={"metadata": {"name": objects.JOB}, "status": self._status},
             workers=workers,
             checks=self._job_checks(),
-            pods={w.status.pod_name: None for w in workers if w.status.pod_name},
+            pods={w.metadata.uid: None for w in workers if w.status.pod_name},
             ages=Ages(joined),
             account_age_seconds=self._account_age(now),
         )

@@ -250,7 +250,7 @@ def _train(look: Basis) -> Plan:
         return _written(look, end, events=events, broken_at=broken_at)
     decision = Decision(published)
     if not in_cluster(look.job):
-        decision = decide(published, people, bounds, now, _constraints(look, failures))
+        decision = decide(published, people, bounds, now, _constraints(look, failures), breaks)
     check = (
         create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
     )
