@@ -23,11 +23,7 @@ MINIMUM = 1
 
 
 class GroupedJob:
-    """The job that owns the groups.
-
-    Args:
-        groups: all groups by number, which train.
-    """
+    """The job that owns the groups."""
 
     def __init__(self, groups: Mapping[int, ElasticJob], times: Times) -> None:
         # Only the number of groups counts; a real job may not have so many workers.
@@ -63,13 +59,7 @@ class GroupedJob:
         return self._members.get(number)
 
     def look(self, number: int, group: ElasticJob, now: float) -> float:
-        """Look at one group. Return the seconds for which those that take part stand still from now on.
-
-        Args:
-            number: of the group.
-            group: its ElasticJob.
-            now: second of the simulation.
-        """
+        """Look at one group. Return the seconds for which those that take part stand still from now on."""
         before, self._groups[number] = self._groups[number], group
         view = self._view(number, group)
         if view == self._views[number]:
@@ -89,8 +79,6 @@ class GroupedJob:
 
         Args:
             number: of the group that comes to no step.
-            waiting: of the other one.
-            now: second of the simulation.
         """
         version, late = self.membership.version, frozenset((number,))
         views = self._all_views()
@@ -108,12 +96,7 @@ class GroupedJob:
         return seconds
 
     def forget(self, number: int, group: ElasticJob) -> None:
-        """Let a group that trains be one to which nothing has ever happened, in the round that it is in.
-
-        Args:
-            number: of the group.
-            group: the ElasticJob as it is from now on.
-        """
+        """Let a group that trains be one to which nothing has ever happened, in the round that it is in."""
         shown = view_of(number, group)
         self._rounds_before[number] = self._views[number].round - shown.round
         self._groups[number] = group

@@ -114,7 +114,6 @@ def grown(
 
     Args:
         refused: why the last count that growth asked for cannot be; empty if it can.
-        is_quiet: no check, move, roll or failure is under way.
     """
     policy, known = opportunistic_policy(job), opportunity_of(job)
     if policy is None or known is None:
@@ -123,11 +122,7 @@ def grown(
 
 
 def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
-    """Adds what growth remembers: whatever count somebody else asks for is what it begins from.
-
-    Args:
-        before: the job as read.
-    """
+    """Adds what growth remembers: whatever count somebody else asks for is what it begins from."""
     job, request, known = uptake.job, uptake.request, before.status.scaling
     scaling, policy = job.status.scaling, opportunistic_policy(job)
     if scaling is None:

@@ -137,12 +137,7 @@ class Assessment:
 def assess(
     job: ElasticJob, workers: Workers, spare: Mapping[str, Overdrawn], breaks: Sequence[Break], now: datetime
 ) -> Assessment:
-    """Assesses the failures that are reported by now.
-
-    Args:
-        spare: who may fail for good, by `spare_workers`.
-        breaks: why the published world is given up now.
-    """
+    """Assesses the failures that are reported by now."""
     rules, status = rules_of(job), job.status
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
     incident = None if incident is None else incident.at(now)

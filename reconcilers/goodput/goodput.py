@@ -104,9 +104,6 @@ def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now:
     Its steps are those of the group that got furthest. They took what the groups trained on an average, each
     no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
     training.
-
-    Args:
-        account: the job's own, with its time by state.
     """
     policy = job.spec.elastic_policy.replica_groups
     first = min((each.first_step for each in groups if each.first_step is not None), default=None)

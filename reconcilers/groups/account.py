@@ -79,11 +79,7 @@ def _reasons(
     phase: JobPhase,
     since: datetime,
 ) -> Iterator[str]:
-    """Yield why an episode begins.
-
-    Args:
-        since: when the last one began.
-    """
+    """Yield why an episode begins."""
     if phase is JobPhase.SUSPENDED:
         yield "suspended"
         return

@@ -63,7 +63,6 @@ def plan_groups(
     """Plan all that is to be done about a job with replica groups after this look.
 
     Args:
-        stored_status: the job's, as it is stored.
         groups: the ElasticJobs that it owns, by index.
         plans: ScalePlans for it that have no verdict yet.
     """

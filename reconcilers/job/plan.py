@@ -365,7 +365,6 @@ def _written(
 
     Args:
         events: what the comparison of the conditions does not show.
-        standby: workers that are ready beside the world.
         broken_at: when the world failed that is given up now.
     """
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status

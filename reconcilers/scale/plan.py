@@ -138,14 +138,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 def refusal(
     plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], nodes: Collection[Mapping[str, Any]]
 ) -> Refusal | None:
-    """Why the plan cannot be carried out, if it cannot.
-
-    Args:
-        plan: any.
-        job: as it is now, neither finished nor suspended.
-        workers: the job's.
-        nodes: of the cluster, as the API server has them.
-    """
+    """Why the plan cannot be carried out, if it cannot."""
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
     if found is not None:
         return found

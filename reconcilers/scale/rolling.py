@@ -61,11 +61,7 @@ class Roll:
 
 
 def freshness(job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[str, str | None]) -> Freshness:
-    """What has ended, or was made before Pods told of their resources, is up to date.
-
-    Args:
-        pods: `Seen.pods`.
-    """
+    """What has ended, or was made before Pods told of their resources, is up to date."""
     outdated, unknown = set(), set()
     of_type = {t: resources_digest(resources_of(job, t, None)) for t in job.spec.replica_specs}
     for worker in workers:
@@ -97,11 +93,6 @@ def plan_roll(
     """What to do next for those that are outdated.
 
     Args:
-        job: whose slots these are.
-        workers: all of the job's.
-        participants: the training workers; sources and targets of moves too.
-        published: the world.
-        bounds: of the world.
         fresh: by `freshness`, of the job as published, since that is what new Pods are built with.
         without: workers that the world does without, however long.
     """

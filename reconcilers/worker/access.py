@@ -50,8 +50,6 @@ class WorkerAccess:
         """Make what is not there.
 
         Args:
-            owner: the ElasticJob or NodeCheck.
-            account: of a Pod of it.
             missed: a Pod was refused, so that the cache may be wrong.
         """
         for resource, wanted in access_of(owner, account):
@@ -90,7 +88,6 @@ class OwnerKeys:
         """Make the Secret, unless it is there or a Pod runs with its key.
 
         Args:
-            owner: the ElasticJob or NodeCheck.
             missed: a Pod waits for it, so that it is not there any more.
         """
         uid = owner["metadata"]["uid"]
@@ -132,10 +129,6 @@ def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
     """The objects to create, in order: the API server compares a binding with the Role that it names.
 
     An account that a template names is the user's to make, and gets a binding to the same Role.
-
-    Args:
-        owner: the ElasticJob or NodeCheck.
-        account: of a Pod of it.
     """
     name = owned_name(owner["metadata"]["uid"])
     ours = account == name

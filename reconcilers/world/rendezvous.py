@@ -148,10 +148,7 @@ def judge(
     """Judges the published world by who is there.
 
     Args:
-        published: the world in the ElasticJob's status.
         participants: the workers that count, one an index; of a slot and its replacement, one (`settle`).
-        bounds: sizes and waiting times.
-        now: wall clock, for `formedAt` and `reformingSince`, which outlive the controller.
         breaks: `broken_members` of these participants, if they are at hand.
     """
     ranked = sorted(participants, key=attrgetter("index"))
