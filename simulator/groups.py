@@ -48,8 +48,7 @@ class GroupedJob:
 
     @property
     def has_failed(self) -> bool:
-        phase = self.job.status.phase
-        return phase is not None and phase.finished
+        return self.job.status.finished
 
     def takes_part(self, number: int) -> bool:
         return number in self._members
@@ -65,7 +64,7 @@ class GroupedJob:
         if view == self._views[number]:
             return 0.0
         self._views[number] = view
-        if group.status.phase is not before.status.phase and view.phase is not None and view.phase.finished:
+        if group.status.phase is not before.status.phase and group.status.finished:
             self._look_at_all(now)
         return self._decide(self._all_views(), now)
 

@@ -212,7 +212,7 @@ def room_of(
     rate = rates.get(members)
     there = spec.replicas - len(extra.stuck) - len(extra.lost) - len(extra.on_their_way) - len(extra.starting)
     formed = published.formed_at or now
-    has_grown = bool(members and extra.training) or _had_extra(extra, published)
+    has_grown = bool(members and extra.training) or bool(extra.lost.intersection(published.members))
     return Room(
         count=spec.replicas,
         most=(spec.max_replicas or spec.replicas) // unit * unit,
@@ -281,7 +281,3 @@ def _pause_seconds(known: Goodput | None) -> float:
         return 0.0
     lost = (JobState.FORMING.value, JobState.RECOVERING.value)
     return sum(known.seconds.get(state, 0.0) for state in lost) / known.round
-
-
-def _had_extra(extra: Extra, published: Rendezvous) -> bool:
-    return bool(extra.lost.intersection(published.members))

@@ -131,7 +131,7 @@ def with_rounds(
     Args:
         ends: the job has ended or is held.
     """
-    known, world = status.usage or JobUsage(), status.rendezvous or Rendezvous()
+    known, world = status.usage or JobUsage(), status.world
     is_over = ends or world.round > published.round
     if not is_over or not published.round or published.phase is RendezvousPhase.FORMING:
         return status

@@ -115,7 +115,7 @@ def non_finite_loss(before: JobWarning | None, facts: Facts) -> Trouble | JobWar
 
 
 def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWorker, round_: int) -> str:
-    world = job.status.rendezvous or Rendezvous()
+    world = job.status.world
     if world.round != round_ or worker.spec.index not in world.members:
         return ""
     ranks = ranks_of(workers, world.members)[worker.spec.index]

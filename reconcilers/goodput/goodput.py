@@ -35,7 +35,7 @@ def begun(job: ElasticJob, now: datetime) -> Goodput:
 def goodput_now(job: ElasticJob, workers: Iterable[ElasticWorker], now: datetime) -> Goodput:
     """The account with all that the job's workers have told since it was written, and the ratio as of now."""
     known = job.status.goodput
-    if known is not None and job.status.phase is not None and job.status.phase.finished:
+    if known is not None and job.status.finished:
         return known
     goodput = known or begun(job, now)
     telling = with_comparable_steps(job, Workers(workers)).telling_steps

@@ -93,12 +93,8 @@ def world_of(job: Object) -> Object:
     """Return the ElasticWorld of a job."""
     metadata = owned_metadata(job, job["metadata"]["name"])
     labels = {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": ELASTICWORLDS.kind,
-        "metadata": metadata | {"labels": metadata["labels"] | labels | group_labels(job)},
-        "spec": world_spec(job),
-    }
+    metadata["labels"] |= labels | group_labels(job)
+    return ELASTICWORLDS.manifest(metadata, spec=world_spec(job))
 
 
 def world_spec(job: Object) -> Object:

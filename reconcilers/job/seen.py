@@ -155,7 +155,7 @@ class Seen:
 
     @property
     def published(self) -> Rendezvous:
-        return self.job.status.rendezvous or Rendezvous()
+        return self.job.status.world
 
     @property
     def managed_fields(self) -> Sequence[Object]:
@@ -170,7 +170,7 @@ class Seen:
 
 def has_begun(job: ElasticJob, workers: Workers) -> bool:
     """Whether it has workers, or has had a world."""
-    return bool(workers or (job.status.rendezvous or Rendezvous()).round)
+    return bool(workers or job.status.world.round)
 
 
 class JobReader:
@@ -207,7 +207,7 @@ class JobReader:
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         size = LARGE if needs_history(job) else len(found)
         seen = await computed(size, self._read, job, raw, found)
-        if job.status.phase is not None and job.status.phase.finished:
+        if job.status.finished:
             return seen
         checks = await self._checks.of(job, seen.workers)
         checking = checks.active.metadata.name if checks.active else None
@@ -217,7 +217,7 @@ class JobReader:
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
         workers = Workers(self._workers_of(found, job.metadata.namespace))
         plans = self._plans.unjudged(job.metadata.namespace, job.metadata.name, job.metadata.uid)
-        if job.status.phase is not None and job.status.phase.finished:
+        if job.status.finished:
             return Seen(job, raw, workers, plans)
         pods, outdated = self._pods_of(job, workers)
         return Seen(
@@ -231,7 +231,7 @@ class JobReader:
             nodes=self._nodes.list(),
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
-            round_age_seconds=self._round_age_seconds(job),
+            round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
         )
@@ -295,9 +295,6 @@ class JobReader:
     def _shards_age_seconds(self, job: ElasticJob) -> float:
         leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
         return self._leased.age_seconds(job.metadata.uid, leases) if leases else float("inf")
-
-    def _round_age_seconds(self, job: ElasticJob) -> float:
-        return self._rounds.age_seconds(job.metadata.uid, (job.status.rendezvous or Rendezvous()).round)
 
     def _account_age_seconds(self, job: ElasticJob) -> float:
         known = job.status.goodput

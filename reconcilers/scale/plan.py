@@ -62,9 +62,8 @@ def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
     name = plan.spec.owner_job
     if job is None or job.metadata.deletion_timestamp is not None:
         return Refusal("JobNotFound", f"spec.ownerJob: there is no ElasticJob {name}")
-    phase = job.status.phase
-    if phase is not None and phase.finished:
-        ended = "has succeeded" if phase is JobPhase.SUCCEEDED else "has failed"
+    if job.status.finished:
+        ended = "has succeeded" if job.status.phase is JobPhase.SUCCEEDED else "has failed"
         return Refusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
     if job.spec.suspend:
         return Refusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
