@@ -15,7 +15,7 @@ from crds.agent_report import ShardsReport
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
-from crds.shard_set import MAX_SHARD_SETS, Definition
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
 
 MAX_SCATTERED = 4_000
@@ -223,13 +223,13 @@ def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
         incarnation=incarnation,
         definition=definition_of(said),
         lease=said.lease,
-        rest=from_text(said.rest),
-        failed=from_text(said.failed),
+        rest=from_text(said.rest, MAX_SHARD_RANGES),
+        failed=from_text(said.failed, MAX_SHARD_RANGES),
         reason=said.reason,
         wants=said.wants,
         leaves=said.leaves,
         restoration=said.restoration,
-        undone=from_text(said.undone),
+        undone=from_text(said.undone, MAX_SHARD_RANGES),
     )
 
 
