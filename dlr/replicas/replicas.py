@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,11 +36,20 @@ from dlr.replicas.news import News
 from dlr.replicas.patience import Pace, Patience
 
 EXCHANGE_SECONDS = 60.0
-"""Time limit of an exchange of gradients, or of a state, to which all groups have come."""
+"""Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
+take."""
+SLOWEST_BYTES_PER_SECOND = 16 << 20
+"""Bytes of parameters that an exchange takes a second for. Their state has up to eight times as many, so that
+is a network of one gigabit a second."""
 
 Until = Callable[[], bool]
 OnCommit = Callable[[int, Sequence[int]], None]
 """Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
+
+
+def seconds_for(parameters: Iterable[Tensor]) -> float:
+    """Return how long the state of parameters may be on its way, by its size."""
+    return sum(local(each.detach()).nbytes for each in parameters) / SLOWEST_BYTES_PER_SECOND
 
 
 class Checkpoint(Protocol):
@@ -93,8 +102,8 @@ class Replicas:
         checkpoint: that the groups begin with where none of them trains; None for none.
     """
 
-    _exchange_seconds = EXCHANGE_SECONDS
-    """Time limit of an exchange to which all groups have come."""
+    _least_exchange_seconds = EXCHANGE_SECONDS
+    """Time limit of a small exchange to which all groups have come."""
 
     def __init__(
         self,
@@ -113,6 +122,7 @@ class Replicas:
         self._pace = Pace()
         parameters = parameters_of(optimizers)
         self._buckets = buckets_of(parameters)
+        self._exchange_seconds = self._least_exchange_seconds + seconds_for(parameters)
         self._device = next((local(each.detach()).device for each in parameters), torch.device("cpu"))
         self._watch = Watch(self._buckets, self._send) if self._are_whole(parameters) else None
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]

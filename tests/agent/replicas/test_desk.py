@@ -155,6 +155,15 @@ def raw(agent: Agent) -> socket.socket:
     return connection
 
 
+def is_cut_off(process: Process) -> bool:
+    """Whether it knows that it gets no more news."""
+    try:
+        _ = process.channel.membership
+    except ConnectionError:
+        return True
+    return False
+
+
 def is_closed(connection: socket.socket) -> bool:
     try:
         while connection.recv(1 << 16):
@@ -305,7 +314,7 @@ def test_a_new_round_begins_from_nothing(agent: Agent) -> None:
     agent.desk.see(together(4, agent))
     assert agent.process(round_=ROUND + 1).wait_for(4).me == (0, ROUND + 1)
     assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND + 1)
-    assert old.channel.membership is None
+    wait_until(lambda: is_cut_off(old))
 
 
 @pytest.mark.parametrize(
@@ -526,3 +535,35 @@ def test_a_process_of_an_earlier_round_is_not_told_who_takes_part(agent: Agent) 
     agent.desk.see(Groups(3, ((1, 5),)))
     with pytest.raises(OSError, match="closed"):
         AgentChannel(agent.desk.path, ROUND - 1).look()
+
+
+def test_keys_that_a_peer_leaves_under_no_version_stop_no_news(two: tuple[Agent, Agent]) -> None:
+    lead, other = two
+    process = lead.process()
+    peer = PeerStore.connect(lead.listener.host, lead.listener.port, KEY)
+    odd = [
+        "replicas/",
+        "replicas/x/key",
+        "replicas/-1/key",
+        "replicas/" + "9" * 5_000 + "/key",
+        "replicas/\u0663",
+    ]
+    for key in odd:
+        peer.set(key, "value")
+    for version in (2, 3):
+        lead.desk.see(together(version, lead, other))
+        process.wait_for(version)
+    assert not [key for key in odd if lead.store.values.has(key.encode())]
+
+
+def test_a_process_that_gets_no_more_news_learns_that_instead_of_waiting_for_ever(agent: Agent) -> None:
+    """As one that was stopped while many versions came and went."""
+    process = agent.process()
+    agent.desk.see(together(1, agent))
+    process.wait_for(1)
+    news = len(process.times)
+    agent.desk._processes[0].connection.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: is_cut_off(process))
+    wait_until(lambda: len(process.times) > news)
+    with pytest.raises(ConnectionError, match="cannot follow the replica groups any more"):
+        _ = process.channel.membership
