@@ -17,7 +17,10 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Check whether a cluster has what dlr needs."""
+    """Check whether a cluster has what dlr needs.
+
+    Exit code: 1 if something is a problem.
+    """
     documents = documents_for(namespace, jobs_namespace=jobs_namespace)
     from dlr.commands.doctor.facts import gather
     from dlr.commands.doctor.verdicts import Level, verdicts
