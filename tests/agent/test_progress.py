@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from agent.monitor.progress import (
-    ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
     FIRST_COUNT_SECONDS,
     ProgressFiles,
@@ -28,7 +27,11 @@ from agent.report.progress_monitor import Progress, ProgressMonitor
 from agent.report.report import Report
 from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
 from crds.checkpoint_files import CheckpointTrouble
-from crds.progress_record import NUMBERS_FORMAT, PROGRESS_FORMAT
+from crds.progress_record import (
+    ENV_PROGRESS_FILE,
+    NUMBERS_FORMAT,
+    PROGRESS_FORMAT,
+)
 from crds.wire import from_wire
 
 ROOT = Path(__file__).parents[2]
