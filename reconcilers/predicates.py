@@ -98,6 +98,11 @@ def more_of_a_group(change: Change) -> bool:
     return _part_in_groups(change.old) != _part_in_groups(change.new)
 
 
+def more_of_a_puller(change: Change) -> bool:
+    """What a job goes by of a worker of its groups that pulls shards: its life, and what it asks for."""
+    return _part_in_shards(change.old) != _part_in_shards(change.new)
+
+
 def makes_way(change: Change) -> bool:
     """A check has finished, is gone, or is through with some of its nodes: others may begin."""
     old, new = change.old, change.new
@@ -214,6 +219,11 @@ def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
     resumed, asked = (report.get("memory") or {}).get("resumed"), _asked_of_shards(report)
     replicas = {k: v for k, v in (report.get("replicas") or {}).items() if k not in ("version", "step")}
     return _without_report(worker), rest, saved, rounds, resumed, asked, replicas
+
+
+def _part_in_shards(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
+    report = (worker or {}).get("status", {}).get("agent") or {}
+    return (_without_report(worker), _asked_of_shards(report)) if report.get("shards") else None
 
 
 def _asked_of_shards(report: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ group is deleted only when the others have a membership without it. The groups' 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
@@ -16,17 +17,27 @@ from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
+from controller.slices import computed, let_go
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
 from crds.grouping import index_of, is_grouped
 from reconcilers.groups.children import group_job, renewal
 from reconcilers.groups.plan import GroupsPlan, plan_groups
+from reconcilers.groups.shards import Pullers
 from reconcilers.job.published import seconds_to_write, writes_of_world
-from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, is_leftover
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.ownership import (
+    BY_OWNER,
+    belongs_to,
+    in_namespace,
+    is_leftover,
+    workers_owned_by,
+)
 from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.writer import JobPlans, ScaleWriter
 
 
@@ -39,11 +50,14 @@ class ReplicaGroupsReconciler(Reconciler):
         self._clock = clock
         self._jobs = cache.store(ELASTICJOBS)
         self._worlds = cache.store(ELASTICWORLDS)
+        self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._plans = JobPlans(cache)
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._written_at: Memory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
+        self._leased = Observations(self._jobs, clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
@@ -56,7 +70,12 @@ class ReplicaGroupsReconciler(Reconciler):
             await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, metadata)])
             return Result()
         plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
-        plan = plan_groups(job, raw.get("status") or {}, self._groups_of(raw), plans, now)
+        groups = self._groups_of(raw)
+        pullers, status = await self._pullers_of(job, groups), raw.get("status") or {}
+        size = sum(map(len, pullers.workers.values()))
+        plan = await computed(size, plan_groups, job, status, groups, plans, now, pullers)
+        for workers in pullers.workers.values():
+            await let_go(workers)
         plan, paced_seconds = self._paced(raw, plan)
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
@@ -71,6 +90,30 @@ class ReplicaGroupsReconciler(Reconciler):
             if index is not None and not found["metadata"].get("deletionTimestamp"):
                 groups.update((index, each) for each in self._parse.readable([found]))
         return dict(sorted(groups.items()))
+
+    async def _pullers_of(self, job: ElasticJob, groups: Mapping[int, ElasticJob]) -> Pullers:
+        """Read the groups' workers, unless none pulls shards or holds any."""
+        namespace = job.metadata.namespace
+        found = {
+            index: workers_owned_by(self._workers, namespace, group.metadata.uid)
+            for index, group in groups.items()
+        }
+        if not (job.status.shards or any(_pulls(raw) for workers in found.values() for raw in workers)):
+            return Pullers()
+        workers = await computed(sum(map(len, found.values())), self._read, found)
+        leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
+        age_seconds = self._leased.age_seconds(job.metadata.uid, leases) if leases else inf
+        return Pullers(workers, age_seconds)
+
+    def _read(self, found: Mapping[int, list[Object]]) -> dict[int, list[ElasticWorker]]:
+        return {
+            index: [
+                *self._parse_worker.readable(
+                    raw for raw in workers if not raw["metadata"].get("deletionTimestamp")
+                )
+            ]
+            for index, workers in found.items()
+        }
 
     def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:
         """The plan, without a status that is for people alone and was written a moment ago; the time until
@@ -141,3 +184,8 @@ class ReplicaGroupsReconciler(Reconciler):
                 f"the ElasticJob {name} is no group of this job: delete it, or use another name for the job"
             )
             raise Forbidden(403, "Forbidden", message)
+
+
+def _pulls(worker: Object) -> bool:
+    """Return whether its processes pull from a shard set, by its agent's report."""
+    return bool(((worker.get("status") or {}).get("agent") or {}).get("shards"))

@@ -122,7 +122,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             refusal.seconds_to_look(look.pods_not_accepted, seen.job, seen.has_begun),
             served.seconds,
-            job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
+            job_shards.seconds_to_lease(seen.job, len(seen.workers.training), seen.shards_age_seconds),
         ),
     )
     return _paced(seen, plan)
@@ -171,7 +171,8 @@ def _basis(
         surplus: the workers that are deleted; what they have done of their leases counts.
     """
     job, shards = seen.job, None
-    if surplus or job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
+    pause = job_shards.seconds_to_lease(job, len(seen.workers.training), seen.shards_age_seconds)
+    if surplus or pause is None:
         shards = job_shards.next_sets(job, seen.workers, surplus, now)
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
