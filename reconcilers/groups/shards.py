@@ -1,8 +1,8 @@
 """The shard sets that the workers of all replica groups pull from, in the status of their job. Pure.
 
 The job deals to the workers of all groups, by the decision that deals in a job without groups
-(`reconcilers/shards`), under numbers of their own. A group is nothing to a set but its workers: where it is
-lost, deleted or over, so are they, and what they held goes back.
+(`reconcilers/shards`), under numbers of their own. A set knows workers, not groups: where a group is lost,
+deleted or over, so are its workers, and what they held goes back.
 """
 
 from __future__ import annotations
