@@ -7,8 +7,9 @@ group is deleted only when the others have a membership without it. The groups' 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from math import inf
 
 from controller.cache import Cache
@@ -29,9 +30,9 @@ from reconcilers.job.published import seconds_to_write, writes_of_world
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import (
     BY_OWNER,
-    belongs_to,
     in_namespace,
     is_leftover,
+    owner_uids,
     workers_owned_by,
 )
 from reconcilers.observed.run_policy import seconds_to_expiry
@@ -39,6 +40,9 @@ from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.writer import JobPlans, ScaleWriter
+
+WORKERS_OF_A_GROUP = 5
+"""Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
 
 
 class ReplicaGroupsReconciler(Reconciler):
@@ -69,51 +73,66 @@ class ReplicaGroupsReconciler(Reconciler):
         if remaining is not None and remaining <= 0:
             await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, metadata)])
             return Result()
-        plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
-        groups = self._groups_of(raw)
-        pullers, status = await self._pullers_of(job, groups), raw.get("status") or {}
-        size = sum(map(len, pullers.workers.values()))
-        plan = await computed(size, plan_groups, job, status, groups, plans, now, pullers)
-        for workers in pullers.workers.values():
-            await let_go(workers)
+        found = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
+        pulling = self._pulling(job, found)
+        size = len(found) * WORKERS_OF_A_GROUP + sum(map(len, pulling.values()))
+        plan, workers = await computed(size, self._plan, job, raw, found, pulling, now)
+        await let_go(workers)
         plan, paced_seconds = self._paced(raw, plan)
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
         return Result(min(waits, default=None))
 
-    def _groups_of(self, raw: Object) -> dict[int, ElasticJob]:
+    def _plan(
+        self,
+        job: ElasticJob,
+        raw: Object,
+        found: Sequence[Object],
+        pulling: Mapping[str, Sequence[Object]],
+        now: datetime,
+    ) -> tuple[GroupsPlan, list[ElasticWorker]]:
+        """Plan a look. The workers that it read are returned to be let go.
+
+        Args:
+            found: what the job owns.
+            pulling: the workers of these by uid, if any pulls shards.
+        """
+        metadata = job.metadata
+        plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
+        groups = self._groups_of(metadata.name, found)
+        pullers = self._pullers_of(job, groups, pulling)
+        plan = plan_groups(job, raw.get("status") or {}, groups, plans, now, pullers)
+        return plan, [worker for workers in pullers.workers.values() for worker in workers]
+
+    def _groups_of(self, job: str, owned: Sequence[Object]) -> dict[int, ElasticJob]:
         """The job's groups, by index in ascending order. What the job owns under another name is none."""
         groups: dict[int, ElasticJob] = {}
-        metadata = raw["metadata"]
-        for found in in_namespace(self._jobs.by_index(BY_OWNER, metadata["uid"]), metadata["namespace"]):
-            index = index_of(metadata["name"], found["metadata"]["name"])
+        for found in owned:
+            index = index_of(job, found["metadata"]["name"])
             if index is not None and not found["metadata"].get("deletionTimestamp"):
                 groups.update((index, each) for each in self._parse.readable([found]))
         return dict(sorted(groups.items()))
 
-    async def _pullers_of(self, job: ElasticJob, groups: Mapping[int, ElasticJob]) -> Pullers:
-        """Read the groups' workers, unless none pulls shards or holds any."""
-        namespace = job.metadata.namespace
-        found = {
-            index: workers_owned_by(self._workers, namespace, group.metadata.uid)
-            for index, group in groups.items()
-        }
-        if not (job.status.shards or any(_pulls(raw) for workers in found.values() for raw in workers)):
+    def _pulling(self, job: ElasticJob, found: Sequence[Object]) -> dict[str, list[Object]]:
+        """The workers of all that the job owns, by uid; none if nobody pulls shards, or has."""
+        uids = [each["metadata"]["uid"] for each in found]
+        workers = {uid: workers_owned_by(self._workers, job.metadata.namespace, uid) for uid in uids}
+        is_pulled = job.status.shards or any(_pulls(raw) for each in workers.values() for raw in each)
+        return workers if is_pulled else {}
+
+    def _pullers_of(
+        self, job: ElasticJob, groups: Mapping[int, ElasticJob], pulling: Mapping[str, Sequence[Object]]
+    ) -> Pullers:
+        if not pulling:
             return Pullers()
-        workers = await computed(sum(map(len, found.values())), self._read, found)
         leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
         age_seconds = self._leased.age_seconds(job.metadata.uid, leases) if leases else inf
-        return Pullers(workers, age_seconds)
+        of_groups = {index: pulling.get(group.metadata.uid, ()) for index, group in groups.items()}
+        return Pullers({index: self._read(found) for index, found in of_groups.items()}, age_seconds)
 
-    def _read(self, found: Mapping[int, list[Object]]) -> dict[int, list[ElasticWorker]]:
-        return {
-            index: [
-                *self._parse_worker.readable(
-                    raw for raw in workers if not raw["metadata"].get("deletionTimestamp")
-                )
-            ]
-            for index, workers in found.items()
-        }
+    def _read(self, found: Sequence[Object]) -> list[ElasticWorker]:
+        there = (raw for raw in found if not raw["metadata"].get("deletionTimestamp"))
+        return list(self._parse_worker.readable(there))
 
     def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:
         """The plan, without a status that is for people alone and was written a moment ago; the time until
@@ -177,7 +196,7 @@ class ReplicaGroupsReconciler(Reconciler):
             return  # its deletion wakes the job
         if found["metadata"].get("deletionTimestamp"):
             return  # the same
-        if belongs_to(found, job["metadata"]["uid"]):
+        if job["metadata"]["uid"] in owner_uids(found):
             await carry_out(self._client, self._recorder, job, [renewal(job, index, found)])
         elif not is_leftover(found, wanted):  # a leftover's deletion wakes the job
             message = (

@@ -90,7 +90,7 @@ def _uids(workers: Sequence[ElasticWorker]) -> set[str]:
 
 
 def _goes(group: ElasticJob, is_surplus: bool) -> bool:
-    return is_surplus or (group.status.phase is not None and group.status.phase.finished)
+    return is_surplus or group.status.finished
 
 
 def _members(group: ElasticJob) -> int:

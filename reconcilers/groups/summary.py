@@ -80,7 +80,6 @@ def status_of(
     """Return the status that a look ends with.
 
     Args:
-        end: that of the job, now or earlier.
         shards: the next shard sets, which the job has already; None if nothing in them changes.
     """
     job, before, each = groups.job, groups.job.status, list(groups.jobs.values())
