@@ -77,7 +77,9 @@ def test_groups_that_die_at_once_go_on_from_storage(tmp_path: Path, fleets: list
     for index in (0, 1):
         fleet.kill(index)
     at = stored(tmp_path)
-    fleet.run_until(lambda: any(each.trains for each in fleet.groups.values() if each.round > 2), WITHIN_SECONDS)
+    fleet.run_until(
+        lambda: any(each.trains for each in fleet.groups.values() if each.round > 2), WITHIN_SECONDS
+    )
     later = {round_: step for round_, step in first_steps(fleet).items() if round_ > 2}
     assert later and all(step >= at for step in later.values())
 
