@@ -52,7 +52,7 @@ def test_every_sample_once_an_epoch_while_processes_of_groups_are_killed(
         return fleet.is_over
 
     try:
-        fleet.run_until(kill_and_look, 120)
+        fleet.run_until(kill_and_look, 240)
     finally:
         fleet.stop()
     assert kills
