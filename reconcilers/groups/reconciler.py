@@ -62,7 +62,8 @@ class ReplicaGroupsReconciler(Reconciler):
             await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, metadata)])
             return Result()
         found = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
-        plan = await computed(len(found) * WORKERS_OF_A_GROUP, self._plan, job, raw, found, now)
+        size = len(found) * WORKERS_OF_A_GROUP + self._plans.count(metadata.namespace, metadata.name)
+        plan = await computed(size, self._plan, job, raw, found, now)
         plan, paced_seconds = self._paced(raw, plan)
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
