@@ -91,11 +91,7 @@ def of_numbers(numbers: Iterable[int]) -> Intervals:
 
 
 def as_ranges(runs: Iterable[tuple[int, int]]) -> str:
-    """Such as `0-41,43`, however long: both ends of a range are in it, as people write ranges.
-
-    Args:
-        runs: in any order.
-    """
+    """Such as `0-41,43`, however long: both ends of a range are in it, as people write ranges."""
     return ",".join(f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in runs)
 
 

@@ -137,6 +137,8 @@ class Replicas:
         self._healing: Healing | None = None
         """The state that goes from or to this process in it."""
         self._average = Average(self._buckets)
+        scalers = [each for each in state.values() if isinstance(each, torch.amp.GradScaler)]
+        self._is_scaled = any(each.is_enabled() for each in scalers)
         self._averaged: tuple[int, ...] = ()
         """Indices of the groups whose gradients it has."""
         self._contributing: tuple[int, ...] = ()
@@ -304,7 +306,7 @@ class Replicas:
             self._conclude(version)
             return
         if not self._member.trained:  # whose gradients are not in it; what it goes on with is no step's
-            self._average.drop()
+            self._average.drop(scaled=self._is_scaled)
             self._is_open, self._following, self._missed = False, (), max(newest, number + 1)
             return
         all_have, _ = self._own.all(has_all)
@@ -342,7 +344,7 @@ class Replicas:
             healing.load()
             self._healing = healing = None
         if healing is not None and version.is_behind():
-            self._average.drop()  # the state that they are of is not here
+            self._average.drop(scaled=self._is_scaled)  # the state that they are of is not here
             self._count(replace(self._member, applied=self.applied + 1))
         else:
             self._average.take()
@@ -477,10 +479,10 @@ class Replicas:
         agreement = version.agreement
         if self._is_at_once(agreement):
             if version.is_behind() and self._is_open:  # the step that it was in has been made without it
-                self._average.drop()
+                self._average.drop(scaled=self._is_scaled)
                 self._is_open, self._following = False, ()
         elif version.is_behind():
-            self._average.drop()
+            self._average.drop(scaled=self._is_scaled)
         self._standing = self._standing.after_meeting(
             agreement, version.place, at_once=self._is_at_once(agreement)
         )

@@ -58,10 +58,6 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
 
     Once a group has succeeded, training ends: those that take part go on to the end however few they are, and
     no other joins them.
-
-    Args:
-        groups: all of the job.
-        minimum: number of groups below which none trains.
     """
     able = sorted((group for group in groups if group.is_able), key=lambda group: group.index)
     by_index = {group.index: group for group in groups}

@@ -26,7 +26,7 @@ from dlr.replicas import patience as module
 from dlr.replicas.patience import LONGEST_PAUSE_SECONDS, Absences, LongWait, Pace, Patience, wait_for
 from dlr.replicas.replicas import EXCHANGE_SECONDS, seconds_for
 
-WITHIN_SECONDS = 20.0
+WITHIN_SECONDS = 120.0
 
 
 @given(st.floats(0.0, 1e5))

@@ -27,7 +27,7 @@ from agent.torch_compat import process_groups
 from crds.agent_report import ReplicasReport
 
 KEY = bytes(range(32))
-WITHIN_SECONDS = 10.0
+WITHIN_SECONDS = 120.0
 ROUND = 4
 
 
@@ -401,7 +401,7 @@ def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent
     begun_at = time.monotonic()
     other.desk.see(together(2, lead, other))
     assert isinstance(got.get(timeout=WITHIN_SECONDS), ConnectionError)
-    assert time.monotonic() - begun_at < 1.0
+    assert time.monotonic() - begun_at < desk_module.LOOK_SECONDS / 2
     assert process.wait_for(2).place == 1
     wait_until(lambda: not relays(other))  # its thread, which waited for the lead, has ended too
     wait_until(lambda: not waits(lead))
@@ -455,7 +455,7 @@ def test_a_lead_that_cannot_be_reached_is_an_error_soon(
         begun_at = time.monotonic()
         with pytest.raises(ConnectionError, match=f"store of group 0 at 127.0.0.1:{port}"):
             process.channel.open_store(1).get("key")
-        assert time.monotonic() - begun_at < 3.0
+        assert time.monotonic() - begun_at < desk_module.LOOK_SECONDS
     agent.desk.see(Groups(2))
     process.wait_for(2)
 
