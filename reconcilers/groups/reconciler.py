@@ -75,7 +75,8 @@ class ReplicaGroupsReconciler(Reconciler):
             return Result()
         found = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
         pulling = self._pulling(job, found)
-        size = len(found) * WORKERS_OF_A_GROUP + sum(map(len, pulling.values()))
+        plans = self._plans.count(metadata.namespace, metadata.name)
+        size = len(found) * WORKERS_OF_A_GROUP + sum(map(len, pulling.values())) + plans
         plan, workers = await computed(size, self._plan, job, raw, found, pulling, now)
         await let_go(workers)
         plan, paced_seconds = self._paced(raw, plan)
