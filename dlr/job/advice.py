@@ -52,6 +52,8 @@ TROUBLE_ADVICE: dict[str, str] = {
     "MemoryFails": "Do what the message says of the memory: the Pod's limit, /dev/shm, or the GPU's driver",
     "SlotTooSmall": "Set memoryCheckpoint.size to what the message names",
     "StateNotSaved": "Remove the value that the message names from the Checkpointer's state, or replace it",
+    "NoSteps": "See where all processes are: dlr job stacks {name}; if they train, call dlr.report(step) in "
+    "the script",
     "WorkersGivenUp": "Correct what made them fail, dlr job logs {name} --failed, and try one again by "
     "kubectl delete ew WORKER",
 }

@@ -257,6 +257,7 @@ def _troubles(case: Case) -> Iterator[Finding]:
 TROUBLES = {
     "CheckpointsFailing": "Checkpoints do not get where they are to be",
     "WorkersGivenUp": "Workers are given up",
+    "NoSteps": "It is unknown whether training gets on",
 }
 """Warnings that are findings, with what is wrong."""
 

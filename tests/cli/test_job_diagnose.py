@@ -239,11 +239,17 @@ def test_an_ended_job_has_its_end_as_the_verdict_and_its_warnings_below_with_wha
     assert advice.text.startswith("Look at the storage: full, read-only")
 
 
-@pytest.mark.parametrize("reason", [*CheckpointTrouble, None])
-def test_each_warning_that_is_a_finding_says_what_to_do(reason: CheckpointTrouble | None) -> None:
-    type_ = "CheckpointsFailing" if reason else "WorkersGivenUp"
-    of = case(job(phase="Running", warnings=[warning(type_, "no", reason)]))
-    found = next(each for each in findings(of) if each.cause == (reason or type_))
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        *(("CheckpointsFailing", each) for each in CheckpointTrouble),
+        ("WorkersGivenUp", None),
+        ("NoSteps", None),
+    ],
+)
+def test_each_warning_that_is_a_finding_says_what_to_do(kind: str, reason: str | None) -> None:
+    of = case(job(phase="Running", warnings=[warning(kind, "no", reason)]))
+    found = next(each for each in findings(of) if each.cause == (reason or kind))
     assert found.advice
 
 
