@@ -176,7 +176,7 @@ def test_a_controller_that_is_not_ready_or_does_not_lead(change: JSON, says: str
 @pytest.mark.parametrize(
     ("seconds_ago", "says"),
     [
-        (1.0, "ok: The controller of `dlr up` leads (dlr-controller-x_u)."),
+        (1.0, "ok: The controller of `dlr up` leads (dlr-controller-x)."),
         (16.0, "problem: The controller of `dlr up` does not lead: see logs/controller.log"),
     ],
 )
