@@ -23,7 +23,7 @@ from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadli
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, Verb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.scale.verdicts import Verdict, judge
+from reconcilers.scale.verdicts import Verdict, choose_plan
 
 REQUESTS = (names.ANNOTATION_STACKS, names.ANNOTATION_PROFILE)
 """Annotations by which agents of a job are asked."""
@@ -84,7 +84,7 @@ def plan_groups(
     is_more = len(renewed) > MOST_ACTS or len(surplus) > MOST_ACTS
     deadline = None if end or job.spec.suspend else seconds_to_deadline(job, now)
     waits = [wait for wait in (deadline, 0.0 if is_more else None) if wait is not None]
-    _, verdicts = judge(plans, job, (), ())
+    _, verdicts = choose_plan(plans, job, (), ())
     return GroupsPlan(
         validated_patch(stored_status, status),
         tuple(_withdrawn(job)),
