@@ -25,7 +25,7 @@ from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadli
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, Verb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.scale.verdicts import Verdict, judge
+from reconcilers.scale.verdicts import Verdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.shards.sets import ShardSet
 
@@ -95,7 +95,7 @@ def plan_groups(
     deadline = None if end or job.spec.suspend else seconds_to_deadline(job, now)
     more, pause = 0.0 if is_more else None, pullers.seconds_to_lease(job)
     waits = [wait for wait in (deadline, more, pause) if wait is not None]
-    _, verdicts = judge(plans, job, (), ())
+    _, verdicts = choose_plan(plans, job, (), ())
     return GroupsPlan(
         validated_patch(stored_status, status),
         tuple(_withdrawn(job)),

@@ -47,7 +47,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
-from reconcilers.scale.verdicts import Verdict, judge
+from reconcilers.scale.verdicts import Verdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
@@ -134,7 +134,7 @@ def _ends(plan: Plan) -> bool:
 
 def _judged(look: Basis) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
     """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
-    write, verdicts = judge(look.seen.plans, look.job, look.workers, look.seen.nodes)
+    write, verdicts = choose_plan(look.seen.plans, look.job, look.workers, look.seen.nodes)
     return write, tuple(verdicts[:MIN_ACTS])
 
 
