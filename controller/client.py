@@ -10,18 +10,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
+import orjson
 import tenacity
 
-from controller.api import calls
 from controller.api.api_wait import current_wait
-from controller.api.calls import Call
+from controller.api.calls import MERGE_PATCH, Answer, Call, query_of, read_object, read_page
 from controller.api.limiter import RequestLimiter
 from controller.api.pages import LIST_PAGE_SIZE
-from controller.api.responses import Answer, complete_items, read_object, read_page
 from controller.api.transport import Transport, WatchStream
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ClientError, Gone, Invalid, InvalidStatus, Unavailable
+from controller.errors import ApiError, Gone, Invalid, InvalidStatus, Unavailable
 from controller.resources import Object, Resource
 
 CALL_TIMEOUT_SECONDS = 10.0
@@ -29,7 +28,7 @@ ATTEMPTS = 3
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 
 Observer = Callable[[str, int | None], None]
-"""Told the method and status (None: no answer) of every call."""
+"""Gets the method and the status (None: no answer) of every call."""
 
 
 class Client:
@@ -84,7 +83,7 @@ class Client:
         return view
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        return await self._object(calls.get(resource, name, namespace))
+        return await self._object(Call("GET", resource.path(namespace, name)))
 
     async def list(
         self,
@@ -95,7 +94,6 @@ class Client:
         field_selector: str | None = None,
     ) -> Object:
         """The whole list in one body: pages are followed, and read in one piece if a token expires."""
-        first: Object | None = None
         items: list[Object] = []
         page_size: int | None = LIST_PAGE_SIZE
         token: str | None = None
@@ -112,13 +110,12 @@ class Client:
             except Gone:
                 if page_size is None:
                     raise
-                first, items, page_size, token = None, [], None, None
+                items, page_size, token = [], None, None
                 continue
-            first = first or page
             items.extend(page["items"])
             token = page.get("metadata", {}).get("continue")
             if not token:
-                return {**first, "metadata": page.get("metadata", {}), "items": items}
+                return {**page, "items": items}
 
     async def list_page(
         self,
@@ -136,22 +133,17 @@ class Client:
         Raises:
             PageTooLarge: it has more than `most_bytes`.
         """
-        call = calls.list_page(
-            resource,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            page_size=page_size,
-            continue_token=continue_token,
-            most_bytes=most_bytes,
+        query = query_of(
+            labelSelector=label_selector,
+            fieldSelector=field_selector,
+            limit=page_size,
+            continue_=continue_token,
         )
-        answer = await self._send_retrying(call)
-        page = await read_page(answer)
-        page["items"], page["bytes"] = complete_items(page, resource), len(answer.body)
-        return page
+        call = Call("GET", resource.path(namespace), query, most_bytes=most_bytes)
+        return await read_page(await self._send_retrying(call), resource)
 
     async def create(self, resource: Resource, obj: Object) -> Object:
-        return await self._write(resource, calls.create(resource, obj))
+        return await self._write(resource, _creation(resource, obj))
 
     async def try_create(self, resource: Resource, obj: Object) -> None:
         """Ask whether the object would be made, without making it: raises what `create` would raise.
@@ -160,11 +152,12 @@ class Client:
 
         https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
         """
-        await self._object(calls.create(resource, obj, dry_run=True))
+        await self._object(_creation(resource, obj, dryRun="All", fieldValidation="Strict"))
 
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
         """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
-        return await self._write(resource, calls.replace(resource, obj, subresource), subresource)
+        path = resource.path(_namespace_of(resource, obj), obj["metadata"]["name"], subresource)
+        return await self._write(resource, Call("PUT", path, body=orjson.dumps(obj)), subresource)
 
     async def patch(
         self,
@@ -174,9 +167,11 @@ class Client:
         namespace: str | None = None,
         *,
         subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
     ) -> Object:
         """JSON merge patch; with `metadata.resourceVersion` in it, refused if the object changed."""
-        call = calls.patch(resource, name, patch, namespace, subresource)
+        path = resource.path(namespace, name, subresource)
+        call = Call("PATCH", path, body=orjson.dumps(patch), content_type=content_type)
         return await self._write(resource, call, subresource)
 
     async def delete(
@@ -190,22 +185,19 @@ class Client:
         propagation: str = "Background",
     ) -> None:
         """Raises NotFound if it is gone already, Conflict if `uid` names another object."""
-        await self._object(
-            calls.delete(
-                resource,
-                name,
-                namespace,
-                uid=uid,
-                grace_period_seconds=grace_period_seconds,
-                propagation=propagation,
-            )
-        )
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        await self._object(Call("DELETE", resource.path(namespace, name), body=orjson.dumps(options)))
 
     async def version(self) -> Object:
         """Return the server's version, `{"gitVersion": …}`: the cheapest way to see whether it answers."""
-        return await self._object(calls.version())
+        return await self._object(Call("GET", "/version"))
 
-    def watch(
+    @asynccontextmanager
+    async def watch(
         self,
         resource: Resource,
         namespace: str | None = None,
@@ -214,20 +206,17 @@ class Client:
         timeout_seconds: int,
         label_selector: str | None = None,
         field_selector: str | None = None,
-    ) -> AbstractAsyncContextManager[WatchStream]:
+    ) -> AsyncIterator[WatchStream]:
         """One watch request, raw: an informer (cache.py) is what most callers want."""
-        call = calls.watch(
-            resource,
-            namespace,
-            resource_version=resource_version,
-            timeout_seconds=timeout_seconds,
-            label_selector=label_selector,
-            field_selector=field_selector,
+        query = query_of(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            timeoutSeconds=timeout_seconds,
+            labelSelector=label_selector,
+            fieldSelector=field_selector,
         )
-        return self._watch(call)
-
-    @asynccontextmanager
-    async def _watch(self, call: Call) -> AsyncIterator[WatchStream]:
+        call = Call("GET", resource.path(namespace), query)
         async with self._transport.stream(call, self.call_timeout_seconds) as stream:
             self._observe("WATCH", 200)
             yield stream
@@ -237,7 +226,7 @@ class Client:
             written = await self._object(call)
         except Invalid as error:
             if subresource == "status":
-                raise InvalidStatus(error.status, error.reason, error.message, error.details) from error
+                raise InvalidStatus(error.status, error.reason, str(error), error.details) from error
             raise
         if self._note_write is not None:
             self._note_write(resource, written)
@@ -289,14 +278,14 @@ class Client:
             self._guard()
         try:
             answer = await self._transport.send(call, timeout_seconds)
-        except ClientError:
+        except ApiError:
             self._observe(call.method, None)
             raise
         self._observe(call.method, answer.status)
         if answer.took_storage:
             self.contact.answered()
         if answer.status == 429 or answer.status >= 500:
-            read_object(answer)
+            answer.raise_for_status()
         return answer
 
     def _observe(self, method: str, status: int | None) -> None:
@@ -310,7 +299,7 @@ def _is_safe_to_retry(call: Call, error: BaseException) -> bool:
 
 def _wait(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
+    if isinstance(error, Unavailable) and error.retry_after_seconds:
         return min(error.retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS)
     return float(tenacity.wait_random_exponential(multiplier=0.1, max=1.0)(state))
 
@@ -323,3 +312,18 @@ def _stop_at(deadline: float, attempts: int) -> Callable[[tenacity.RetryCallStat
         )
 
     return stop
+
+
+def _creation(resource: Resource, obj: Object, **query: str) -> Call:
+    return Call("POST", resource.path(_namespace_of(resource, obj)), query, body=orjson.dumps(obj))
+
+
+def _namespace_of(resource: Resource, obj: Object) -> str | None:
+    if not resource.namespaced:
+        return None
+    metadata = obj["metadata"]
+    namespace = metadata.get("namespace")
+    if not namespace:
+        name = metadata.get("name") or metadata.get("generateName")
+        raise ValueError(f"{resource.kind} {name!r} has no metadata.namespace")
+    return str(namespace)

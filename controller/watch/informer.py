@@ -20,7 +20,7 @@ from controller.api.pages import MOST_WHOLE_BYTES, PageSize
 from controller.api.transport import WatchStream
 from controller.backoff import Backoff
 from controller.client import Client
-from controller.errors import ClientError, PageTooLarge, TimedOut, Unavailable
+from controller.errors import ApiError, PageTooLarge, SilentWatch, TimedOut, Unavailable
 from controller.resources import Object, Resource
 from controller.salvage import Unreadable
 from controller.slices import Slices
@@ -82,7 +82,7 @@ class Informer:
         self.resource = resource
         self.store = Store()
         self.synced = asyncio.Event()
-        self.last_error: ClientError | None = None
+        self.last_error: ApiError | None = None
         self.unreadable: dict[Key, Unreadable] = {}
         """Objects that the API server has and the store has not, since they cannot be read."""
         self.progressed_at = clock.monotonic()
@@ -198,7 +198,7 @@ class Informer:
             case Ended() if isinstance(before, reflector.Watching) and self._was_useful():
                 self.progressed_at = clock.monotonic()
 
-    def _wait_seconds(self, before: reflector.State, failure: ClientError | None) -> float:
+    def _wait_seconds(self, before: reflector.State, failure: ApiError | None) -> float:
         """After a failure; after a watch that was refused; and after one that was of no use, or a server
         that ends every watch at once would be asked in a tight loop."""
         if isinstance(before, reflector.Empty | reflector.Paging):
@@ -213,7 +213,7 @@ class Informer:
             return 0.0 if failure is None else self._after(failure)
         return self._refused.next_seconds()
 
-    def _after(self, failure: ClientError | None) -> float:
+    def _after(self, failure: ApiError | None) -> float:
         """Two back-offs, so that after a long outage a list that is needed then has not to wait for long."""
         if not isinstance(failure, Unavailable):
             return self._refused.next_seconds()
@@ -241,7 +241,7 @@ class Informer:
                     return [await self._open(resource_version)]
                 case ReadStream():
                     return await self._read()
-        except ClientError as error:
+        except ApiError as error:
             return [Broke(error)]
 
     async def _fetch_fitting(self, want: FetchPage) -> Answer:
@@ -304,7 +304,7 @@ class Informer:
         assert self._stream is not None
         try:
             lines = await self._stream.lines(self._timing.idle_timeout_seconds)
-        except TimeoutError:
+        except SilentWatch:
             return [Idled()]
         if lines is None:
             return [Ended()]
@@ -395,7 +395,7 @@ class Informer:
             obj["metadata"].pop("managedFields", None)
         return obj
 
-    def _note(self, error: ClientError) -> None:
+    def _note(self, error: ApiError) -> None:
         """The same failure again is no news."""
         if str(self.last_error) != str(error):
             log.warning("watch failed resource=%s error=%s", self.resource.group_resource, error)

@@ -21,8 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from controller.api.responses import error_of_status, version_is_ahead
-from controller.errors import ApiError, ClientError, Gone, NotFound, PageTooLarge, TimedOut
+from controller.errors import ApiError, Gone, NotFound, PageTooLarge, Refused, TimedOut, error_of_status
 from controller.resources import Object
 from controller.salvage import TOO_DEEP, Unreadable, named, strange_parts
 
@@ -121,7 +120,7 @@ class Idled:
 class Broke:
     """A call or the stream failed."""
 
-    error: ClientError
+    error: ApiError
 
 
 Answer: TypeAlias = Page | Opened | Streamed | Ended | Idled | Broke
@@ -158,13 +157,13 @@ class Skipped:
 class Failed:
     """Something went wrong; wait a little before the next ask."""
 
-    error: ClientError
+    error: ApiError
 
 
 Event: TypeAlias = Replaced | Applied | Deleted | Skipped | Failed
 
 
-class UnexpectedAnswer(ClientError):
+class UnexpectedAnswer(ApiError):
     """The server sent something no watch should carry."""
 
 
@@ -191,7 +190,7 @@ def step(state: State, answer: Answer) -> tuple[list[Event], State]:
         case Paging(), Broke(Gone()):
             return [], Empty(paged=False)
         case Paging(), Broke(error):
-            return [Failed(error)], Empty() if isinstance(error, ApiError) else state
+            return [Failed(error)], Empty() if isinstance(error, Refused) else state
         case Listed(resource_version), Opened():
             return [], Watching(resource_version)
         case Watching(), Streamed():
@@ -219,7 +218,7 @@ def _streamed(state: Watching, answer: Streamed) -> tuple[list[Event], State]:
     match event.get("type"):
         case "ERROR":
             code = obj.get("code")
-            error = error_of_status(obj, http_status=code if isinstance(code, int) else 500)
+            error = error_of_status(obj, code if isinstance(code, int) else 500)
             return _broke(state.resource_version, error)
         case "ADDED" | "MODIFIED" | "DELETED" as type_ if reason := _why_unreadable(obj, answer.is_cut):
             found = Unreadable(named(obj), reason)
@@ -245,13 +244,20 @@ def _at_version_of(state: Watching, obj: Object) -> Watching:
     return replace(state, resource_version=version) if version and isinstance(version, str) else state
 
 
-def _broke(resource_version: str, error: ClientError) -> tuple[list[Event], State]:
+def _broke(resource_version: str, error: ApiError) -> tuple[list[Event], State]:
     """Go on from where we were, unless only a new list can help.
 
     A watch that is 404 lost its CRD; when that comes back its objects are others.
     """
     if isinstance(error, Gone):
         return [], Empty()
-    if isinstance(error, NotFound) or version_is_ahead(error):
+    if isinstance(error, NotFound) or _version_is_ahead(error):
         return [Failed(error)], Empty()
     return [Failed(error)], Listed(resource_version)
+
+
+def _version_is_ahead(error: ApiError) -> bool:
+    """The server is behind the resourceVersion we hold (its storage was restored): only a list mends it."""
+    if any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes):
+        return True
+    return "Too large resource version" in str(error)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from agent.kube.api import Stream
-from agent.kube.errors import ApiError, ForbiddenError
+from controller.errors import ApiError, Forbidden
 from dlr.kube.api import Api, Collection, Kind
 
 JSON = dict[str, Any]
@@ -123,7 +123,7 @@ class Watch:
                         return
                     self._events.append(event)
         except ApiError as error:  # a list follows, and tells
-            self.is_refused = isinstance(error, ForbiddenError)
+            self.is_refused = isinstance(error, Forbidden)
         finally:
             self.is_over = True
 

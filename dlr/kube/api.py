@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import urllib3
 
-from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeepError, object_of
-from agent.kube.connection import Connection
-from agent.kube.errors import ApiError, GoneError, NotFoundError
+from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeep, object_of
+from controller.connection import Connection
+from controller.errors import Gone, NotFound
 from crds import names
 from dlr.kube.waiting import waiting_for
 
@@ -76,26 +76,17 @@ class Api:
     """The API server of a connection, with one namespace for what is in one.
 
     Raises:
-        ApiError: the connection cannot be used.
+        ConfigError: the certificates cannot be used.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.namespace = connection.namespace
-        try:
-            self._client = ApiClient(
-                connection,
-                connect_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
-                read_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ApiError(f"The certificates of {connection.source} cannot be used: {reason}.") from error
-        except ValueError as error:
-            raise ApiError(
-                f"{connection.source} names the server {connection.server!r}, "
-                f"which is not a valid address: {error}."
-            ) from error
+        self._client = ApiClient(
+            connection,
+            connect_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+            read_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+        )
 
     def get(self, kind: Kind, name: str) -> JSON:
         return object_of(self._send("GET", kind, name))
@@ -113,7 +104,7 @@ class Api:
         while True:
             try:
                 page = _page(self._send("GET", collection.kind, query=parameters, all_namespaces=of_all))
-            except GoneError:
+            except Gone:
                 if "limit" not in parameters:
                     raise
                 # The list changed too much while it was read in pages: all of it at once, as client-go does.
@@ -197,7 +188,7 @@ class Api:
         try:
             with waiting_for(f"the API server at {self.connection.server}"):
                 return self._client.send(method, path, **details)
-        except NotFoundError as error:
+        except NotFound as error:
             if not error.names_object:
                 hint = " Install dlr there: dlr install" if kind.version == names.API_VERSION else ""
                 error.args = (f"The API server at {self.connection.server} knows no {kind.plural}.{hint}",)
@@ -220,7 +211,7 @@ def _page(answer: urllib3.BaseHTTPResponse) -> JSON:
     """A page of a list. Objects that are nested too deeply are left out: they hide no others."""
     try:
         return object_of(answer)
-    except TooDeepError:
+    except TooDeep:
         from controller import salvage  # a training image need not have what it imports
 
         page: JSON = salvage.parsed(salvage.shallow(answer.data))

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.cache import Cache
-from controller.errors import ClientError
+from controller.errors import ApiError
 from controller.queue.controller import Controller, Source
 from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
@@ -151,7 +151,7 @@ class Process:
 
     def _failed(self, wish: Wish, error: Exception) -> None:
         """As in controller/queue/loop.py."""
-        if not isinstance(error, ClientError):
+        if not isinstance(error, ApiError):
             self.errors.append(f"{wish[0]} {wish[1]}: {type(error).__name__}: {error}")
         if isinstance(error, TerminalError):
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from agent.kube.errors import ApiError, NotFoundError
+from controller.errors import ApiError, NotFound
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -160,7 +160,7 @@ def _missing(api: Api, rights: Iterable[Right], as_user: str | None = None) -> l
 def _policies(api: Api) -> list[str] | None:
     try:
         return [policy["metadata"]["name"] for policy in api.find(POLICIES)]
-    except NotFoundError:
+    except NotFound:
         return None
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent.kube.errors import NotFoundError
+from controller.errors import NotFound
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.installer import get_or_none, live_crds
@@ -101,7 +101,7 @@ class Uninstaller:
         api = self._api.within(self._jobs_namespace)
         try:
             return api.find(kind, all_namespaces=everywhere)
-        except NotFoundError:
+        except NotFound:
             return []
 
     def _delete(self, document: JSON) -> bool:
@@ -119,7 +119,7 @@ class Uninstaller:
     def _delete_named(self, api: Api, kind: Kind, name: str, title: str = "") -> None:
         try:
             api.delete(kind, name, dry_run=self._dry_run)
-        except NotFoundError:
+        except NotFound:
             return
         self._deleted += 1
         shown = title or f"{kind.title.lower()}/{api.namespace}/{name}"
