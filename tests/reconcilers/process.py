@@ -19,7 +19,6 @@ from controller.queue.controller import Controller, Source
 from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
 from controller.store import Change
-from controller.watch import reflector
 from controller.watch.informer import Informer
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
@@ -220,7 +219,7 @@ class LaggingCache(Cache):
 
     def _move(self, informer: Informer, position: int, version: str) -> None:
         self._positions[informer.resource] = position
-        informer._state = reflector.Watching(version)
+        informer._version = version
 
 
 class Client:
