@@ -14,7 +14,7 @@ import orjson
 import tenacity
 
 from controller.api.api_wait import current_wait
-from controller.api.calls import MERGE_PATCH, Answer, Call, query_of, read_object, read_page
+from controller.api.calls import JSON, MERGE_PATCH, Answer, Call, query_of, read_object, read_page
 from controller.api.limiter import RequestLimiter
 from controller.api.pages import LIST_PAGE_SIZE
 from controller.api.transport import Transport, WatchStream
@@ -167,11 +167,10 @@ class Client:
         namespace: str | None = None,
         *,
         subresource: str | None = None,
-        content_type: str = MERGE_PATCH,
     ) -> Object:
         """JSON merge patch; with `metadata.resourceVersion` in it, refused if the object changed."""
         path = resource.path(namespace, name, subresource)
-        call = Call("PATCH", path, body=orjson.dumps(patch), content_type=content_type)
+        call = Call("PATCH", path, body=orjson.dumps(patch), content_type=MERGE_PATCH)
         return await self._write(resource, call, subresource)
 
     async def delete(
@@ -194,7 +193,14 @@ class Client:
 
     async def version(self) -> Object:
         """Return the server's version, `{"gitVersion": …}`: the cheapest way to see whether it answers."""
-        return await self._object(Call("GET", "/version"))
+        return await self.ask("GET", "/version")
+
+    async def ask(
+        self, method: str, path: str, body: Object | None = None, content_type: str = JSON
+    ) -> Object:
+        """Send any other request, such as one for the subresource of an object."""
+        encoded = None if body is None else orjson.dumps(body)
+        return await self._object(Call(method, path, body=encoded, content_type=content_type))
 
     @asynccontextmanager
     async def watch(

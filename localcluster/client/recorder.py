@@ -8,7 +8,9 @@ import uuid
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from localcluster.client.api import EVENTS, ApiClient, ApiFailure, ApiUnavailable
+from controller.errors import NotFound, Refused, Unavailable
+from controller.resources import EVENTS
+from localcluster.client.api import ApiClient
 from localcluster.client.clock import timestamp, utc_now
 from localcluster.resource import JSON
 
@@ -54,9 +56,9 @@ class Recorder:
         """False while the server is away: what happens meanwhile waits, up to MAX_WAITING."""
         try:
             await self._write(event)
-        except ApiUnavailable:
+        except Unavailable:
             return False
-        except ApiFailure as failure:
+        except Refused as failure:
             log.warning("event refused reason=%s message=%s: %s", event["reason"], event["message"], failure)
         return True
 
@@ -105,8 +107,8 @@ class Recorder:
                 await self._client.patch(EVENTS.path(namespace, known.name), repeated)
                 self._remember(fingerprint, _Entry(known.name, known.count + 1))
                 return
-            except ApiFailure as failure:
-                if not failure.not_found:
+            except Refused as failure:
+                if not isinstance(failure, NotFound):
                     raise
         name = f"{involved['name']}.{uuid.uuid4().hex[:16]}"
         event["metadata"]["name"] = name
