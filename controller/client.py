@@ -7,17 +7,18 @@ on. Whatever else fails is the caller's to look at again, level-triggered.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import orjson
-import tenacity
 
 from controller.api.api_wait import current_wait
 from controller.api.calls import JSON, MERGE_PATCH, Answer, Call, query_of, read_object, read_page
 from controller.api.limiter import RequestLimiter
 from controller.api.pages import LIST_PAGE_SIZE
 from controller.api.transport import Transport, WatchStream
+from controller.backoff import Backoff
 from controller.connection import Connection
 from controller.contact import Contact
 from controller.errors import ApiError, Gone, Invalid, InvalidStatus, Unavailable
@@ -25,6 +26,7 @@ from controller.resources import Object, Resource
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3
+_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 1.0
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 
 Observer = Callable[[str, int | None], None]
@@ -250,34 +252,24 @@ class Client:
     async def _send_retrying(self, call: Call) -> Answer:
         """Send a call, and send it again after failures, within its time-out from the first turn on.
 
-        What an attempt waits for its own turn comes on top.
+        What the first attempt waits for its turn comes on top.
         """
+        clock, deadline = asyncio.get_running_loop().time, math.inf
+        backoff, attempts = Backoff(_RETRY_SECONDS, _LONGEST_RETRY_SECONDS), 0
         with current_wait.get():
-            try:
-                async with self._turn(call):
-                    deadline = asyncio.get_running_loop().time() + self.call_timeout_seconds
-                    return await self._send(call, self.call_timeout_seconds)
-            except Unavailable as error:
-                if not _is_safe_to_retry(call, error):
-                    raise
-                return await self._send_again(call, error, deadline)
-
-    async def _send_again(self, call: Call, first_error: Unavailable, deadline: float) -> Answer:
-        """Apart from the first attempt, because even an unused retry loop costs a fifth of a call."""
-        failed = [first_error]
-        async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(lambda error: _is_safe_to_retry(call, error)),
-            wait=_wait,
-            stop=_stop_at(deadline, self._attempts),
-            reraise=True,
-        ):
-            with attempt:
-                if failed:
-                    raise failed.pop()
-                left_seconds = deadline - asyncio.get_running_loop().time()
-                async with self._turn(call):
-                    return await self._send(call, left_seconds)
-        raise AssertionError("tenacity returns or raises")
+            while True:
+                try:
+                    async with self._turn(call):
+                        deadline = min(deadline, clock() + self.call_timeout_seconds)
+                        return await self._send(call, deadline - clock())
+                except Unavailable as error:
+                    asked_for = min(error.retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS)
+                    wait_seconds = asked_for or backoff.next_seconds()
+                    attempts += 1
+                    is_over = attempts >= self._attempts or clock() + wait_seconds >= deadline
+                    if is_over or not (call.is_read or not error.processed):
+                        raise
+                await asyncio.sleep(wait_seconds)
 
     async def _send(self, call: Call, timeout_seconds: float) -> Answer:
         if self._guard is not None and not call.is_read:
@@ -297,27 +289,6 @@ class Client:
     def _observe(self, method: str, status: int | None) -> None:
         for observer in self.observers:
             observer(method, status)
-
-
-def _is_safe_to_retry(call: Call, error: BaseException) -> bool:
-    return isinstance(error, Unavailable) and (call.is_read or not error.processed)
-
-
-def _wait(state: tenacity.RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, Unavailable) and error.retry_after_seconds:
-        return min(error.retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS)
-    return float(tenacity.wait_random_exponential(multiplier=0.1, max=1.0)(state))
-
-
-def _stop_at(deadline: float, attempts: int) -> Callable[[tenacity.RetryCallState], bool]:
-    def stop(state: tenacity.RetryCallState) -> bool:
-        return (
-            state.attempt_number >= attempts
-            or asyncio.get_running_loop().time() + state.upcoming_sleep >= deadline
-        )
-
-    return stop
 
 
 def _creation(resource: Resource, obj: Object, **query: str) -> Call:
