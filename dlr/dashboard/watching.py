@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.kube.api import Stream
 from controller.errors import ApiError, Forbidden
-from dlr.kube.api import Api, Collection, Kind
+from dlr.kube.api import Api, Collection, Resource
 
 JSON = dict[str, Any]
 Objects = dict[tuple[str, str], JSON]
@@ -39,7 +39,12 @@ class WatchingApi(Api):
         self._watched: dict[Collection, Watched] = {}
 
     def find(
-        self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
+        self,
+        kind: Resource,
+        *,
+        all_namespaces: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
     ) -> list[JSON]:
         collection = Collection(kind, all_namespaces, label_selector, field_selector)
         return self._watched.setdefault(collection, Watched(collection)).read(self)

@@ -12,15 +12,33 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote
 
 import urllib3
 
 from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeep, object_of
 from controller.connection import Connection
 from controller.errors import Gone, NotFound
+from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Resource
 from crds import names
 from dlr.kube.waiting import waiting_for
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+
+__all__ = [
+    "CONFIGMAPS",
+    "ELASTICJOBS",
+    "ELASTICWORKERS",
+    "EVENTS",
+    "NAMESPACES",
+    "NAME_LENGTH_MAX",
+    "NODECHECKS",
+    "NODES",
+    "OBJECT_NAME",
+    "PODS",
+    "Api",
+    "Collection",
+    "Resource",
+    "is_embedded",
+]
 
 JSON = dict[str, Any]
 
@@ -35,28 +53,10 @@ NAME_LENGTH_MAX = 253
 
 
 @dataclass(frozen=True)
-class Kind:
-    version: str
-    plural: str
-    title: str
-    namespaced: bool = True
-
-
-ELASTICJOBS = Kind(names.API_VERSION, "elasticjobs", "ElasticJob")
-ELASTICWORKERS = Kind(names.API_VERSION, "elasticworkers", "ElasticWorker")
-CONFIGMAPS = Kind("v1", "configmaps", "ConfigMap")
-NODECHECKS = Kind(names.API_VERSION, "nodechecks", "NodeCheck")
-PODS = Kind("v1", "pods", "Pod")
-EVENTS = Kind("v1", "events", "Event")
-NODES = Kind("v1", "nodes", "node", namespaced=False)
-NAMESPACES = Kind("v1", "namespaces", "namespace", namespaced=False)
-
-
-@dataclass(frozen=True)
 class Collection:
     """What is listed or watched: objects of a kind in one namespace or in all, as selectors choose them."""
 
-    kind: Kind
+    kind: Resource
     all_namespaces: bool = False
     label_selector: str = ""
     field_selector: str = ""
@@ -88,11 +88,16 @@ class Api:
             read_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
         )
 
-    def get(self, kind: Kind, name: str) -> JSON:
+    def get(self, kind: Resource, name: str) -> JSON:
         return object_of(self._send("GET", kind, name))
 
     def find(
-        self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
+        self,
+        kind: Resource,
+        *,
+        all_namespaces: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
     ) -> list[JSON]:
         return self.listing(Collection(kind, all_namespaces, label_selector, field_selector))[0]
 
@@ -148,7 +153,7 @@ class Api:
         return object_of(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
     def create(
-        self, kind: Kind, body: JSON, *, dry_run: bool = False, as_user: str | None = None
+        self, kind: Resource, body: JSON, *, dry_run: bool = False, as_user: str | None = None
     ) -> tuple[JSON, list[str]]:
         """The created object, and the server's warnings. Unknown and doubled fields are refused."""
         parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
@@ -156,19 +161,19 @@ class Api:
         answer = self._send("POST", kind, query=parameters, body=body, headers=headers)
         return object_of(answer), _warnings(answer)
 
-    def patch(self, kind: Kind, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
+    def patch(self, kind: Resource, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
         """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
         query = _writing(dry_run)
         return object_of(self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH))
 
-    def apply(self, kind: Kind, manifest: JSON, *, dry_run: bool = False) -> JSON:
+    def apply(self, kind: Resource, manifest: JSON, *, dry_run: bool = False) -> JSON:
         """The object after a server-side apply of dlr's, which takes fields that others have set."""
         query, name = _writing(dry_run) | {"force": "true"}, manifest["metadata"]["name"]
         return object_of(
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
         )
 
-    def delete(self, kind: Kind, name: str, *, dry_run: bool = False) -> None:
+    def delete(self, kind: Resource, name: str, *, dry_run: bool = False) -> None:
         parameters: dict[str, str | int] = {"propagationPolicy": "Background"}
         if dry_run:
             parameters["dryRun"] = "All"
@@ -181,7 +186,7 @@ class Api:
         return self._client.stream(self._path(PODS, pod, "log"), parameters, _text, seconds, seconds)
 
     def _send(
-        self, method: str, kind: Kind, *steps: str, all_namespaces: bool = False, **details: Any
+        self, method: str, kind: Resource, *steps: str, all_namespaces: bool = False, **details: Any
     ) -> urllib3.BaseHTTPResponse:
         """`steps` are the object's name and its subresource."""
         path = self._path(kind, *steps, all_namespaces=all_namespaces)
@@ -190,15 +195,12 @@ class Api:
                 return self._client.send(method, path, **details)
         except NotFound as error:
             if not error.names_object:
-                hint = " Install dlr there: dlr install" if kind.version == names.API_VERSION else ""
+                hint = " Install dlr there: dlr install" if kind.group == names.GROUP else ""
                 error.args = (f"The API server at {self.connection.server} knows no {kind.plural}.{hint}",)
             raise
 
-    def _path(self, kind: Kind, *steps: str, all_namespaces: bool = False) -> str:
-        root = f"/apis/{kind.version}" if "/" in kind.version else f"/api/{kind.version}"
-        within = kind.namespaced and not all_namespaces
-        scope = f"/namespaces/{quote(self.namespace, safe='')}" if within else ""
-        return "/".join([f"{root}{scope}/{kind.plural}", *(quote(step, safe="") for step in steps)])
+    def _path(self, kind: Resource, *steps: str, all_namespaces: bool = False) -> str:
+        return kind.path(None if all_namespaces or not kind.namespaced else self.namespace, *steps)
 
 
 def _writing(dry_run: bool) -> dict[str, str | int]:

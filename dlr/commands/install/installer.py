@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from controller.errors import ApiError, Forbidden, NotFound, Unavailable
+from controller.resources import CRDS, LEASES
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
@@ -16,15 +17,13 @@ from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_re
 from dlr.commands.install.kinds import (
     CONTROLLER,
     CONTROLLER_LABEL,
-    CRDS,
     DEPLOYMENTS,
-    LEASES,
     is_ours,
     kind_of,
     title_of,
 )
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, Kind, is_embedded
+from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, Resource, is_embedded
 
 JSON = dict[str, Any]
 
@@ -186,7 +185,7 @@ def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-def get_or_none(api: Api, kind: Kind, name: str) -> JSON | None:
+def get_or_none(api: Api, kind: Resource, name: str) -> JSON | None:
     """Return an object; None if there is none, or no such kind."""
     try:
         return api.get(kind, name)
