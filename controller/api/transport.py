@@ -7,6 +7,7 @@ caller could rely on.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -158,7 +159,9 @@ class Transport:
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             return self.connection.untrusted(_reason(error))
         if isinstance(error, aiohttp.ClientConnectorError):
-            return self.connection.unreachable(_reason(error.os_error), processed=False)
+            number = error.os_error.errno
+            reason = os.strerror(number) if number and number > 0 else _reason(error.os_error)
+            return self.connection.unreachable(reason, processed=False)
         return self.connection.unreachable(f"the connection broke during {request}: {_reason(error)}")
 
 
