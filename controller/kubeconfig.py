@@ -137,10 +137,13 @@ def _read(path: Path) -> JSON:
         )
     for part, keys in FILE_KEYS.items():
         for entry in _entries(content, part):
+            body = entry.get(part) or {}
             for key in (*keys, "tokenFile"):
-                body = entry.get(part) or {}
                 if body.get(key):
                     body[key] = str(path.parent.absolute() / Path(body[key]).expanduser())
+            plugin = body.get("exec") or {}
+            if os.sep in str(plugin.get("command")):
+                plugin["command"] = str(path.parent.absolute() / plugin["command"])
     return content
 
 
@@ -179,8 +182,8 @@ def _resolve(source: Source, merged: JSON, context_name: str | None) -> JSON:
     user = merged["users"].get(context.get("user"), {})
     expires = "exec" in user or "auth-provider" in user
     folder = tempfile.TemporaryDirectory(prefix="dlr-")
+    user = _with_files(_logged_in(user, cluster, source), FILE_KEYS["user"], Path(folder.name), source)
     cluster = _with_files(cluster, FILE_KEYS["cluster"], Path(folder.name), source)
-    user = _with_files(_logged_in(user, source), FILE_KEYS["user"], Path(folder.name), source)
     certificate, name = user.get("client-certificate"), user.get("username")
     return {
         "server": str(cluster["server"]),
@@ -227,7 +230,7 @@ def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source
     return resolved
 
 
-def _logged_in(user: JSON, source: Source) -> JSON:
+def _logged_in(user: JSON, cluster: JSON, source: Source) -> JSON:
     """The user with what its login plugin, or its OpenID Connect provider, answers."""
     resolved = dict(user)
     plugin, provider = resolved.pop("exec", None), resolved.pop("auth-provider", None)
@@ -240,8 +243,8 @@ def _logged_in(user: JSON, source: Source) -> JSON:
     login = f"login plugin {plugin.get('command')!r}" if plugin else f"login {provider.get('name')!r}"
     try:
         if plugin:
-            node = ConfigNode("exec", plugin)  # type: ignore[no-untyped-call]
-            status = ExecProvider(node, cwd=None).run()  # type: ignore[no-untyped-call]
+            node, it = ConfigNode("exec", plugin), ConfigNode("cluster", cluster)  # type: ignore[no-untyped-call]
+            status = ExecProvider(node, None, it).run()  # type: ignore[no-untyped-call]
         else:
             loader = KubeConfigLoader(_alone(provider))  # type: ignore[no-untyped-call]
             loader._load_authentication()  # type: ignore[no-untyped-call]

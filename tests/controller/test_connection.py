@@ -70,7 +70,7 @@ async def test_login_plugin_is_asked_again_before_its_credentials_are_old(tmp_pa
         version = "client.authentication.k8s.io/v1"
         credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": token}}
         status.write_text(json.dumps(credential))
-        return {"apiVersion": version, "command": str(plugin)}
+        return {"apiVersion": version, "command": "./plugin"}  # as kubectl reads it, from beside the file
 
     users = [{"name": "u", "user": {"exec": answer("first")}}]
     transport = Transport(load_connection(kubeconfig(tmp_path, users=users)))
