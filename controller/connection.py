@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 from controller.errors import ApiError, ConfigError, TimedOut, Unauthorized, Unavailable
 
+RENEW_SECONDS = 60.0
+"""Least time between two questions for new credentials."""
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 SERVICE_ACCOUNT_DIR_ENV = "DLR_SERVICEACCOUNT_DIR"
 
@@ -52,7 +54,8 @@ class Connection:
     private_files: object = None
     """The folder with the files above that are ours; it is removed with the connection."""
     renew: Callable[[], Connection] | None = None
-    """Returns the connection with new credentials; None if they do not expire. It blocks."""
+    """Returns the connection with new credentials, for when the server refuses these; None if there are no
+    others. It blocks."""
 
     def __post_init__(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """Which cluster is meant: the kubeconfig that is found, read and resolved.
 
 OpenSSL takes certificates from files alone, so those that stand inline in a kubeconfig go to a private
-folder. Logins that expire are asked once, and again by `Connection.renew`. What is left is files and a token.
+folder. A login is asked once, and again by `Connection.renew`. What is left is files and a token.
 `kubernetes.config` reads all this too; it takes half a second to import, and its errors are no sentences.
 """
 
@@ -95,7 +95,7 @@ def load_connection(
     else:
         found = vars(in_cluster(environment))
     proxy = found.get("proxy") or _proxy_of_environment(found["server"])
-    renew = partial(load_connection, source, context, environment, advice) if found.get("renew") else None
+    renew = partial(load_connection, source, context, environment, advice) if source.paths else None
     return Connection(**{**found, "advice": advice, "proxy": proxy, "renew": renew})
 
 
@@ -180,7 +180,6 @@ def _resolve(source: Source, merged: JSON, context_name: str | None) -> JSON:
             f"Context {chosen!r} of {source} names cluster {context.get('cluster')!r}, which has no server."
         )
     user = merged["users"].get(context.get("user"), {})
-    expires = "exec" in user or "auth-provider" in user
     folder = tempfile.TemporaryDirectory(prefix="dlr-")
     user = _with_files(_logged_in(user, cluster, source), FILE_KEYS["user"], Path(folder.name), source)
     cluster = _with_files(cluster, FILE_KEYS["cluster"], Path(folder.name), source)
@@ -198,7 +197,6 @@ def _resolve(source: Source, merged: JSON, context_name: str | None) -> JSON:
         "password": f"{name}:{user.get('password', '')}" if name else None,
         "proxy": cluster.get("proxy-url"),
         "private_files": folder,
-        "renew": expires,
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from urllib.parse import unquote, urlencode
 import urllib3
 
 from agent.environment import InvalidEnvironmentError
-from controller.connection import Connection, in_cluster
+from controller.connection import RENEW_SECONDS, Connection, in_cluster
 from controller.errors import (
     ApiError,
     ConfigError,
@@ -168,6 +169,8 @@ class ApiClient:
         self._read_timeout_seconds = read_timeout_seconds
         self._contact_at = time.monotonic()
         self._pool = _pool(connection)
+        self._renewing = threading.Lock()
+        self._renew_at = 0.0
 
     @classmethod
     def in_cluster(cls, environ: Mapping[str, str]) -> ApiClient:
@@ -279,22 +282,44 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
         preload_content: bool = True,
     ) -> urllib3.BaseHTTPResponse:
+        asked = self.connection
         try:
             response = self._pool.request(
                 method,
-                self.connection.server + path + (f"?{urlencode(query)}" if query else ""),
+                asked.server + path + (f"?{urlencode(query)}" if query else ""),
                 body=body,
-                headers={**self._pool.headers, **(headers or {}), **self.connection.authorization()},
+                headers={**self._pool.headers, **(headers or {}), **asked.authorization()},
                 timeout=urllib3.Timeout(connect=self._connect_timeout_seconds, read=timeout_seconds),
                 preload_content=preload_content,
             )
             if response.status < 500:
                 self._note_contact()
-            if response.status >= 400:
-                raise self._refusal(response)
+            if response.status < 400:
+                return response
+            refusal = self._refusal(response)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer(error, timeout_seconds) from error
-        return response
+        if not isinstance(refusal, Unauthorized) or not self._renewed(asked):
+            raise refusal
+        return self._send(
+            method,
+            path,
+            query,
+            timeout_seconds,
+            body=body,
+            headers=headers,
+            preload_content=preload_content,
+        )
+
+    def _renewed(self, refused: Connection) -> bool:
+        """Ask for new credentials, unless another thread has; return whether there are others than those."""
+        with self._renewing:
+            now = time.monotonic()
+            if self.connection is refused and refused.renew is not None and now >= self._renew_at:
+                self._renew_at = now + RENEW_SECONDS
+                self.connection = refused.renew()
+                self._pool = _pool(self.connection)
+            return self.connection is not refused
 
     def _note_contact(self) -> None:
         self._contact_at = time.monotonic()

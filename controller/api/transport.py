@@ -18,11 +18,9 @@ from yarl import URL
 from controller import clock
 from controller.api.calls import Answer, Call
 from controller.api.pages import PAGE_BYTES
-from controller.connection import Connection
+from controller.connection import RENEW_SECONDS, Connection
 from controller.errors import ApiError, PageTooLarge, SilentWatch, Unavailable
 
-RENEW_SECONDS = 60.0
-"""Age at which credentials that expire are asked for again."""
 _READ_BUFFER_BYTES = 2**20
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -71,7 +69,8 @@ class Transport:
         self.connection = connection
         self._ssl_context = connection.ssl_context()
         self._session: aiohttp.ClientSession | None = None
-        self._renew_at = clock.monotonic() + RENEW_SECONDS
+        self._renewing = asyncio.Lock()
+        self._renew_at = 0.0
 
     async def close(self) -> None:
         if self._session is not None:
@@ -111,7 +110,14 @@ class Transport:
             response.close()
 
     async def _request(self, call: Call) -> aiohttp.ClientResponse:
-        await self._renew_credentials()
+        refused = self.connection
+        response = await self._ask(call)
+        if response.status == 401 and await self._renewed(refused):
+            response.close()
+            response = await self._ask(call)
+        return response
+
+    async def _ask(self, call: Call) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json", **self.connection.authorization()}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
@@ -125,17 +131,14 @@ class Transport:
             allow_redirects=False,
         )
 
-    async def _renew_credentials(self) -> None:
-        """Ask for credentials that expire. Other calls go on with what there is meanwhile."""
-        renew, now = self.connection.renew, clock.monotonic()
-        if renew is None or now < self._renew_at:
-            return
-        self._renew_at = now + RENEW_SECONDS
-        try:
-            self.connection = await asyncio.to_thread(renew)
-        except BaseException:
-            self._renew_at = now
-            raise
+    async def _renewed(self, refused: Connection) -> bool:
+        """Ask for new credentials, unless somebody has; return whether there are others than those."""
+        async with self._renewing:
+            renew, now = refused.renew, clock.monotonic()
+            if self.connection is refused and renew is not None and now >= self._renew_at:
+                self._renew_at = now + RENEW_SECONDS
+                self.connection = await asyncio.to_thread(renew)
+            return self.connection is not refused
 
     def _open_session(self) -> aiohttp.ClientSession:
         """Made at first use: aiohttp wants a running loop."""

@@ -1,12 +1,14 @@
+import asyncio
 import json
 
 import pytest
 import yaml
 
-from controller import clock
-from controller.api.transport import RENEW_SECONDS, Transport
-from controller.errors import ConfigError
+from agent.kube.api import ApiClient
+from controller.client import Client
+from controller.errors import ConfigError, Unauthorized
 from controller.kubeconfig import load_connection
+from tests.controller.fake_api import fake_api
 
 
 def kubeconfig(tmp_path, **changes):
@@ -61,26 +63,52 @@ def test_token_file_is_read_again(tmp_path):
     assert found.authorization() == {"Authorization": "Bearer second"}
 
 
-async def test_login_plugin_is_asked_again_before_its_credentials_are_old(tmp_path, monkeypatch):
-    plugin, status = tmp_path / "plugin", tmp_path / "status"
-    plugin.write_text(f"#!/bin/sh\ncat {status}\n")
-    plugin.chmod(0o700)
+@pytest.fixture
+def plugin(tmp_path):
+    """A kubeconfig with a login plugin that gives the token `old`, and from the second time on `new`."""
+    program, count = tmp_path / "plugin", tmp_path / "count"
+    version = "client.authentication.k8s.io/v1"
+    credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "TOKEN"}}
+    program.write_text(
+        f"""#!/bin/sh
+        echo asked >>{count}
+        token=new; test "$(wc -l <{count})" = 1 && token=old
+        echo '{json.dumps(credential)}' | sed "s/TOKEN/$token/"
+        """
+    )
+    program.chmod(0o700)
+    login = {"apiVersion": version, "command": "./plugin"}  # as kubectl reads it, from beside the file
 
-    def answer(token):
-        version = "client.authentication.k8s.io/v1"
-        credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": token}}
-        status.write_text(json.dumps(credential))
-        return {"apiVersion": version, "command": "./plugin"}  # as kubectl reads it, from beside the file
+    def write(server):
+        clusters = [{"name": "c", "cluster": {"server": server}}]
+        return kubeconfig(tmp_path, users=[{"name": "u", "user": {"exec": login}}], clusters=clusters)
 
-    users = [{"name": "u", "user": {"exec": answer("first")}}]
-    transport = Transport(load_connection(kubeconfig(tmp_path, users=users)))
-    answer("second")
-    await transport._renew_credentials()
-    assert transport.connection.token == "first"
-    now = clock.monotonic()
-    monkeypatch.setattr(clock, "monotonic", lambda: now + RENEW_SECONDS)
-    await transport._renew_credentials()
-    assert transport.connection.token == "second"
+    write.count = lambda: len(count.read_text().splitlines())
+    return write
+
+
+async def test_login_plugin_is_asked_again_when_its_credentials_are_refused_and_not_too_often(plugin):
+    async with fake_api() as api:
+        api.fail_next(401)
+        async with Client(load_connection(plugin(api.url))) as client:
+            assert (await client.version())["gitVersion"]
+            assert plugin.count() == 2 and client._transport.connection.token == "new"
+            api.fail_next(401)
+            with pytest.raises(Unauthorized):
+                await client.version()
+            assert plugin.count() == 2
+
+
+async def test_commands_too_ask_the_login_plugin_again(plugin):
+    async with fake_api() as api:
+        client = ApiClient(load_connection(plugin(api.url)))
+        api.fail_next(401)
+        assert (await asyncio.to_thread(client.get, "/version"))["gitVersion"]
+        assert plugin.count() == 2 and client.connection.token == "new"
+        api.fail_next(401)
+        with pytest.raises(Unauthorized):
+            await asyncio.to_thread(client.get, "/version")
+        assert plugin.count() == 2
 
 
 def test_openid_connect_login_gives_its_token(tmp_path):
