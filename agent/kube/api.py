@@ -242,7 +242,7 @@ class ApiClient:
             idle_timeout_seconds: how long the server may say nothing; None for as long as it likes.
             open_timeout_seconds: how long the answer may take to begin; None for as long as it likes.
         """
-        response = self._send("GET", path, query, open_timeout_seconds, preload_content=False)
+        response = self._send("GET", _url(path, query), open_timeout_seconds, preload_content=False)
         opened = getattr(response.connection, "sock", None)
         if opened is not None and idle_timeout_seconds != open_timeout_seconds:
             opened.settimeout(idle_timeout_seconds)
@@ -263,34 +263,29 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Send one request, and return its answer; raise ApiError."""
-        all_headers = dict(headers or {})
-        encoded = None
+        sent, encoded = dict(headers or {}), None
         if body is not None:
             # A lone surrogate, as the text of an exception may have, is not UTF-8: servers refuse it.
             text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-            encoded, all_headers["Content-Type"] = text.encode(errors="replace"), content_type
-        return self._send(method, path, query, self._read_timeout_seconds, body=encoded, headers=all_headers)
+            encoded, sent["Content-Type"] = text.encode(errors="replace"), content_type
+        return self._send(method, _url(path, query), self._read_timeout_seconds, sent, body=encoded)
 
     def _send(
         self,
         method: str,
-        path: str,
-        query: Query | None,
+        url: str,
         timeout_seconds: float | None,
-        *,
-        body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        preload_content: bool = True,
+        **options: Any,
     ) -> urllib3.BaseHTTPResponse:
         asked = self.connection
         try:
             response = self._pool.request(
                 method,
-                asked.server + path + (f"?{urlencode(query)}" if query else ""),
-                body=body,
+                asked.server + url,
                 headers={**self._pool.headers, **(headers or {}), **asked.authorization()},
                 timeout=urllib3.Timeout(connect=self._connect_timeout_seconds, read=timeout_seconds),
-                preload_content=preload_content,
+                **options,
             )
             if response.status < 500:
                 self._note_contact()
@@ -301,15 +296,7 @@ class ApiClient:
             raise self._no_answer(error, timeout_seconds) from error
         if not isinstance(refusal, Unauthorized) or not self._renewed(asked):
             raise refusal
-        return self._send(
-            method,
-            path,
-            query,
-            timeout_seconds,
-            body=body,
-            headers=headers,
-            preload_content=preload_content,
-        )
+        return self._send(method, url, timeout_seconds, headers, **options)
 
     def _renewed(self, refused: Connection) -> bool:
         """Ask for new credentials, unless another thread has; return whether there are others than those."""
@@ -345,6 +332,10 @@ class ApiClient:
                 f"The API server at {server} does not accept the credentials of {source} ({error}).",
             )
         return error
+
+
+def _url(path: str, query: Query | None) -> str:
+    return path + (f"?{urlencode(query)}" if query else "")
 
 
 def object_of(response: urllib3.BaseHTTPResponse) -> JSON:
