@@ -255,7 +255,8 @@ class Client:
         What the first attempt waits for its turn comes on top.
         """
         clock, deadline = asyncio.get_running_loop().time, math.inf
-        backoff, attempts = Backoff(_RETRY_SECONDS, _LONGEST_RETRY_SECONDS), 0
+        backoff: Backoff | None = None
+        attempts = 0
         with current_wait.get():
             while True:
                 try:
@@ -264,6 +265,7 @@ class Client:
                         return await self._send(call, deadline - clock())
                 except Unavailable as error:
                     asked_for = min(error.retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS)
+                    backoff = backoff or Backoff(_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
                     wait_seconds = asked_for or backoff.next_seconds()
                     attempts += 1
                     is_over = attempts >= self._attempts or clock() + wait_seconds >= deadline
