@@ -38,9 +38,20 @@ _STATUS = SCHEMAS["ElasticJob"]["properties"]["status"]["properties"]
 _OF_GROUPS = (
     *("phase", "reason", "message", "conditions", "warnings", "rendezvous", "replicaGroup", "lastFailure"),
 )
+
+
+def _with_count_of_rounds(status: JSON) -> JSON:
+    """The controller counts rounds, one a world."""
+    world = status.get("rendezvous")
+    rounds = (
+        {field: world[field] % 10**9 for field in ("round", "brokenRound") if field in world} if world else {}
+    )
+    return status | ({"rendezvous": world | rounds} if world else {})
+
+
 STATUSES = of_schema(
     {"type": "object", "properties": {name: _STATUS[name] for name in _OF_GROUPS}}, optional=0.5
-)
+).map(_with_count_of_rounds)
 MEMBERSHIPS = of_schema(_STATUS["membership"], optional=0.6).map(
     lambda found: found | {"version": found.get("version", 0) % 10**9}
 )
