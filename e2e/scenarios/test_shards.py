@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e import elasticity, jobs
+from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
@@ -31,11 +32,13 @@ def submit(
     *command: str,
     workers: int = WORKERS,
     resizable: bool = False,
+    policy: Object | None = None,
     **variables: str,
 ) -> Path:
     """
     Args:
         resizable: whether it may have half of its workers too; it has memory for checkpoints then.
+        policy: further fields of its elastic policy.
     """
     storage = cluster.storage(observation.namespace)
     variables = {"OUT": storage.path, "OMP_NUM_THREADS": "1", **variables}
@@ -49,7 +52,7 @@ def submit(
         "volumeMounts": storage.mounts,
     }
     pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
-    policy = {**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60}
+    policy = {**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60, **(policy or {})}
     manifest = jobs.job(NAME, {"spec": {**pod, "volumes": storage.volumes}}, workers, elasticPolicy=policy)
     worker = manifest["spec"]["replicaSpecs"]["worker"]
     worker["restartCount"] = 100

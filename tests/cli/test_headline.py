@@ -34,6 +34,10 @@ def in_state(state: str, **status: Any) -> JSON:
     ("made", "expected"),
     [
         (troubled_job(), Headline("Trains on 3 of 3 workers; 2 failures, 44s lost", "Training")),
+        (
+            troubled_job(replicaStatuses={"worker": {"active": 30, "desired": 30}}),  # new ones start
+            Headline("Trains on 3 of 30 workers; 2 failures, 44s lost", "Training"),
+        ),
         (in_state("Recovering"), Headline("Recovers on 3 of 3 workers; 2 failures, 44s lost", "Recovering")),
         (
             in_state("Pending", phase="Pending", reason="Unschedulable", history=[]),
