@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds import names
-from crds.grouping import is_grouped
+from crds.grouping import group_count
 from dlr.job import report
 from dlr.job.deletion import wait_until_gone
-from dlr.job.groups import group_count, refuse_group, training
+from dlr.job.groups import refuse_group, training
 from dlr.job.logs import Following, Wanted, choose_workers, job_and_workers, log_lines, send_log
 from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, list_workers, set_replicas, workers_of
 from dlr.job.progress import progress_of, total_steps
@@ -99,8 +99,8 @@ def read_status(job: JSON, workers: Sequence[JSON]) -> JobStatus:
         total_steps=total_steps(job),
         restarts={name: int(count) for name, count in (status.get("restarts") or {}).items() if count},
         why=why,
-        groups=len(training(job)) if is_grouped(job) else 0,
-        desired_groups=group_count(job) if is_grouped(job) else 0,
+        groups=len(training(job)),
+        desired_groups=group_count(job),
     )
 
 
