@@ -10,9 +10,9 @@ from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.goodput import goodput_line
-from dlr.job.headline import cost, people
+from dlr.job.headline import people
 from dlr.job.timeline.outages import Outage, hours_line, total_hours
-from dlr.job.wording import duration, significant
+from dlr.job.wording import duration, loss, significant
 
 JSON = dict[str, Any]
 
@@ -58,6 +58,9 @@ def _goodput(case: Case) -> Iterator[JSON]:
 def _lost(case: Case, outages: Sequence[Outage]) -> Iterator[JSON]:
     if case.life is None:
         return
-    hours = total_hours(outages) if outages else None
+    if not outages:
+        yield _figure("Lost to failures", "nothing")
+        return
+    hours = total_hours(outages)
     note = counted(len(outages), "outage") + (f", {hours_line(hours)}" if hours else "")
-    yield _figure("Lost to failures", cost(case) if outages else "nothing", note if outages else "")
+    yield _figure("Lost to failures", loss(sum(each.seconds for each in outages)), note)

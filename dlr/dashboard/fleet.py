@@ -10,8 +10,7 @@ from typing import Any
 from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
-from dlr.job.groups import groups_line, tree
-from dlr.job.jobs import headline_of_jobs, state_of
+from dlr.job.groups import groups_line, headline_of_jobs, state_of, tree
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
 from dlr.job.timeline.episodes import Clock, episodes_of

@@ -44,7 +44,7 @@ MOST_TEXT = 300
 MOST_LINES = 60
 MOST_STACK_LINES = 120
 MOST_FINDINGS = 6
-FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures", "Cost")
+FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures")
 """The facts that no other part of the page shows."""
 EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
@@ -62,11 +62,6 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
     metadata, life = case.job["metadata"], case.life
     outages = outages_of(life) if life else []
     top = headline(case)
-    said = " ".join(each.sentence.text for each in found)
-    shown = {
-        title: [each for each in _sentences(evidence, title) if each["text"].partition(": ")[2] not in said]
-        for title in EVIDENCE
-    }
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -83,7 +78,11 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "failures": _failures(life) if life else [],
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
-        "evidence": [{"title": title, "sentences": each} for title, each in shown.items() if each],
+        "evidence": [
+            {"title": title, "sentences": shown}
+            for title in EVIDENCE
+            if (shown := _sentences(evidence, title))
+        ],
         "steps": {
             "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
             "slowSince": _slow_since(case, life) if life else None,

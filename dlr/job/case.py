@@ -20,7 +20,7 @@ from dlr.job import report
 from dlr.job.advice import UNSCHEDULABLE
 from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of, redone
-from dlr.job.lookup import get_job, groups_of, workers_of
+from dlr.job.lookup import find_nodes, get_job, groups_of, workers_of
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
@@ -32,8 +32,6 @@ JSON = dict[str, Any]
 
 MOST_CHARACTERS = 600
 """The length of one sentence: messages in a cluster may be as long as they like."""
-MOST_GETS = 20
-"""Nodes that are read one by one; more are listed, since a cluster may have thousands."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +196,7 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     events = _readable(lambda: api.find(EVENTS), "Events", unread)
     checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
     hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
-    nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
+    nodes = _readable(lambda: find_nodes(api, hosts), "Nodes", unread)
     waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
     every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
     found = replace(
@@ -210,19 +208,6 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
         all_nodes=every,
     )
     return found, list(dict.fromkeys(unread))
-
-
-def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
-    if len(hosts) > MOST_GETS:
-        return [node for node in api.find(NODES) if node["metadata"]["name"] in hosts]
-    found = []
-    for host in sorted(hosts):
-        try:
-            found.append(api.get(NODES, host))
-        except ApiError as failure:
-            if failure.reason != "NotFound":
-                raise
-    return found
 
 
 def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:

@@ -13,7 +13,6 @@ from dlr.job.failures import failures_line, job_failure_line
 from dlr.job.goodput import goodput_line, time_by_state, time_line
 from dlr.job.groups import group_line, groups_line
 from dlr.job.progress import progress_line, shards_line
-from dlr.job.timeline.outages import cost_line
 from dlr.job.wording import duration
 
 
@@ -60,8 +59,6 @@ def facts_of(case: Case) -> Iterator[Fact]:
         yield Fact("Shards", shards_line(each), case.of_job(f"status.shards[{each.name}]"))
     if failures := failures_line(job, case.workers):
         yield Fact("Failures", failures, ())
-    if is_grouped(job) and case.life is not None and (cost := cost_line(case.life)):
-        yield Fact("Cost", cost, case.of_job("status.history"))
     if failure := status.get("lastFailure"):
         yield Fact("Last failure", job_failure_line(failure, case.now), case.of_job("status.lastFailure"))
 

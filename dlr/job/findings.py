@@ -48,10 +48,8 @@ class Finding:
 
 
 def findings(case: Case) -> list[Finding]:
-    """Return the verdict, and what else is wrong with the job; one at least."""
-    found = [each for rule in RULES for each in rule(case)]
-    says_all = bool(found) and (report.is_finished(case.job) or not case.status.get("phase"))
-    return found if says_all else [*found, _how_it_is(case)]
+    """Return the verdict, and what else is wrong with the job; how it is, if nothing is."""
+    return [each for rule in RULES for each in rule(case)] or [_how_it_is(case)]
 
 
 def _unobserved(case: Case) -> Iterator[Finding]:

@@ -27,7 +27,8 @@ JSON = dict[str, Any]
 MOST_LANES = 64
 MOST_GROUPS = 128
 CURVE_POINTS = 240
-FINE_SECONDS, DAY_SECONDS = 7_200, 86_400
+CLOCK_WITH_SECONDS, CLOCK_WITHOUT_DATE = 7_200, 86_400
+"""Lengths of a life, in seconds, up to which its clock has seconds, and no date."""
 TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING.value)
 """States of a job that are those of all its workers that are up."""
 
@@ -117,9 +118,9 @@ def title(life: Life) -> str:
 def clock_of(life: Life, at: float) -> str:
     """The wall clock at so many seconds, in UTC, as finely as the job's length asks for."""
     moment = life.submitted.astimezone(UTC) + timedelta(seconds=at)
-    if life.seconds < FINE_SECONDS:
+    if life.seconds < CLOCK_WITH_SECONDS:
         return f"{moment:%H:%M:%S}"
-    return f"{moment:%H:%M}" if life.seconds < DAY_SECONDS else f"{moment:%d %b %H:%M}"
+    return f"{moment:%H:%M}" if life.seconds < CLOCK_WITHOUT_DATE else f"{moment:%d %b %H:%M}"
 
 
 class NoHistory(ValueError):
