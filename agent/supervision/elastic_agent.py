@@ -214,7 +214,8 @@ class DlrElasticAgent(LocalElasticAgent):
                     self._failures.report_device_fault(_global_ranks(group), self._reporter.latest.state)
                 return result
             begun_at = time.monotonic()
-            if (outcome := self._vote(processes, action, begun_at)) is not Outcome.OFF:
+            outcome = self._vote(processes, action, begun_at)
+            if outcome in (Outcome.LEFT, Outcome.STOPPED):
                 return self._leave_round(group, processes, action, outcome)
             if not broken:
                 continue
@@ -391,7 +392,9 @@ class DlrElasticAgent(LocalElasticAgent):
         if processes is not None:
             begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
             with signals.deferred():  # a second signal is to end no process that saves
-                self._votes.stop(processes, begun_at)
+                outcome = self._votes.stop(processes, begun_at)
+            if outcome is Outcome.FAILED:
+                self._report_failed_leaving(processes)
             self._votes.end()
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))
             processes.join(timeout_seconds=1.0)
@@ -400,6 +403,13 @@ class DlrElasticAgent(LocalElasticAgent):
             self._votes.hand_over(self._stop_grace_seconds - (time.monotonic() - begun_at))
         self._pcontext = None  # The processes have closed it.
         super()._shutdown()  # It ends torch's watchdog and health check.
+
+    def _report_failed_leaving(self, processes: TrainingProcesses) -> None:
+        """Report why there is no checkpoint of the step that all left after; nobody else can."""
+        self._post_mortem.excuse(self._votes.have_left(processes))
+        ranks = _global_ranks(self._worker_group)
+        if failed := self._post_mortem.new_failures(processes):
+            self._failures.report_processes(ranks, failed, self._reporter.latest.state, processes)
 
     def kill(self) -> None:
         """Leave nothing behind. To be called at the very end, whatever happened before."""

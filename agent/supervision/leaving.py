@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 class Outcome(Enum):
     """What a vote came to."""
 
-    OFF = "nobody leaves by it, or a process here failed on its way"
+    OFF = "nobody leaves by it"
+    FAILED = "a process here failed on its way"
     LEFT = "the processes here have left"
     STOPPED = "the processes here were late, and have been stopped in the old way"
 
@@ -164,7 +165,7 @@ class Votes:
                 if late or self._membership.standing.peers_are_dead:
                     break
             elif not set(processes.exit_codes.values()) <= {0, EXIT_LEFT}:
-                break
+                return Outcome.FAILED
             elif not alive:
                 with deferred():
                     ballot.say_left()

@@ -43,6 +43,8 @@ for step in range(first, 100_000):
             state.write_text(json.dumps({"step": step}))
         time.sleep(float(os.environ.get("SAVE_SECONDS", "0")) * rank)
         if (out / "fail").exists():
+            while (out / "fail").read_text() != str(rank):  # the other one waits until it is ended
+                time.sleep(0.05)
             raise RuntimeError("the save failed")
         sys.exit(int(os.environ.get("LEFT", "143")))
 """
@@ -180,12 +182,15 @@ def test_processes_that_are_late_and_end_with_0_have_not_finished_the_training(
     assert [agent.poll() for agent in running] == [None, None]
 
 
-def test_a_process_that_fails_as_it_leaves_is_a_failure(cluster: FakeCluster, agents: Agents) -> None:
+@pytest.mark.parametrize(("failing", "state"), [(0, "Failed"), (1, "Stopped")])
+def test_a_process_that_fails_as_it_leaves_is_a_failure(
+    cluster: FakeCluster, agents: Agents, failing: int, state: str
+) -> None:
     running = start(cluster, agents)
-    (agents.directory / "fail").touch()
+    (agents.directory / "fail").write_text(str(failing))
     os.kill(running[1].pid, signal.SIGUSR1)
-    cluster.wait(lambda: cluster.agent(0)["state"] == "Failed", "the failure")
-    assert "the save failed" in cluster.agent(0)["failure"]["message"]
+    cluster.wait(lambda: cluster.agent(failing)["state"] == state, "its end")
+    assert "the save failed" in cluster.agent(failing)["failure"]["message"]
 
 
 def test_a_process_that_is_killed_meanwhile_holds_nobody(cluster: FakeCluster, agents: Agents) -> None:

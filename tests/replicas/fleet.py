@@ -122,13 +122,14 @@ class Group:
     left_out: int = 0
     late: tuple[int, frozenset[int]] = (0, frozenset())
     first_step: int | None = None
+    """Where it was in the newest version that it is in."""
+    is_killed: bool = False
 
     @property
     def trains(self) -> bool:
-        """Whether it has made steps of its own, so that its state is the job's."""
-        return (
-            self.is_ready and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
-        )
+        """Whether it has made steps in one version, so that its state is the job's."""
+        lives = self.is_ready and not self.is_killed
+        return lives and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
 
     @property
     def is_ready(self) -> bool:
@@ -209,6 +210,7 @@ class Fleet:
         process = self.groups[index].processes[rank]
         now = time.monotonic()
         self.kills.append((now, index, self.groups[index].round))
+        self.groups[index].is_killed = True
         if process.pid is not None and process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
         return now
@@ -270,9 +272,9 @@ class Fleet:
         elif message[0] == "look":
             self._send(group.pipes[rank])
         elif message[0] == "at":
+            if group.first_step is None or group.versions.get(rank) != message[1]:
+                group.first_step = message[2]  # where it was behind, its healing begins again
             _, group.versions[rank], group.steps[rank], at = message
-            if group.first_step is None:
-                group.first_step = message[2]
             self.commits.append((at, group.index, rank, message[2]))
         elif message[0] == "done":
             group.done.add(rank)
