@@ -20,11 +20,9 @@ from dlr.job.logs import Following, Wanted, choose_workers, job_and_workers, log
 from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, list_workers, set_replicas, workers_of
 from dlr.job.progress import progress_of, total_steps
 from dlr.job.stacks import ask_all, merge, stack_lines, together, without_answer
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
-
-JSON = dict[str, Any]
 
 STACKS_SECONDS = 15.0
 DELETE_SECONDS = 120.0

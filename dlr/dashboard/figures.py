@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from controller.wording import counted
 from crds.grouping import is_grouped
@@ -13,8 +12,7 @@ from dlr.job.goodput import goodput_line
 from dlr.job.headline import people
 from dlr.job.timeline.outages import Outage, hours_line, total_hours
 from dlr.job.wording import duration, loss, significant
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 
 def figures(case: Case, outages: Sequence[Outage]) -> list[JSON]:

@@ -16,8 +16,7 @@ from dlr.job.report import current_report
 from dlr.job.timeline.episodes import Clock, episodes_of
 from dlr.job.timeline.outages import LOST
 from dlr.job.wording import parse_time
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 LEAD_SELECTOR = f"{names.LABEL_TYPE}={names.WORKER},{names.LABEL_INDEX}=0"
 """The first worker of each job: ranks step together, so its speed is the job's."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from crds import names
 from crds.grouping import group_name, is_grouped
@@ -30,8 +29,7 @@ from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life
 from dlr.job.timeline.outages import outages_by_failure, outages_of, own_failures
 from dlr.job.wording import parse_time
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MOST_FAILURES = 30
 MOST_EVENTS = 20

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from crds import names
 from crds.grouping import is_grouped
@@ -21,10 +21,9 @@ from dlr.job.logs import Wanted, lines_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.report import is_finished, ranks
 from dlr.job.wording import parse_time, utc_now
-from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.errors import ApiError
 
-JSON = dict[str, Any]
 Answer = TypeVar("Answer")
 
 LOG_LINES = 300

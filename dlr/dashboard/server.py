@@ -24,7 +24,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -36,7 +35,6 @@ from dlr.job.timeline import drawing
 from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
 from dlr.kube.errors import ApiError, UsageError
 
-JSON = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ADDRESS = "127.0.0.1"

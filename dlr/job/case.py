@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from controller.wording import shortened
 from crds.further_nodes import whole
@@ -25,10 +24,8 @@ from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_o
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
 from dlr.job.wording import plain, utc_now
-from dlr.kube.api import EVENTS, NODECHECKS, NODES, Api
+from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError
-
-JSON = dict[str, Any]
 
 MOST_CHARACTERS = 600
 """The length of one sentence: messages in a cluster may be as long as they like."""

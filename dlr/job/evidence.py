@@ -10,7 +10,7 @@ from controller.wording import counted, some_of
 from crds import names
 from crds.grouping import group_name, is_grouped
 from dlr.job import report
-from dlr.job.case import JSON, Case, Field, Sentence, of_worker, sentence
+from dlr.job.case import Case, Field, Sentence, of_worker, sentence
 from dlr.job.facts import facts_of
 from dlr.job.failures import SAME_MOMENT, broken_worlds, by_cause, ended_pods
 from dlr.job.findings import Finding
@@ -29,6 +29,7 @@ from dlr.job.timeline.outages import (
 )
 from dlr.job.wording import duration, loss, parse_time
 from dlr.job.workers import AT_EASE
+from dlr.kube.api import JSON
 from reconcilers.cordon.policy import reason_of
 
 MOST = 5

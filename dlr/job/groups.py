@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from controller.wording import counted
 from crds import names
 from crds.grouping import GroupOf, group_count, group_name, is_grouped, owner_of_group
 from dlr.job import report
-from dlr.job.report import is_finished
+from dlr.job.report import Row, is_finished
 from dlr.job.tones import TONES, tone_of
+from dlr.kube.api import JSON
 from dlr.kube.errors import UsageError
-
-JSON = dict[str, Any]
-Row = tuple[object, ...]
 
 GROUP_MARK = "└ "
 """Precedes the name of a group in a list, below its job."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped, owner_of_group
 from crds.ranges import as_ranges
-from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, NODES, Api
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, NAMESPACES, NODES, Api
 from dlr.kube.errors import ApiError, UsageError
-
-JSON = dict[str, Any]
 
 MOST_GETS = 20
 """Nodes that are read one by one; more are listed, since a cluster may have thousands."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from controller.wording import some_of
 from crds import names
 from crds.findings import Verdict
-from dlr.job.case import JSON, Case, Field
+from dlr.job.case import Case, Field
 from dlr.job.check_outcome import verdicts_of
 from dlr.job.report import is_ready
 from dlr.job.wording import age
+from dlr.kube.api import JSON
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 

@@ -13,8 +13,7 @@ from crds.intervals import common, count, from_text, minus
 from crds.leases import leases_from_text
 from dlr.job.report import current_report, is_finished, ranks
 from dlr.job.wording import duration, parse_time, significant
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 LEAST_SECONDS = 1.0
 """The age from which a shard set has a rate."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from controller.wording import counted, first_line
 from crds import names
@@ -17,8 +16,8 @@ from crds.grouping import is_grouped
 from crds.phases import JobPhase
 from crds.ranges import from_text
 from dlr.job.wording import age, parse_time
+from dlr.kube.api import JSON
 
-JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")

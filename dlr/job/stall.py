@@ -8,8 +8,9 @@ from datetime import datetime
 from crds.grouping import is_grouped
 from crds.phases import RendezvousPhase
 from dlr.job import report
-from dlr.job.case import JSON, Case
+from dlr.job.case import Case
 from dlr.job.wording import parse_time
+from dlr.kube.api import JSON
 
 STALLED_STEPS = 20
 STALLED_SECONDS = 60.0

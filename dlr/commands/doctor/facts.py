@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from agent.kube.errors import ApiError, NotFoundError
 from dlr.commands.doctor.rights import (
@@ -25,9 +25,8 @@ from dlr.commands.install.installer import (
     live_crds,
 )
 from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, LEASES, POLICIES
-from dlr.kube.api import PODS, Api, Kind, is_embedded
+from dlr.kube.api import JSON, PODS, Api, Kind, is_embedded
 
-JSON = dict[str, Any]
 Found = TypeVar("Found")
 
 REVIEWS = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", "review", namespaced=False)

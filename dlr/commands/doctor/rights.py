@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS, LEASES, kind_of
-from dlr.kube.api import ELASTICJOBS, PODS, Kind
-
-JSON = dict[str, Any]
+from dlr.kube.api import ELASTICJOBS, JSON, PODS, Kind
 
 _APPLYING = ("get", "create", "patch")
 _ROLES = ("ClusterRole", "Role")

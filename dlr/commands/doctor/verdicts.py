@@ -13,8 +13,7 @@ from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MINIMUM_MINOR = 30
 """Of Kubernetes 1: since then ValidatingAdmissionPolicy is v1, which holds workers to their own objects."""

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any
 
 from agent.kube.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
 from crds import names
@@ -24,9 +23,7 @@ from dlr.commands.install.kinds import (
     title_of,
 )
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, Kind, is_embedded
-
-JSON = dict[str, Any]
+from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Kind, is_embedded
 
 POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from dlr.commands.install.kinds import container_of, is_ours
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 DLROVER_LABEL = "control-plane=controller-manager"
 """Of DLRover's operator, as of most that were made with kubebuilder."""

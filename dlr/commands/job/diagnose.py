@@ -13,11 +13,11 @@ from controller.wording import counted
 from crds.release import VERSION
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show
-from dlr.job.case import JSON, Case, Sentence, read_case
+from dlr.job.case import Case, Sentence, read_case
 from dlr.job.evidence import Section, sections
 from dlr.job.findings import Finding, findings
 from dlr.job.wording import plain, printable_line
-from dlr.kube.api import Api
+from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.waiting import waiting_for
 

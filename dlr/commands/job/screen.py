@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -19,8 +18,6 @@ from dlr.job.goodput import time_by_state
 from dlr.job.headline import headline
 from dlr.job.tones import terminal_style
 from dlr.job.wording import age
-
-JSON = dict[str, Any]
 
 MOST_EVENTS = 10
 FEWEST_EVENTS = 3

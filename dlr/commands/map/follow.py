@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from controller.wording import counted
 from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
@@ -20,12 +19,10 @@ from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.progress import SetProgress, sets_of
 from dlr.job.wording import duration, plain, significant, utc_now
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
 from reconcilers.shards.sets import of_status
-
-JSON = dict[str, Any]
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, a line as often as that."""

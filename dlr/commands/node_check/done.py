@@ -11,12 +11,10 @@ from typing import Any
 
 from crds import names
 from dlr.job.lookup import find_nodes
-from dlr.kube.api import EVENTS, Api
+from dlr.kube.api import EVENTS, JSON, Api
 from dlr.kube.errors import ApiError
 from reconcilers.cordon.options import NOT_ENFORCED, held_back
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
-
-JSON = dict[str, Any]
 
 PATIENCE_SECONDS = 5.0
 """Time limit for it: a cordon takes one write after the check's last."""

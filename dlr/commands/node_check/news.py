@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from controller.wording import counted
 from crds.agent_report import ProbeEnding
 from crds.nodecheck import NodeCheckPhase
 from dlr.commands.node_check.view import NETWORK, compute, network
 from dlr.job.check_outcome import message, rounds_of
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MOST_NAMED = 8
 """Groups of a round that are named."""

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -23,12 +22,10 @@ from dlr.commands.output import Format, cell, console, print_json, show, table, 
 from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import printable_line, utc_now
-from dlr.kube.api import ELASTICWORKERS, NODECHECKS, Api
+from dlr.kube.api import ELASTICWORKERS, JSON, NODECHECKS, Api
 from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 from healthcheck.local import Health
-
-JSON = dict[str, Any]
 
 LINES_AROUND_TABLE = 4
 """An empty line, the header, the line that says how many rows are left out, and the cursor's."""

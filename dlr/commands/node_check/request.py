@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from crds import names
 from dlr.commands.errors import CouldNotTell
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 NAME_PREFIX = "node-check-"
 

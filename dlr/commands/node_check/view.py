@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from controller.wording import counted, some_of
 from crds.findings import WORST_FIRST, Action, Verdict
 from dlr.job.check_outcome import condition_message, health, message, rounds_of, verdicts_of
+from dlr.job.report import Row
 from dlr.job.wording import age, parse_time, significant
+from dlr.kube.api import JSON
 from healthcheck.measurements import Metric
 from reconcilers.nodecheck.actions import advice
-
-JSON = dict[str, Any]
-Row = tuple[object, ...]
 
 NODE_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK")
 LINK_COLUMNS = ("LINK", "SYMPTOM", "WHY")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from controller.wording import counted
 from crds import names
@@ -21,8 +20,7 @@ from dlr.job.timeline.blame import Culprits, Failure, culprits_of, failures_of
 from dlr.job.timeline.episodes import Clock, Episode, Span, episodes_of
 from dlr.job.tones import UP, WAITING
 from dlr.job.wording import duration, parse_time, plain
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MOST_LANES = 64
 MOST_GROUPS = 128
