@@ -18,7 +18,8 @@ HEAD = """\
 # Reference of the dlr command
 
 Generated from the commands by `python -m dlr.commands.reference`; do not edit. [cli.md](cli.md) explains
-them. `--context`, `--kubeconfig` and `-n` may also stand in front of a command, as in `dlr -n team-a job list`.
+them. `--context`, `--kubeconfig` and `-n` may also stand in front of a command, as in
+`dlr -n team-a job list`.
 """
 
 

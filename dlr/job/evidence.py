@@ -11,7 +11,7 @@ from crds import names
 from crds.grouping import group_name, is_grouped
 from dlr.job import report
 from dlr.job.case import Case, Field, Sentence, of_worker, sentence
-from dlr.job.facts import facts_of
+from dlr.job.facts import facts_of, remarks_of
 from dlr.job.failures import SAME_MOMENT, broken_worlds, by_cause, ended_pods
 from dlr.job.findings import Finding
 from dlr.job.groups import training
@@ -35,8 +35,6 @@ from reconcilers.cordon.policy import reason_of
 MOST = 5
 """Entries of one kind, so that a diagnosis stays one page."""
 FEWEST_TO_COMPARE = 2
-STATE_REASONS = frozenset({"Running", "WorldFormed", "WorkersReady"})
-"""Conditions that the lines of phase, world and workers and the warnings speak for."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,11 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
     said = " ".join(each.sentence.text for each in found)
 
     def unsaid(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
-        return tuple(each for each in sentences if each.text.rstrip(".").partition(": ")[2] not in said)
+        """Leave out what a finding says, after a type or a name, and perhaps a reason."""
+        parts = [(each, each.text.rstrip(".").split(": ")) for each in sentences]
+        return tuple(
+            each for each, of in parts if not any(": ".join(of[n:]) in said for n in range(1, len(of[:3])))
+        )
 
     made = [
         Section("Verdict", (found[0].sentence,)),
@@ -64,10 +66,10 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
         Section("State", tuple(_state(case))),
         Section("Groups", tuple(_groups(case))),
         Section("Last failures", tuple(_failures(case))),
-        Section("Warnings", unsaid(_warnings(case))),
-        Section("Conditions", unsaid(_conditions(case))),
+        Section("Conditions", unsaid(sentence(str(each), each.fields) for each in remarks_of(case))),
+        Section("Waiting", tuple(_of_many(_waiting(case)))),
         Section("Budgets", tuple(_budgets(case))),
-        Section("Nodes", unsaid(_nodes(case))),
+        Section("Nodes", (*unsaid(sentence(w.text, w.fields) for w in words_of_checks(case)), *_nodes(case))),
         Section("Time", tuple(_time(case))),
         Section("Shards", tuple(_of_facts(case, "Shards"))),
         Section("Events", tuple(_events(case))),
@@ -196,29 +198,9 @@ def _fields_of_failure(case: Case, name: str) -> list[Field]:
     return fields
 
 
-def _warnings(case: Case) -> Iterator[Sentence]:
-    for warning in report.warnings_of(case.job):
-        reason = f" ({warning['reason']})" if warning.get("reason") else ""
-        text = f"{warning['type']}{reason}: {warning['message']}"
-        yield sentence(text, case.of_warning(warning["type"]))
-
-
-def _conditions(case: Case) -> Iterator[Sentence]:
-    for condition in case.status.get("conditions") or ():
-        if condition.get("type") in STATE_REASONS or not condition.get("message"):
-            continue
-        text = (
-            f"{condition['type']} is {condition['status']}, {condition.get('reason')}: {condition['message']}"
-        )
-        yield sentence(text, case.of_condition(condition["type"]))
-    if report.is_finished(case.job):
-        return
-    yield from _of_many(_waiting(case))
-
-
 def _waiting(case: Case) -> Iterator[tuple[str, str, Field]]:
     """Yield the workers that do not train."""
-    for worker in case.workers:
+    for worker in [] if report.is_finished(case.job) else case.workers:
         status = worker.get("status") or {}
         if state_of(worker) not in AT_EASE and status.get("phase"):
             path = "status.message" if status.get("message") else "status.phase"
@@ -258,8 +240,6 @@ def _spent(spent: JSON, limit: int) -> str:
 
 
 def _nodes(case: Case) -> Iterator[Sentence]:
-    for word in words_of_checks(case):
-        yield sentence(word.text, word.fields)
     yield from _of_many(_troubled_nodes(case))
     yield from _of_many(
         (worker["metadata"]["name"], f"kept off {some_of(kept_off[::-1], MOST)}", *of_worker(worker, path))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from crds.grouping import is_grouped
 from crds.job_status import JobState
+from crds.phases import JobPhase
 from dlr.job import report
 from dlr.job.case import Case, Field, of_worker
 from dlr.job.failures import failures_line, job_failure_line
@@ -25,6 +26,23 @@ class Fact:
 
     def __str__(self) -> str:
         return self.text if self.label in ("Phase", "Time", "Shards") else f"{self.label}: {self.text}"
+
+
+SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed", "WorkersReady"})
+"""Conditions that the facts of phase, world and workers and the warnings speak for."""
+
+
+def remarks_of(case: Case) -> Iterator[Fact]:
+    """Yield the warnings, and conditions that no other fact shows."""
+    for each in report.warnings_of(case.job):
+        text = ": ".join(filter(None, (each.get("reason"), each["message"])))
+        yield Fact(each["type"], text, case.of_warning(each["type"]))
+    for each in case.status.get("conditions") or ():
+        if each.get("message") and each["type"] not in SHOWN_ELSEWHERE:
+            text = f"{each['status']}, {each.get('reason')}: {each['message']}"
+            yield Fact(each["type"], text, case.of_condition(each["type"]))
+    if profile := case.status.get("profile"):
+        yield Fact("Profile", f"{profile['outcome']}: {profile['message']}", case.of_job("status.profile"))
 
 
 def facts_of(case: Case) -> Iterator[Fact]:

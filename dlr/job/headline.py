@@ -12,7 +12,6 @@ from dlr.job import report
 from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
 from dlr.job.groups import training
-from dlr.job.stall import stall_of
 from dlr.job.timeline.outages import cost_line
 from dlr.job.wording import age, parse_time
 
@@ -62,7 +61,7 @@ def _trouble(case: Case) -> tuple[str, str] | None:
     """Return what a job in Training does instead, or how, and a word with its tone; None if all is well."""
     if (case.status.get("rendezvous") or {}).get("hangSince"):
         return "Hangs on", "Failed"
-    if stall_of(case):
+    if case.stall:
         return "Makes no step on", "Failed"
     if case.warning("NonFiniteLoss"):
         return "Trains, with a loss that is no number, on", "Failed"

@@ -250,7 +250,7 @@ def test_first_sentence_names_the_cause(
     for words in said:
         assert words in found.sentence.text
     assert_each_sentence_rests_on_fields(staged())
-    assert job_page(staged(), [], [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
+    assert job_page(staged(), [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
 
 
 def test_job_without_trouble_says_how_it_is() -> None:

@@ -166,7 +166,7 @@ def test_status_and_diagnosis_have_the_cost() -> None:
 
 
 def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
-    page = job_page(case(), [], [])
+    page = job_page(case(), [])
     assert page["groups"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
     assert [(each["worker"], each["seconds"]) for each in page["failures"]] == [
         ("group-2", 3), ("group-0", 3), ("group-1", 3),

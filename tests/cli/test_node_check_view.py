@@ -246,7 +246,7 @@ class TestNews:
 
     def test_a_large_round_is_not_told_by_name(self) -> None:
         look = running(1, groups=[group(f"n{i}", f"m{i}") for i in range(100)])
-        assert news(look, 0.0)[-1].endswith("; n7, m7; and 92 more")
+        assert news(look, 0.0)[-1].endswith("; n7, m7 and 92 more")
 
 
 def test_the_fastest_type_is_shown() -> None:
