@@ -193,12 +193,6 @@ class Mortals:
         ]
         return list(dict.fromkeys(found))
 
-    def seen_conditions(self, kind: str) -> list[tuple[str, str, str]]:
-        """Status, reason and message of a condition, in every version of the job."""
-        versions = self.observation.history[Kind.JOB]
-        found = [jobs.condition(v, kind) for v in versions if v["metadata"]["name"] == self.name]
-        return [(c["status"], c["reason"], c["message"]) for c in found if c]
-
     # --- what is done to it ---
 
     def kill(self, index: int) -> None:

@@ -68,9 +68,9 @@ HEADERS = {
 
 
 class Dashboard:
-    def __init__(self, server: ApiServer, token: str | None = None) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._server = server
-        self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self._fleet = Feed(Fleet(server))
         self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0

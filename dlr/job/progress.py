@@ -167,13 +167,17 @@ def shards_line(found: SetProgress) -> str:
         parts.append(f"{found.leased + found.waiting} left undone")
     elif not found.is_over:
         parts += [f"{found.leased} leased", f"{found.waiting} waiting"]
-    if found.failed:
-        parts.append(f"{found.failed} failed")
+    return ", ".join([*parts, *pace_parts(found)])
+
+
+def pace_parts(found: SetProgress) -> list[str]:
+    """Say how many elements failed, how many are done a second, and how long the others take."""
+    parts = [f"{found.failed} failed"] if found.failed else []
     if found.per_second:
         parts.append(f"{significant(found.per_second)} a second")
     if found.seconds_left and not found.is_over and not found.job_has_ended:
         parts.append(f"about {duration(found.seconds_left)} left")
-    return ", ".join(parts)
+    return parts
 
 
 def _done_of_leases(shards: Mapping[str, Any], workers: Sequence[JSON]) -> int:
