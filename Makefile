@@ -52,12 +52,12 @@ bytecode: $(READY)
 # modules begin; xdist would begin with those of many tests, and end with those of one long test.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 
+# So many that both end at about the same time.
 unit: $(READY)
-	$(PYTEST) -n 3 tests -m "not slow"
+	$(PYTEST) -n 4 tests -m "not slow"
 
-# Scenarios wait more than they compute: one of a hang takes 58 s, and 12 s of a core.
 e2e: $(READY)
-	$(PYTEST) -n 4 e2e -m "not slow" --durations=10
+	$(PYTEST) -n 3 e2e -m "not slow" --durations=10
 
 # What is left out above to keep `make test` under 20 minutes on 2 cores.
 e2e-all: $(READY)

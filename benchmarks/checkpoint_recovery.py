@@ -110,7 +110,7 @@ def strike(
     found: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
         events = Path(directory)
-        contender.start(events)
+        contender.start(events, observed=False)
         try:
             timeline, world, resumed = Timeline(events), 0, 0
             for _ in range(kills):

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.recovery_contender import Contender, Failure, Recovery, Trial
@@ -34,21 +35,25 @@ YARDSTICKS = 3
 """Times that each yardstick is measured before the first trial, and after the last."""
 
 
-def turn(contender: Contender, failure: Failure, strikes: int, deadline_seconds: float) -> list[Trial]:
+def turn(
+    contender: Contender, failure: Failure, strikes: int, deadline_seconds: float, *, observed: bool = False
+) -> list[Trial]:
     """So many failures in one job's life, or in several where it hangs."""
     trials: list[Trial] = []
     while len(trials) < strikes:
-        trials += life(contender, failure, strikes - len(trials), deadline_seconds)
+        trials += life(contender, failure, strikes - len(trials), deadline_seconds, observed=observed)
     return trials
 
 
-def life(contender: Contender, failure: Failure, strikes: int, deadline_seconds: float) -> list[Trial]:
+def life(
+    contender: Contender, failure: Failure, strikes: int, deadline_seconds: float, *, observed: bool
+) -> list[Trial]:
     """The trials of one job: so many, or fewer, of which the last one hung."""
     with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
-        contender.start(Path(directory))
+        contender.start(Path(directory), observed=observed)
         try:
             recoveries = list(recover(contender, failure, Path(directory), strikes, deadline_seconds))
-            stages = contender.stages(recoveries) if failure is Failure.PROCESS else [{} for _ in recoveries]
+            stages = contender.stages(recoveries) if observed else [{} for _ in recoveries]
         finally:
             contender.stop()
     trials = [Trial(recovery.seconds, parts) for recovery, parts in zip(recoveries, stages, strict=True)]
@@ -91,6 +96,11 @@ def measure(
                     continue
                 patience_seconds = deadline_seconds * (2 if failure is Failure.NODE else 1)
                 trials = turn(contender, failure, share, patience_seconds)
+                if failure is Failure.PROCESS and contender.has_stages:
+                    seen = turn(contender, failure, share, patience_seconds, observed=True)
+                    trials = [
+                        replace(each, stages=its.stages) for each, its in zip(trials, seen, strict=True)
+                    ]
                 results[failure].setdefault(contender.name, []).extend(trials)
                 shown = ", ".join("hung" if t.seconds is None else f"{t.seconds:.2f}" for t in trials)
                 print(f"turn {number + 1}: {failure.value}: {contender.name}: {shown}", flush=True)

@@ -62,9 +62,17 @@ class Contender(ABC):
     name: str
     failures: frozenset[Failure]
     """The failures that it can be tried with."""
+    has_stages = False
+    """Whether the parts of its recoveries can be seen."""
 
     @abstractmethod
-    def start(self, events: Path) -> None: ...
+    def start(self, events: Path, *, observed: bool) -> None:
+        """Start the job.
+
+        Args:
+            events: the folder for what its ranks note.
+            observed: whether `stages` will be asked for; watching costs the job processor time.
+        """
 
     @abstractmethod
     def strike(self, failure: Failure, victim: Step) -> float:

@@ -29,6 +29,8 @@ SLOW_KUBELETS = "dlr, a real kubelet's latencies"
 
 
 class Dlr(Contender):
+    has_stages = True
+
     def __init__(self, cluster: EmbeddedCluster, *, warm_start: bool = True, standby: int = 0) -> None:
         self._cluster = cluster
         self._warm_start = warm_start
@@ -45,11 +47,12 @@ class Dlr(Contender):
         self._watches: Watches | None = None
         self._lost_node = ""
 
-    def start(self, events: Path) -> None:
+    def start(self, events: Path, *, observed: bool) -> None:
         self._scope = ExitStack()
         self._observation = self._scope.enter_context(self._cluster.namespace(JOB))
-        self._watches = Watches(self._cluster.kubeconfig, self._observation.namespace)
-        self._scope.callback(self._watches.close)
+        if observed:
+            self._watches = Watches(self._cluster.kubeconfig, self._observation.namespace)
+            self._scope.callback(self._watches.close)
         self._cluster.apply(self._manifest(events), self._observation.namespace)
 
     def _manifest(self, events: Path) -> Object:

@@ -93,7 +93,7 @@ class Torchrun(LocalAgents):
         super().__init__()
         self._port = 0
 
-    def start(self, events: Path) -> None:
+    def start(self, events: Path, *, observed: bool) -> None:
         self._events, self._port = events, free_port()
         for node in range(WORLD_SIZE):
             self._start_agent(node)
@@ -118,7 +118,7 @@ class Dlrover(LocalAgents):
         self._script = script
         self._master = ""
 
-    def start(self, events: Path) -> None:
+    def start(self, events: Path, *, observed: bool) -> None:
         self._events = events
         port = free_port()
         self._master = f"127.0.0.1:{port}"

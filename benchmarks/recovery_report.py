@@ -165,8 +165,8 @@ it is through.
 * **init**: `init_process_group`
 * **first step**: DistributedDataParallel, and a step of all
 
-They are seen from outside of the product: by two watches, in the agents' logs, and in what the training
-script notes.
+They are seen from outside of the product, in kills of their own: by two watches, which cost the job
+processor time, in the agents' logs, and in what the training script notes.
 
 ## How it was measured
 

@@ -13,9 +13,10 @@ import logging
 import socket
 import uuid
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Generic, Literal, TypeVar
+from functools import lru_cache
+from typing import Literal
 
 from controller import clock
 from controller.backoff import Backoff
@@ -31,8 +32,6 @@ COMBINED_PREFIX = "(combined from similar events): "
 BUCKET_BURST = 25
 BUCKET_REFILL_SECONDS = 300.0
 REMEMBERED = 4096
-
-V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -71,81 +70,53 @@ class Series:
 
 @dataclass
 class _Similar:
-    last: float
+    last: float = 0.0
     messages: set[str] = field(default_factory=set)
 
 
 @dataclass
 class _Bucket:
-    tokens: float
-    last: float
+    tokens: float = BUCKET_BURST
+    last: float = 0.0
 
 
 class Correlator:
+    """Remembers the most recently used of each kind, at most `REMEMBERED`."""
+
     def __init__(self) -> None:
-        self._similar: _Recent[tuple[Subject, str, str], _Similar] = _Recent()
-        self._series: _Recent[Occurrence, Series] = _Recent()
-        self._buckets: _Recent[tuple[Subject, str], _Bucket] = _Recent()
+        recent = lru_cache(REMEMBERED)
+        self._similar = recent(lambda subject, type, reason: _Similar())
+        self._series = recent(lambda key: Series(key.subject, key.type, key.reason, key.message))
+        self._buckets = recent(lambda subject, reason: _Bucket())
 
     def observe(self, occurrence: Occurrence, now: float) -> Series | None:
         """The series this belongs to, with its count raised; None if the object says it too often."""
         key = self._combine(occurrence, now)
-        series = self._series.get(key)
-        if series is None:
-            series = Series(occurrence.subject, occurrence.type, occurrence.reason, occurrence.message)
-            self._series.put(key, series)
+        series: Series = self._series(key)
         series.count += 1
         combined = key is not occurrence
         series.message = COMBINED_PREFIX + occurrence.message if combined else occurrence.message
-        return series if self._take_token((occurrence.subject, occurrence.reason), now) else None
+        return series if self._take_token(occurrence, now) else None
 
     def _combine(self, occurrence: Occurrence, now: float) -> Occurrence:
         """The occurrence itself, or the one that stands for all similar ones."""
-        key = (occurrence.subject, occurrence.type, occurrence.reason)
-        similar = self._similar.get(key)
-        if similar is None or now - similar.last > SIMILAR_WINDOW_SECONDS:
-            similar = _Similar(now)
-            self._similar.put(key, similar)
+        similar: _Similar = self._similar(occurrence.subject, occurrence.type, occurrence.reason)
+        if now - similar.last > SIMILAR_WINDOW_SECONDS:
+            similar.messages.clear()
         similar.last = now
-        if occurrence.message in similar.messages:
-            return occurrence
-        if len(similar.messages) < SIMILAR_LIMIT:
+        if occurrence.message in similar.messages or len(similar.messages) < SIMILAR_LIMIT:
             similar.messages.add(occurrence.message)
             return occurrence
-        return Occurrence(occurrence.subject, occurrence.type, occurrence.reason, COMBINED_PREFIX)
+        return replace(occurrence, message=COMBINED_PREFIX)
 
-    def _take_token(self, key: tuple[Subject, str], now: float) -> bool:
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = _Bucket(BUCKET_BURST, now)
-            self._buckets.put(key, bucket)
+    def _take_token(self, occurrence: Occurrence, now: float) -> bool:
+        bucket: _Bucket = self._buckets(occurrence.subject, occurrence.reason)
         bucket.tokens = min(BUCKET_BURST, bucket.tokens + (now - bucket.last) / BUCKET_REFILL_SECONDS)
         bucket.last = now
         if bucket.tokens < 1:
             return False
         bucket.tokens -= 1
         return True
-
-
-K = TypeVar("K")
-
-
-class _Recent(Generic[K, V]):
-    """The most recently used entries, at most `REMEMBERED`."""
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        value = self._entries.get(key)
-        if value is not None:
-            self._entries.move_to_end(key)
-        return value
-
-    def put(self, key: K, value: V) -> None:
-        self._entries[key] = value
-        if len(self._entries) > REMEMBERED:
-            self._entries.popitem(last=False)
 
 
 log = logging.getLogger(__name__)

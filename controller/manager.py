@@ -191,11 +191,7 @@ class Manager:
                     log.warning("did not finish in time, cancelled task=%s", task.get_name())
 
     def _announce(self, elector: Elector) -> None:
-        lease = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {"namespace": elector.namespace, "name": elector.name},
-        }
+        lease = LEASES.manifest({"namespace": elector.namespace, "name": elector.name})
         self.recorder.event(lease, "Normal", "LeaderElection", f"{elector.identity} became leader")
 
     def _make_elector(self, client: Client) -> Elector:

@@ -38,6 +38,10 @@ class Resource:
         """`elasticjobs.elastic.iml.github.io`, as kubectl and error messages name it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
+    def manifest(self, metadata: Object, **parts: Any) -> Object:
+        """An object of this kind, to create."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **parts}
+
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble, Tier
+from crds.grouping import MAX_GROUPS
 from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_RESULT
 from crds.ranges import MAX_INDEX
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, MAX_SHARD_TEXT, Definition
@@ -93,6 +94,7 @@ Time = Annotated[datetime, Limits(check=_in_this_age, schema={"pattern": _TIME, 
 Count = Annotated[int, Limits(at_least=0, at_most=MAX_INTEGER)]
 Ordinal = Annotated[int, Limits(at_least=1, at_most=MAX_INTEGER)]
 Index = Annotated[int, Limits(at_least=0, at_most=MAX_INDEX)]
+GroupIndex = Annotated[int, Limits(at_least=0, at_most=MAX_GROUPS - 1)]
 Seconds = Annotated[float, Limits(at_least=0, at_most=MAX_SECONDS)]
 Number = Annotated[float, Limits(at_least=-MAX_NUMBER, at_most=MAX_NUMBER)]
 Share = Annotated[float, Limits(at_least=0, at_most=1)]
@@ -439,7 +441,7 @@ class ReplicasReport(OnWire):
     """The newest version that one of them has seen without its group while it waits for one with it."""
     late_version: Count = 0
     """The version in which one of them waits for other groups for longer than its patience."""
-    late_groups: Annotated[tuple[Index, ...], _list(MAX_LATE_GROUPS)] = ()
+    late_groups: Annotated[tuple[GroupIndex, ...], _list(MAX_LATE_GROUPS)] = ()
     """Indices of the groups that it waits for."""
 
 

@@ -121,9 +121,6 @@ def options(words: Sequence[str]) -> list[Option]:
 
     As argparse divides a command: a flag's value is behind `=`, or the next word if that is no flag. The
     first other word is the script, or, behind `-m`, the module; so is whatever follows `--`.
-
-    Args:
-        words: what follows `dlrover-run`.
     """
     found: list[Option] = []
     number = 0

@@ -45,11 +45,7 @@ ASKED = "It says so because another rank reported a hang."
 
 
 def early_finish_text(who: str, step: int | None) -> str:
-    """What a failure says of a rank, or ranks, whose peers cannot train without it.
-
-    Args:
-        step: the last that it reported, if it reported any.
-    """
+    """What a failure says of a rank, or ranks, whose peers cannot train without it."""
     at = "" if step is None else f", at step {step}"
     return (
         f"{who} finished early{at}; the others cannot go on\n"

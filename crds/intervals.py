@@ -25,6 +25,9 @@ PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*|z[A-Za-z0-9+/]+=*)?$"
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 _MAX_BYTES = 1 << 20
 """Of a text when it is unpacked."""
+_MAX_BITS = 63
+_BYTES_OF_A_RUN = 16
+"""The most that the two numbers of a range take, which are below LIMIT."""
 
 
 def whole(size: int) -> Intervals:
@@ -88,11 +91,7 @@ def of_numbers(numbers: Iterable[int]) -> Intervals:
 
 
 def as_ranges(runs: Iterable[tuple[int, int]]) -> str:
-    """Such as `0-41,43`, however long: both ends of a range are in it, as people write ranges.
-
-    Args:
-        runs: in any order.
-    """
+    """Such as `0-41,43`, however long: both ends of a range are in it, as people write ranges."""
     return ",".join(f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in runs)
 
 
@@ -115,13 +114,16 @@ def to_text(of: Intervals) -> str:
     return packed([*gaps, *(end - start for start, end in of)])
 
 
-def from_text(text: str) -> Intervals:
+def from_text(text: str, most: int | None = None) -> Intervals:
     """The set.
 
+    Args:
+        most: intervals; None for as many as a text may have, which is half a million in 1,400 characters.
+
     Raises:
-        ValueError: it is no such text.
+        ValueError: it is no such text, or has more.
     """
-    found = _unpacked_runs(text) if text.startswith("z") else runs_from(text)
+    found = _unpacked_runs(text, most) if text.startswith("z") else runs_from(text)
     if any(before[1] >= after[0] for before, after in pairwise(found)):
         raise ValueError(f"{text[:20]!r} is no set of ascending ranges")
     return tuple(found)
@@ -138,15 +140,18 @@ def packed(numbers: Sequence[int]) -> str:
     return "z" + base64.b64encode(zlib.compress(bytes(raw), 9)).decode()
 
 
-def unpacked(text: str) -> list[int]:
+def unpacked(text: str, most_bytes: int = _MAX_BYTES) -> list[int]:
     """What `packed` was given.
 
+    Args:
+        most_bytes: of the numbers, each of which takes one for seven of its bits.
+
     Raises:
-        ValueError: it is no such text.
+        ValueError: it is no such text, or longer.
     """
     inflate = zlib.decompressobj()
     try:
-        raw = inflate.decompress(base64.b64decode(text[1:], validate=True), _MAX_BYTES)
+        raw = inflate.decompress(base64.b64decode(text[1:], validate=True), most_bytes)
     except zlib.error as error:
         raise ValueError(f"a packed set of ranges is damaged: {error}") from error
     if not inflate.eof or (raw and raw[-1] > 127):
@@ -158,12 +163,17 @@ def unpacked(text: str) -> list[int]:
         if byte < 128:
             numbers.append(number)
             number = shift = 0
+        elif shift >= _MAX_BITS:  # a number without end would take time by the square of its length
+            raise ValueError("a packed set of ranges has a number that is too large")
     return numbers
 
 
-def _unpacked_runs(text: str) -> list[tuple[int, int]]:
-    numbers, at, found = unpacked(text), 0, []
+def _unpacked_runs(text: str, most: int | None) -> list[tuple[int, int]]:
+    numbers = unpacked(text) if most is None else unpacked(text, most * _BYTES_OF_A_RUN)
+    at, found = 0, []
     half = len(numbers) // 2
+    if most is not None and half > most:
+        raise ValueError(f"a packed set of ranges has {half}, and {most} are the most")
     for gap, length in zip(numbers[:half], numbers[half:], strict=True):
         found.append(_checked(at + gap, at + gap + length))
         at += gap + length

@@ -354,3 +354,13 @@ class ElasticJobStatus(Model):
     shards: ShardSets = Field(default_factory=list)
     shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
     """How many elements of each set are done, for `kubectl get`."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job has ended."""
+        return self.phase is not None and self.phase.finished
+
+    @property
+    def world(self) -> Rendezvous:
+        """The published world; an empty one before the first."""
+        return self.rendezvous or Rendezvous()

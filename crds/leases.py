@@ -28,11 +28,7 @@ class Lease:
 
 
 def leases_to_text(leases: Sequence[Lease]) -> str:
-    """The leases as text, the same for the same leases.
-
-    Args:
-        leases: in the order of their workers.
-    """
+    """The leases as text, the same for the same leases."""
     text = ";".join(
         f"{lease.worker}.{lease.incarnation}.{lease.number}={to_text(lease.elements)}" for lease in leases
     )

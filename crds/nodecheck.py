@@ -212,6 +212,11 @@ class NodeCheckStatus(Model):
     start_time: datetime | None = None
     completion_time: datetime | None = None
 
+    @property
+    def finished(self) -> bool:
+        """Whether the check has ended."""
+        return self.phase is not None and self.phase.finished
+
     @model_validator(mode="before")
     @classmethod
     def _with_whole_lists(cls, stored: Any) -> Any:

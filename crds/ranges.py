@@ -27,11 +27,7 @@ MAX_INCARNATIONS_CHARACTERS = 32_000
 
 
 def to_text(indices: Sequence[int]) -> str:
-    """The set as text, the same for the same set.
-
-    Args:
-        indices: ascending.
-    """
+    """The set as text, the same for the same set."""
     return intervals.to_text(tuple(_runs(indices)))
 
 

@@ -19,6 +19,8 @@ MAX_SHARD_SETS = 16
 MAX_SHARD_RETRIES = 16
 MAX_SHARD_REASON = 256
 """Characters of the reason why an element failed."""
+MAX_SHARD_RANGES = 4_000
+"""Ranges of elements in one text of a report. What is packed may have far more in as many characters."""
 MAX_SHARD_TEXT = 3_072
 """Characters of the elements that a restoration leaves undone."""
 

@@ -18,7 +18,6 @@ IDLE, URGENT = "dlr-e2e-idle", "dlr-e2e-urgent"
 """Priority classes: of extra workers, and of who is in a hurry."""
 NODE_CPUS = "5"
 """So much that no two Pods share one of the virtual nodes, which have 8 CPUs each."""
-COMES_SECONDS = 60
 
 
 def priority_classes(cluster: Cluster) -> None:
@@ -102,7 +101,7 @@ def wait_for_nodes(observation: Observation, names: list[str]) -> None:
         pods = observation.pods()
         return all(pods.get(name, {}).get("spec", {}).get("nodeName") for name in names)
 
-    observation.wait_for(f"{names} to have their nodes", placed, COMES_SECONDS)
+    observation.wait_for(f"{names} to have their nodes", placed)
 
 
 def remove(cluster: Cluster, observation: Observation, names: list[str]) -> float:
@@ -125,7 +124,7 @@ def wait_for_steps(observation: Observation, members: list[int], name: str = "gr
         agents = [w.get("status", {}).get("agent") or {} for w in observation.workers(name)]
         return any(r["round"] == world["round"] for agent in agents for r in agent.get("rounds") or ())
 
-    observation.wait_for(f"a step of round {world['round']}", told, COMES_SECONDS)
+    observation.wait_for(f"a step of round {world['round']}", told)
     return time.time()
 
 

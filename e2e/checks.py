@@ -8,14 +8,13 @@ from dlr.job.check_outcome import rounds_of
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Cluster
-from e2e.observation import Observation
+from e2e.observation import PATIENCE_SECONDS, Observation
 
 RATIO = 10.0
 """The highest that there is. Healthy virtual nodes share this machine's cores: beside other work, one pair
 may well take three times as long as another, is tested again then, and makes a round more."""
 TAINT = "elastic.iml.github.io/unhealthy"
 CONDITION = "ElasticUnhealthy"
-CORDON_SECONDS = 30
 
 
 def node_check(spec: Object, name: str = "check") -> Object:
@@ -28,7 +27,9 @@ def node_check(spec: Object, name: str = "check") -> Object:
     }
 
 
-def wait_until_finished(observation: Observation, name: str = "check", within_seconds: float = 90) -> Object:
+def wait_until_finished(
+    observation: Observation, name: str = "check", within_seconds: float = PATIENCE_SECONDS
+) -> Object:
     """The check in the end, whatever that is."""
 
     def finished() -> Object | None:
@@ -38,16 +39,14 @@ def wait_until_finished(observation: Observation, name: str = "check", within_se
     return observation.wait_for(f"node check {name} to finish", finished, within_seconds)
 
 
-def wait_for_round(
-    observation: Observation, number: int, name: str = "check", within_seconds: float = 60
-) -> Object:
+def wait_for_round(observation: Observation, number: int, name: str = "check") -> Object:
     """The check, running in that round or a later one."""
 
     def there() -> Object | None:
         check = observation.objects(Kind.CHECK).get(name, {})
         return check if (check.get("status", {}).get("round") or 0) >= number else None
 
-    return observation.wait_for(f"round {number} of node check {name}", there, within_seconds)
+    return observation.wait_for(f"round {number} of node check {name}", there)
 
 
 def verdicts(check: Object) -> dict[str, str]:
@@ -130,7 +129,7 @@ def is_in_service(node: Object) -> bool:
 
 def wait_until_cordoned(cluster: Cluster, observation: Observation, name: str) -> None:
     what = f"node {name} to be cordoned"
-    observation.wait_for(what, lambda: is_cordoned(node(cluster, name)), CORDON_SECONDS)
+    observation.wait_for(what, lambda: is_cordoned(node(cluster, name)))
 
 
 def assert_in_service(cluster: Cluster, names: Sequence[str]) -> None:

@@ -25,7 +25,6 @@ from e2e.processes import TrainingProcess
 
 REPOSITORY = Path(__file__).parent.parent
 KUBECTL_TIMEOUT_SECONDS = 60.0
-EMPTY_SECONDS = 60.0
 OLD_KUBECTL = "1.32"
 CORDON_ANNOTATION = "elastic.iml.github.io/cordon"
 MAY_CORDON_LABEL = "elastic.iml.github.io/may-cordon"
@@ -132,7 +131,7 @@ class Cluster(ABC):
             for kind in (Kind.JOB, Kind.CHECK):
                 for made in api.list(kind, name)["items"]:
                     api.delete(kind, made["metadata"]["name"], name)
-            observation.wait_for("the scenario's Pods to go", lambda: not observation.pods(), EMPTY_SECONDS)
+            observation.wait_for("the scenario's Pods to go", lambda: not observation.pods())
             observation.close()
             _put_into_service(api, name)
             api.delete(Kind.NAMESPACE, name)

@@ -15,7 +15,7 @@ from typing import Any
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Cluster
-from e2e.observation import Observation
+from e2e.observation import PATIENCE_SECONDS, Observation
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CPUS_OF_MORE_THAN_HALF_A_NODE = "5"
@@ -123,7 +123,11 @@ class Mortals:
         ]
 
     def wait_until_training(
-        self, beyond: Life | None = None, *, world_of: int | None = None, within_seconds: float = 60
+        self,
+        beyond: Life | None = None,
+        *,
+        world_of: int | None = None,
+        within_seconds: float = PATIENCE_SECONDS,
     ) -> Life:
         """The newest life, once it is not the given one, and some steps old, of the published world.
 
@@ -141,14 +145,14 @@ class Mortals:
 
         return self.observation.wait_for("the ranks to make steps together", trains, within_seconds)
 
-    def wait_until_replaced(self, pod: str, within_seconds: float = 60) -> None:
+    def wait_until_replaced(self, pod: str) -> None:
         """Worker 1 has another Pod, which is in the published world."""
 
         def is_member() -> bool:
             incarnations, now = self.world()["incarnations"], self.worker(1)["spec"]["incarnation"]
             return self.world()["phase"] == "Formed" and self.pod(1) != pod and incarnations[1] == now
 
-        self.observation.wait_for(f"another Pod for {pod}", is_member, within_seconds)
+        self.observation.wait_for(f"another Pod for {pod}", is_member)
 
     # --- what is said of it ---
 

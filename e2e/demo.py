@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
+from crds.elasticworker import ElasticWorker
 from dlr.job.check_outcome import rounds_of
 from e2e import checks, jobs
 from e2e.api import Kind, Object
@@ -20,6 +21,7 @@ from e2e.embedded import EmbeddedCluster
 from e2e.faults import Broken, NodeProbes
 from e2e.observation import Observation
 from e2e.screen import IN_SERVICE, NodeRow, Screen, WorkerRow
+from reconcilers.goodput.rounds import first_step_at
 
 WORKERS = 3
 NODES = 4
@@ -31,9 +33,6 @@ STEPS_BEFORE_KILL = 10
 CHECK = "before-training"
 CHECK_SPEC = {"timeoutSeconds": 120, "stragglerRatio": checks.RATIO}
 MEMORY = {"size": "4Mi"}
-CHECK_SECONDS = 90
-TRAINING_SECONDS = 90
-RECOVERY_SECONDS = 60
 REFRESH_SECONDS = 0.2
 NAMESPACE = "demo"
 STATES = {
@@ -101,9 +100,7 @@ def show_rounds(observation: Observation, screen: Screen) -> Object:
     """Show each round of the check when it has finished; return the finished check."""
     shown = 0
     while True:
-        check = observation.wait_for(
-            "the next round of the check", partial(_news, observation, shown), CHECK_SECONDS
-        )
+        check = observation.wait_for("the next round of the check", partial(_news, observation, shown))
         for done in rounds_of(check["status"])[shown:]:
             groups = [
                 " with ".join(g["members"]) + (" passes" if g["passed"] else " fails") for g in done["groups"]
@@ -136,9 +133,7 @@ def show_training(cluster: EmbeddedCluster, observation: Observation, screen: Sc
     manifest["spec"]["replicaSpecs"]["worker"]["memoryCheckpoint"] = MEMORY
     cluster.apply(jobs.one_a_node(manifest), namespace)
     screen.say(f"kubectl apply: ElasticJob digits, {WORKERS} workers, each on a node of its own.")
-    world = jobs.wait_until_training(
-        observation, WORKERS, beyond_step=STEPS_BEFORE_KILL, within_seconds=TRAINING_SECONDS
-    )
+    world = jobs.wait_until_training(observation, WORKERS, beyond_step=STEPS_BEFORE_KILL)
     screen.say("The workers train together. Each step is saved to memory.", "green")
 
     struck_at = datetime.now(UTC)
@@ -161,26 +156,29 @@ def show_recovery(observation: Observation, screen: Screen, before: Object, stru
     """Wait until every worker has ended a step in a later world; show how long that took, and the cost."""
 
     def stepped_again() -> float | None:
-        workers = observation.workers("digits")
-        agents = [worker["status"]["agent"] for worker in workers if jobs.step_of(worker)]
-        if len(agents) < WORKERS or any(agent["observedRound"] <= before["round"] for agent in agents):
+        world = jobs.rendezvous(observation)
+        if world["round"] <= before["round"] or "resume" not in world:
             return None
-        if "resume" not in jobs.rendezvous(observation):
-            return None
-        ends = [datetime.fromisoformat(agent["progress"]["time"]) for agent in agents]
-        return (max(ends) - struck_at).total_seconds()
+        workers = [ElasticWorker.model_validate(worker) for worker in observation.workers("digits")]
+        ends = [end for worker in workers if (end := first_step_at(world["round"], [worker]))]
+        return (max(ends) - struck_at).total_seconds() if len(ends) == WORKERS else None
 
-    seconds = observation.wait_for("the next step of all workers", stepped_again, RECOVERY_SECONDS)
-    world = jobs.rendezvous(observation)
+    seconds = observation.wait_for("the next step of all workers", stepped_again)
+    tier = TIERS[jobs.rendezvous(observation)["resume"]["tier"]]
     rounds = [found for w in observation.workers("digits") for found in w["status"]["agent"]["rounds"]]
     last = max(found["lastStep"] for found in rounds if found["round"] == before["round"])
     first = min(found["firstStep"] for found in rounds if found["round"] > before["round"])
-    again = max(last - first + 1, 0)
-    cost = f"{again} step{'s' * (again > 1)}, which all train again" if again else "no step"
-    screen.say(f"{seconds:.1f} s later all three train on, from {TIERS[world['resume']['tier']]}.", "green")
-    screen.say(
-        f"The kill cost {cost}: step {last} was the last before it, step {first} is the next.", "green"
-    )
+    screen.say(f"{seconds:.2f} s later all three have made their next step, from {tier}.", "green")
+    screen.say(f"The kill cost {cost(last, first)}.", "green")
+
+
+def cost(last: int, first: int) -> str:
+    """Return in words what is trained again, by the last step of a round and the first of the next."""
+    if first > last:
+        return f"no step: step {last} was the last before it, and step {first} is the next"
+    if first == last:
+        return f"1 step: all train step {first} again"
+    return f"{last - first + 1} steps: all train steps {first} to {last} again"
 
 
 @contextmanager

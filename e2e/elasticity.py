@@ -86,19 +86,17 @@ def worlds(observation: Observation, name: str = "digits", *, since: Object | No
     return [found[number] for number in sorted(found) if number >= first]
 
 
-def wait_for_world(
-    observation: Observation, members: list[int], name: str = "digits", within_seconds: float = 90
-) -> Object:
+def wait_for_world(observation: Observation, members: list[int], name: str = "digits") -> Object:
     """The formed world of just these workers."""
 
     def formed() -> Object | None:
         world = jobs.rendezvous(observation, name)
         return world if world.get("phase") == "Formed" and world["members"] == members else None
 
-    return observation.wait_for(f"a world of workers {members}", formed, within_seconds)
+    return observation.wait_for(f"a world of workers {members}", formed)
 
 
-def wait_until_all_run(observation: Observation, world: Object, name: str, within_seconds: float = 60) -> str:
+def wait_until_all_run(observation: Observation, world: Object, name: str) -> str:
     """All members' training processes are started in that world; when the last of them were."""
 
     def run() -> str | None:
@@ -110,7 +108,7 @@ def wait_until_all_run(observation: Observation, world: Object, name: str, withi
         ]
         return max(started) if len(started) == len(world["members"]) else None
 
-    return observation.wait_for(f"all of round {world['round']} to run", run, within_seconds)
+    return observation.wait_for(f"all of round {world['round']} to run", run)
 
 
 def scale(cluster: Cluster, observation: Observation, replicas: int, name: str = "digits") -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from crds.rendezvous import Rendezvous
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster, Storage
-from e2e.observation import Observation
+from e2e.observation import PATIENCE_SECONDS, Observation
 from localcluster.quantities import parse_quantity
 
 GOOD_ACCURACY = 0.95
@@ -219,7 +219,7 @@ def wait_until_training(
     *,
     beyond_step: int = 10,
     name: str = "digits",
-    within_seconds: float = 60,
+    within_seconds: float = PATIENCE_SECONDS,
 ) -> Object:
     """Every worker has reported a step beyond the given one in a formed world; that world."""
 
@@ -233,7 +233,9 @@ def wait_until_training(
     return observation.wait_for(what, training, within_seconds)
 
 
-def wait_until_succeeded(observation: Observation, name: str = "digits", within_seconds: float = 150) -> None:
+def wait_until_succeeded(
+    observation: Observation, name: str = "digits", within_seconds: float = PATIENCE_SECONDS
+) -> None:
     observation.wait_for(
         f"job {name} to finish", lambda: phase(observation, name) in ("Succeeded", "Failed"), within_seconds
     )

@@ -20,6 +20,8 @@ from e2e.api import Api, Kind, Object, Refused
 
 Answer = TypeVar("Answer")
 
+PATIENCE_SECONDS = 150.0
+"""Time limit of waits that claim nothing about speed: load makes a machine many times slower."""
 RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
 CATCH_UP_SECONDS = 5.0
@@ -83,7 +85,9 @@ class Observation:
             and (of is None or event["involvedObject"].get("name") == of)
         ]
 
-    def wait_for(self, what: str, condition: Callable[[], Answer | None], within_seconds: float) -> Answer:
+    def wait_for(
+        self, what: str, condition: Callable[[], Answer | None], within_seconds: float = PATIENCE_SECONDS
+    ) -> Answer:
         """The first truthy answer of `condition`, asked again whenever an object of the namespace changed.
 
         Each kind has a watch of its own, and one may be behind another: a plan would be seen to succeed

@@ -42,18 +42,18 @@ def phase(observation: Observation, name: str) -> str:
     return str(observation.objects(Kind.PLAN).get(name, {}).get("status", {}).get("phase") or "")
 
 
-def wait_for_verdict(observation: Observation, name: str, within_seconds: float = 60) -> Object:
+def wait_for_verdict(observation: Observation, name: str) -> Object:
     """Wait until the plan has one, whatever it is. Returns the plan."""
 
     def judged() -> Object | None:
         return observation.objects(Kind.PLAN).get(name) if phase(observation, name) else None
 
-    return observation.wait_for(f"a verdict on scale plan {name}", judged, within_seconds)
+    return observation.wait_for(f"a verdict on scale plan {name}", judged)
 
 
-def wait_until_scaled(observation: Observation, name: str, within_seconds: float = 60) -> Object:
+def wait_until_scaled(observation: Observation, name: str) -> Object:
     """Wait until the plan is applied and its job has all that it asked for. Returns the job."""
-    plan = wait_for_verdict(observation, name, within_seconds)
+    plan = wait_for_verdict(observation, name)
     assert plan["status"]["phase"] == "Applied", observation.describe()
     owner = plan["spec"]["ownerJob"]
 
@@ -61,7 +61,7 @@ def wait_until_scaled(observation: Observation, name: str, within_seconds: float
         job = observation.job(owner)
         return job if jobs.condition(job, "Scaled").get("status") == "True" else None
 
-    return observation.wait_for(f"what scale plan {name} asked", scaled, within_seconds)
+    return observation.wait_for(f"what scale plan {name} asked", scaled)
 
 
 def seconds(plan: Object, job: Object) -> float:

@@ -115,9 +115,7 @@ class SampleLog:
             assert set(times) == set(range(SAMPLES_AN_EPOCH)), f"samples of epoch {epoch} were left out"
             assert times.total() == SAMPLES_AN_EPOCH, f"samples came twice in epoch {epoch}: {times}"
 
-    def wait_for_world(
-        self, observation: Observation, size: int, *, steps: int = 5, within_seconds: float = 90
-    ) -> Stretch:
+    def wait_for_world(self, observation: Observation, size: int, *, steps: int = 5) -> Stretch:
         """The newest stretch of steps, once it has so many and is of so many workers."""
 
         def trains() -> Stretch | None:
@@ -125,7 +123,7 @@ class SampleLog:
             return newest[0] if newest and newest[0].world == size and newest[0].steps >= steps else None
 
         what = f"{size} workers to train {steps} steps together"
-        return observation.wait_for(what, trains, within_seconds)
+        return observation.wait_for(what, trains)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

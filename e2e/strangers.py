@@ -22,7 +22,6 @@ SCRIPTS = Path(__file__).parent / "fixtures" / "strangers"
 SAMPLE_SECONDS = "0.01"
 STEPS = 5
 """So many in a row, and it trains."""
-NEW_WORLD_SECONDS = 90
 RESTART_SECONDS = 30
 """Several times what a restart in place takes; the time-outs of what could be waited for are longer."""
 BARE_PATH = os.defpath
@@ -111,7 +110,7 @@ class Stranger:
             line = (self.lines(0) or [{}])[-1]
             return line["pid"] if line.get("moment") == moment and [line] != before else None
 
-        pid = self.observation.wait_for(f"{self.name} to be at {moment}", stays, NEW_WORLD_SECONDS)
+        pid = self.observation.wait_for(f"{self.name} to be at {moment}", stays)
         pod = jobs.current_pods(self.observation, self.name)[victim]
         self.cluster.kill_process(self.observation.namespace, pod)
         self.wait_for_steps(1, not_by=pid)
@@ -128,9 +127,7 @@ class Stranger:
             failure: Object = self.observation.job(self.name)["status"].get("lastFailure") or {}
             return failure if failure.get("exitClass") == "Hang" and failure.get("rank") == rank else None
 
-        failure = self.observation.wait_for(
-            f"rank {rank} to be blamed for the hang", found, NEW_WORLD_SECONDS
-        )
+        failure = self.observation.wait_for(f"rank {rank} to be blamed for the hang", found)
         stuck.unlink()
         return failure
 
@@ -144,7 +141,7 @@ class Stranger:
                 (report.get("progress") or {}).get("step", 0) >= step for report in reports
             )
 
-        self.observation.wait_for(f"the workers of {self.name} to tell step {step}", told, NEW_WORLD_SECONDS)
+        self.observation.wait_for(f"the workers of {self.name} to tell step {step}", told)
 
     def finish(self) -> None:
         """Have it read its samples as fast as it can, until it has succeeded."""
@@ -188,13 +185,13 @@ class Stranger:
             own = [line for line in steps if line["pid"] == steps[-1]["pid"]]
             return own if len(own) >= count and own[-1]["pid"] != not_by else None
 
-        return self.observation.wait_for(f"{self.name} to make {count} steps", made, NEW_WORLD_SECONDS)
+        return self.observation.wait_for(f"{self.name} to make {count} steps", made)
 
     def wait_for_checkpoint(self) -> None:
         def saved() -> bool:
             return any("saved" in line for line in self.lines(0))
 
-        self.observation.wait_for(f"{self.name} to have saved", saved, NEW_WORLD_SECONDS)
+        self.observation.wait_for(f"{self.name} to have saved", saved)
 
     def lines(self, rank: int) -> list[Object]:
         """What the processes of a rank noted of themselves (fixtures/strangers/figures.py)."""

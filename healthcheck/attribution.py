@@ -93,7 +93,6 @@ def attribute(
     """Blame the fewest nodes and links that explain the failures, and only if nothing else does.
 
     Args:
-        nodes: all nodes of the check, in rank order.
         condemned: nodes at fault by other evidence; what failed with them accuses no other node.
         absent: nodes that can be tested no further.
     """

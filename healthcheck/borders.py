@@ -35,7 +35,6 @@ class Borders:
         """The odds against a node by the best other explanation, the way out of a domain; None without one.
 
         Args:
-            testimony: its failures that count.
             others: all tests that it took no part in, as `log_odds` takes them.
         """
         domains = {domain for trial in testimony for domain in self.crossed_by(trial)}

@@ -90,7 +90,6 @@ def intermittent(
 
     Args:
         records: of all nodes with one, the oldest result first; the last one is that of the newest check.
-        nodes: those of the newest check, who alone are judged.
     """
     current = {name: _since_fault(results) for name, results in records.items()}
     domains = {node.name: node.smallest_domain for node in nodes}

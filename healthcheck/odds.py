@@ -44,7 +44,6 @@ def log_odds(
 
     Args:
         failed: independent failures of the node, each with another partner.
-        passed: its passes.
         others_failed: failures of the tests that it took no part in and that no fault explains.
         others_passed: passes of the tests that it took no part in.
         again: how often it failed again with each partner that it never passed with: hardly by accident, but

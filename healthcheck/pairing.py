@@ -44,9 +44,7 @@ def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tu
     Vouched nodes that are not needed idle, as a reserve of witnesses.
 
     Args:
-        nodes: all that can be tested, in rank order.
         rotation: which round of the tournament it is, any number from 0.
-        ledger: the tests so far.
     """
     rank = {node.name: place for place, node in enumerate(nodes)}
     vouched = [node.name for node in nodes if node.vouched]
@@ -70,7 +68,6 @@ def next_groups(
     """The groups of a round after the screening; none if no test would help.
 
     Args:
-        nodes: in rank order.
         evidence: each symptom's, failures first.
         rotation: any number; by it, partners are others in other checks.
         absent: nodes that cannot be tested any more.

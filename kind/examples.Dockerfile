@@ -1,4 +1,4 @@
-# What the examples train in: the workers' image, and scikit-learn's digits. Built from the repository's root by
+# What the examples train in: the workers' image, and numpy. Built from the repository's root by
 # kind/build.sh.
 ARG WORKER_IMAGE
 FROM ${WORKER_IMAGE}

@@ -177,7 +177,7 @@ class JobMetrics(Collector):
 
 def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> Iterator[Sample]:
     status, key = job.status, _key(job)
-    finished = status.phase is not None and status.phase.finished
+    finished = status.finished
     for phase in JobPhase:
         yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.PENDING))
     if job.spec.elastic_policy.replica_groups is not None:
@@ -186,7 +186,7 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     for class_ in FAILURES:
         yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
     yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))
-    yield from _world_samples(key, status.rendezvous or Rendezvous(), finished)
+    yield from _world_samples(key, status.world, finished)
     for type_, counts in status.replica_statuses.items():
         yield Sample(JOB_DESIRED_WORKERS, (*key, type_), counts.desired)
         for phase_name in ("pending", "active", "succeeded", "failed", "standby"):
@@ -196,7 +196,7 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
             yield Sample(JOB_SHARDS, (*key, each.name, state), getattr(each, state))
     for warning in () if finished else status.warnings:
         yield Sample(JOB_WARNING, (*key, warning.type), 1)
-    yield from _number_samples(key, Workers(workers), status.rendezvous or Rendezvous())
+    yield from _number_samples(key, Workers(workers), status.world)
     goodput = goodput_now(job, workers, now)
     until = (status.completion_time or goodput.since) if finished else now
     yield from _goodput_samples(key, goodput, until, finished)

@@ -5,14 +5,16 @@ The plan decides what is done about it (`PlannedJob.look`), `Times` how long it 
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from crds.findings import Cause
 from crds.phases import JobPhase, RendezvousPhase
-from simulator import checks, objects
+from simulator import objects
 from simulator.account import Part, part_of
 from simulator.bag import Bag
-from simulator.fleet import Restart
+from simulator.fleet import Diagnosis, Restart
 from simulator.nodes import name_of, number_of
 from simulator.planned import Looked, PlannedJob
 from simulator.state import SimulationState
@@ -331,7 +333,7 @@ class Crew:
             if index in self.node_of and self.job.is_idle(index)
         }
         state = self.state
-        faulty, slow = checks.judged(
+        faulty, slow = judged(
             state.fleet.diagnosis, state.nodes.ill, set(self.slow), idle.values(), state.rng
         )
         state.convicted |= dict.fromkeys(faulty, Cause.PAIR_TEST)
@@ -344,3 +346,33 @@ class Crew:
         }
         self.job.end_check(looked.check, verdicts, state.at())
         self.look()
+
+
+# --- node checks, drawn by the confusion matrix that benchmarks/diagnosis.py measured ----------------------
+
+
+def judged(
+    diagnosis: Diagnosis,
+    ill: Collection[int],
+    slow: Collection[int],
+    tested: Iterable[int],
+    rng: random.Random,
+) -> tuple[list[int], list[int]]:
+    """The tested nodes that a check calls faulty, and those that it calls slow."""
+    tested = list(tested)
+    faulty = [node for node in tested if _happens(_chance(diagnosis, node in ill, rng), rng)]
+    slower = (node for node in tested if node in slow and node not in faulty)
+    return faulty, [node for node in slower if _happens(diagnosis.straggler_found, rng)]
+
+
+def _happens(chance: float, rng: random.Random) -> bool:
+    """Nothing is drawn for what is certain, so that the number of healthy nodes changes no other draw."""
+    return chance >= 1 or (chance > 0 and rng.random() < chance)
+
+
+def _chance(diagnosis: Diagnosis, is_ill: bool, rng: random.Random) -> float:
+    """The chance that a node is called faulty."""
+    if not is_ill:
+        return diagnosis.healthy_blamed
+    is_intermittent = _happens(diagnosis.intermittent, rng)
+    return diagnosis.intermittent_found if is_intermittent else diagnosis.faulty_found

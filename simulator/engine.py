@@ -47,10 +47,8 @@ class Simulation:
         """Simulate the fleet.
 
         Args:
-            days: length of the simulation.
             script: faults, instead of those that are drawn.
             work_days: days of training at full size after which the simulation ends, if that is sooner.
-            progress: called with the share that is done.
         """
         state = self.state
         seconds = days * DAY

@@ -23,11 +23,7 @@ MINIMUM = 1
 
 
 class GroupedJob:
-    """The job that owns the groups.
-
-    Args:
-        groups: all groups by number, which train.
-    """
+    """The job that owns the groups."""
 
     def __init__(self, groups: Mapping[int, ElasticJob], times: Times) -> None:
         # Only the number of groups counts; a real job may not have so many workers.
@@ -52,8 +48,7 @@ class GroupedJob:
 
     @property
     def has_failed(self) -> bool:
-        phase = self.job.status.phase
-        return phase is not None and phase.finished
+        return self.job.status.finished
 
     def takes_part(self, number: int) -> bool:
         return number in self._members
@@ -63,19 +58,13 @@ class GroupedJob:
         return self._members.get(number)
 
     def look(self, number: int, group: ElasticJob, now: float) -> float:
-        """Look at one group. Return the seconds for which those that take part stand still from now on.
-
-        Args:
-            number: of the group.
-            group: its ElasticJob.
-            now: second of the simulation.
-        """
+        """Look at one group. Return the seconds for which those that take part stand still from now on."""
         before, self._groups[number] = self._groups[number], group
         view = self._view(number, group)
         if view == self._views[number]:
             return 0.0
         self._views[number] = view
-        if group.status.phase is not before.status.phase and view.phase is not None and view.phase.finished:
+        if group.status.phase is not before.status.phase and group.status.finished:
             self._look_at_all(now)
         return self._decide(self._all_views(), now)
 
@@ -89,8 +78,6 @@ class GroupedJob:
 
         Args:
             number: of the group that comes to no step.
-            waiting: of the other one.
-            now: second of the simulation.
         """
         version, late = self.membership.version, frozenset((number,))
         views = self._all_views()
@@ -108,12 +95,7 @@ class GroupedJob:
         return seconds
 
     def forget(self, number: int, group: ElasticJob) -> None:
-        """Let a group that trains be one to which nothing has ever happened, in the round that it is in.
-
-        Args:
-            number: of the group.
-            group: the ElasticJob as it is from now on.
-        """
+        """Let a group that trains be one to which nothing has ever happened, in the round that it is in."""
         shown = view_of(number, group)
         self._rounds_before[number] = self._views[number].round - shown.round
         self._groups[number] = group

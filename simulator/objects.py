@@ -33,11 +33,7 @@ def at(seconds: float) -> datetime:
 
 
 def new_job(worker: Wire, spec: Wire, *, is_group: bool = False) -> ElasticJob:
-    """A job with these fields of `replicaSpecs.worker` beside its template, and of the spec.
-
-    Args:
-        is_group: it is a replica group of another job.
-    """
+    """A job with these fields of `replicaSpecs.worker` beside its template, and of the spec."""
     owner = {"apiVersion": API_VERSION, "kind": "ElasticJob", "name": JOB, "uid": JOB, "controller": True}
     return ElasticJob.model_validate(
         {

@@ -32,7 +32,6 @@ def bars(title: str, rows: Sequence[tuple[str, Mapping[Part, float]]], note: str
 
     Args:
         rows: a label, and shares of the time that sum up to 1. A row without shares is a heading.
-        note: below the bars.
     """
     room = WIDTH - LABEL - 80
     shown = [part for part in COLOURS if any(shares.get(part, 0.0) >= 5e-4 for _, shares in rows)]

@@ -70,7 +70,7 @@ class PlannedJob:
 
     @property
     def world(self) -> Rendezvous:
-        return self.job.status.rendezvous or Rendezvous()
+        return self.job.status.world
 
     @property
     def is_formed(self) -> bool:
@@ -106,7 +106,7 @@ class PlannedJob:
             raw={"metadata": {"name": objects.JOB}, "status": self._status},
             workers=workers,
             checks=self._job_checks(),
-            pods={w.status.pod_name: None for w in workers if w.status.pod_name},
+            pods={w.metadata.uid: None for w in workers if w.status.pod_name},
             ages=Ages(joined),
             account_age_seconds=self._account_age(now),
         )
@@ -258,7 +258,7 @@ class PlannedJob:
 
     @property
     def has_active_check(self) -> bool:
-        return any(check.status.phase is None or not check.status.phase.finished for check in self.checks)
+        return any(not check.status.finished for check in self.checks)
 
     def end_check(self, body: dict[str, Any], verdicts: dict[str, Any], now: datetime) -> None:
         """The NodeCheck has finished with these verdicts (fields of its status)."""

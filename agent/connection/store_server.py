@@ -32,6 +32,9 @@ LONGEST_WAIT_SECONDS = 86_400.0
 KEPT_ROUNDS = 2
 """Rounds whose keys are kept: the newest, and the one whose copies a replacement may look for."""
 
+MAX_DIGITS = 18
+"""Digits of the number of a version."""
+
 _LENGTH = struct.Struct("!I")
 _VERSIONS = b"replicas/"
 
@@ -137,7 +140,7 @@ class Values:
         """
         with self._lock:
             for key in [key for key in self._values if key.startswith(_VERSIONS)]:
-                if int(key.split(b"/", 2)[1]) <= version - KEPT_ROUNDS:
+                if _version_of(key) <= version - KEPT_ROUNDS:
                     del self._values[key]
 
     def has(self, key: bytes) -> bool:
@@ -191,6 +194,12 @@ def round_prefix(round_: int) -> str:
 def version_prefix(version: int) -> str:
     """Return the prefix of the keys of a version of the replica groups."""
     return f"{_VERSIONS.decode()}{version}/"
+
+
+def _version_of(key: bytes) -> int:
+    """Return the version that a key is of; -KEPT_ROUNDS for a key of none, as any peer may leave one."""
+    number = key.split(b"/", 2)[1]
+    return int(number) if number.isdigit() and len(number) <= MAX_DIGITS else -KEPT_ROUNDS
 
 
 @dataclass(eq=False)

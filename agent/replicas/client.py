@@ -70,11 +70,22 @@ class AgentChannel:
         self._line = Line(path)
         self._lock = threading.Lock()
         self._membership: Membership | None = None
+        self._end: Exception | None = None
+        """Why no more news comes."""
         self._changed: Callable[[], None] = lambda: None
 
     @property
     def membership(self) -> Membership | None:
-        """The newest; None before the first."""
+        """The newest; None before the first.
+
+        Raises:
+            ConnectionError: no more news comes, so this process would wait for others for ever.
+        """
+        if self._end is not None:
+            raise ConnectionError(
+                "this process cannot follow the replica groups any more, since its connection to the agent "
+                f"has ended; the agent's log says why: {self._end}"
+            ) from self._end
         return self._membership
 
     def look(self) -> Membership:
@@ -94,7 +105,7 @@ class AgentChannel:
         """Tell the agent that this process is ready to take part, and have every news called out.
 
         Args:
-            changed: is called by a thread, after `membership` has changed.
+            changed: is called by a thread, after `membership` has changed, or news has ended.
             rank: of the process, in its group.
             size: number of the group's processes.
         """
@@ -147,7 +158,8 @@ class AgentChannel:
                 self._membership = Membership.parse(self._line.receive()["membership"])
                 self._changed()
         except (OSError, ValueError, LookupError, TypeError) as error:
-            logger.warning("no more news of the groups comes from the agent: %s", error)
+            self._end = error
+            self._changed()
 
 
 class Line:

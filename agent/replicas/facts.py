@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crds.agent_report import MAX_LATE_GROUPS, ReplicasReport
+from crds.grouping import MAX_GROUPS
 from crds.wire import MAX_INTEGER
 
 
@@ -51,7 +52,7 @@ class Training:
             return replace(self, version=_count(message["at"]["version"]), step=_count(message["at"]["step"]))
         if "late" in message:
             late, groups = message["late"], message["late"]["groups"]
-            return replace(self, late=(_count(late["version"]), tuple(map(_count, groups[:MAX_LATE_GROUPS]))))
+            return replace(self, late=(_count(late["version"]), tuple(map(_index, groups[:MAX_LATE_GROUPS]))))
         if "left_out" in message:
             return replace(self, left_out=max(_count(message["left_out"]), self.left_out))
         return replace(self, broken=max(_count(message["broken"]), self.broken))
@@ -83,4 +84,10 @@ def summary(round_: int, count: int, processes: Collection[Training]) -> Replica
 def _count(number: Any) -> int:
     if not 0 <= int(number) <= MAX_INTEGER:
         raise ValueError(f"{number} is no count")
+    return int(number)
+
+
+def _index(number: Any) -> int:
+    if not 0 <= int(number) < MAX_GROUPS:
+        raise ValueError(f"{number} is no index of a group")
     return int(number)

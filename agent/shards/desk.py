@@ -36,8 +36,8 @@ from agent.environment import bound
 from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, too_many_places, undone_of
 from crds.agent_report import MAX_SHARDS_TEXT, MAX_UNDONE_TEXT, ShardsReport
-from crds.intervals import Intervals, to_text
-from crds.shard_set import MAX_SHARD_SETS, Definition
+from crds.intervals import Intervals, from_text, to_text
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,8 @@ FAILED_SECONDS = 1.0
 """So long after a report what fails is reported: where all parts fail, one a second tells of all."""
 SKIPPED_EPOCH_SECONDS = 10.0
 """So long the news that an epoch is over may take."""
+LONGEST_WAIT_SECONDS = 86_400.0
+"""A longer wait is cut: epoll takes no more than 24 days."""
 MAX_LINE_BYTES = 1 << 16
 
 
@@ -215,8 +217,10 @@ class Desk(threading.Thread):
             if len(process.buffer) > MAX_LINE_BYTES:
                 raise ValueError("a line is too long")
             for line in lines:
+                if process.connection.fileno() < 0:
+                    return  # it has left
                 self._hear(process, json.loads(line))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
             logger.warning("a process that pulls shards says what makes no sense: %r", error)
             got = b""
         if not got:
@@ -233,6 +237,7 @@ class Desk(threading.Thread):
             process.restoration = int(said["restore"])
             if process.restoration > chosen.restoration:
                 undone = str(said["undone"])
+                from_text(undone, MAX_SHARD_RANGES)
                 others = (each.holding.undone for each in self._sets.values() if each is not chosen)
                 if len(undone) + sum(map(len, others)) > MAX_UNDONE_TEXT:
                     self._send(process, {"refused": too_many_places(chosen.holding.definition.name)})
@@ -253,6 +258,8 @@ class Desk(threading.Thread):
             self._part_with(process, at_once=True)
 
     def _begin(self, process: _Process, wanted: Definition) -> None:
+        if process.definition is not None:
+            raise ValueError("it pulls from two sets by one connection")
         process.definition = wanted
         chosen = self._sets.setdefault((wanted.name, wanted.epoch), _Set(Holding(wanted)))
         if not chosen.processes and chosen.holding.is_empty:
@@ -405,4 +412,4 @@ class Desk(threading.Thread):
                 continue  # the next epoch begins as soon as the job has heard of it: no answer is due
             if known.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
-        return max(min(due) - self._monotonic(), 0.0) if due else None
+        return max(min(min(due) - self._monotonic(), LONGEST_WAIT_SECONDS), 0.0) if due else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from crds.agent_report import ShardsReport
 from crds.intervals import LIMIT, NONE, Intervals, common, count, first, minus, to_text, union
 from crds.leases import Lease
-from crds.shard_set import MAX_SHARD_REASON, Definition
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_REASON, Definition
 
 ASK_EARLY = 8
 """More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
@@ -133,7 +133,7 @@ class Holding:
         """
         rest = minus(minus(self._elements, self._done), failed)
         kept = len(rest)
-        while len(to_text(rest)) > limit and kept:
+        while not _fits(rest, limit) and kept:
             kept //= 2
             behind = common(self._elements, ((rest[kept][0], LIMIT),))
             rest = (*rest[:kept], *minus(behind, failed))
@@ -150,6 +150,10 @@ class Holding:
 
 def _beginning(failed: Intervals, limit: int) -> Intervals:
     """Return the first of these intervals, as many as can be told."""
-    while len(to_text(failed)) > limit:
+    while not _fits(failed, limit):
         failed = failed[: len(failed) // 2]
     return failed
+
+
+def _fits(elements: Intervals, limit: int) -> bool:
+    return len(elements) <= MAX_SHARD_RANGES and len(to_text(elements)) <= limit

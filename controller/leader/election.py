@@ -205,4 +205,4 @@ def micro_time(wall: datetime) -> str:
 
 def _lease(record: Record | None, namespace: str, name: str, spec: Object) -> Object:
     metadata = {"namespace": namespace, "name": name} if record is None else record.seen["metadata"]
-    return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+    return LEASES.manifest(metadata, spec=spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.client import Client
 from controller.errors import ConfigError, NotFound
-from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SELF_REVIEWS, Object, Resource
+from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SELF_REVIEWS
 
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 _VERBS = ("get", "create", "update")
@@ -22,7 +22,7 @@ async def find_lease_namespace(client: Client, name: str) -> str:
     if user.startswith(_SERVICE_ACCOUNT):
         candidates.append(user.removeprefix(_SERVICE_ACCOUNT).partition(":")[0])
     for namespace in dict.fromkeys(candidates):
-        if await _may_keep(client, name, namespace):
+        if all([await _may(client, verb, name, namespace) for verb in _VERBS]):
             return namespace
     raise ConfigError(
         f"{user or 'this account'} may not get, create and update the Lease {name} "
@@ -33,24 +33,16 @@ async def find_lease_namespace(client: Client, name: str) -> str:
 
 async def _username(client: Client) -> str:
     try:
-        answer = await client.create(SELF_REVIEWS, _review(SELF_REVIEWS, {}))
+        answer = await client.create(SELF_REVIEWS, SELF_REVIEWS.manifest({}, spec={}))
     except NotFound:  # before Kubernetes 1.28
         return ""
     return str(answer["status"]["userInfo"].get("username", ""))
-
-
-async def _may_keep(client: Client, name: str, namespace: str) -> bool:
-    return all([await _may(client, verb, name, namespace) for verb in _VERBS])
 
 
 async def _may(client: Client, verb: str, name: str, namespace: str) -> bool:
     wanted = {"verb": verb, "group": LEASES.group, "resource": LEASES.plural, "namespace": namespace}
     if verb != "create":  # which RBAC cannot allow by name: the request has none
         wanted["name"] = name
-    body = _review(SELF_ACCESS_REVIEWS, {"resourceAttributes": wanted})
+    body = SELF_ACCESS_REVIEWS.manifest({}, spec={"resourceAttributes": wanted})
     answer = await client.create(SELF_ACCESS_REVIEWS, body)
     return bool(answer["status"].get("allowed"))
-
-
-def _review(resource: Resource, spec: Object) -> Object:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}

@@ -5,7 +5,7 @@ One registry per manager, so that two in one process (tests, the embedded cluste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -20,6 +20,8 @@ _RECONCILE_SECONDS = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
     1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50, 60,
 )  # fmt: skip
+_LABELS = ("name", "controller")
+"""Of a queue, which has the name of its controller."""
 _QUEUE_SECONDS = tuple(10.0**exponent for exponent in range(-8, 4))
 
 RESULTS = ("error", "requeue_after", "requeue", "success")
@@ -29,47 +31,34 @@ class ReconcileMetrics:
     """`controller_runtime_*`: what the reconcilers of one manager did."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, labels: Sequence[str] = ("controller",)) -> Counter:
-            return Counter(name, text, labels, registry=registry)
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(
+                f"controller_runtime_{name}_total", text, ("controller", *labels), registry=registry
+            )
 
-        self.total = counter(
-            "controller_runtime_reconcile_total",
-            "Total number of reconciliations per controller",
-            ("controller", "result"),
-        )
-        self.errors = counter(
-            "controller_runtime_reconcile_errors_total",
-            "Total number of reconciliation errors per controller",
-        )
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"controller_runtime_{name}", text, ("controller",), registry=registry)
+
+        self.total = counter("reconcile", "Total number of reconciliations per controller", "result")
+        self.errors = counter("reconcile_errors", "Total number of reconciliation errors per controller")
         self.terminal_errors = counter(
-            "controller_runtime_terminal_reconcile_errors_total",
-            "Total number of terminal reconciliation errors per controller",
+            "terminal_reconcile_errors", "Total number of terminal reconciliation errors per controller"
         )
         self.panics = counter(
-            "controller_runtime_reconcile_panics_total",
-            "Total number of reconciliations that ended in an unforeseen exception",
+            "reconcile_panics", "Total number of reconciliations that ended in an unforeseen exception"
         )
         self.timeouts = counter(
-            "controller_runtime_reconcile_timeouts_total",
-            "Total number of reconciliations that ran into the reconciliation time-out",
+            "reconcile_timeouts", "Total number of reconciliations that ran into the reconciliation time-out"
         )
+        self.max_concurrent = gauge(
+            "max_concurrent_reconciles", "Maximum number of concurrent reconciles per controller"
+        )
+        self.active_workers = gauge("active_workers", "Number of currently used workers per controller")
         self.seconds = Histogram(
             "controller_runtime_reconcile_time_seconds",
             "Length of time per reconciliation per controller",
             ("controller",),
             buckets=_RECONCILE_SECONDS,
-            registry=registry,
-        )
-        self.max_concurrent = Gauge(
-            "controller_runtime_max_concurrent_reconciles",
-            "Maximum number of concurrent reconciles per controller",
-            ("controller",),
-            registry=registry,
-        )
-        self.active_workers = Gauge(
-            "controller_runtime_active_workers",
-            "Number of currently used workers per controller",
-            ("controller",),
             registry=registry,
         )
 
@@ -88,30 +77,20 @@ class QueueMetrics:
     """`workqueue_*`: what the queues of one manager hold."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ("name", "controller")
-        self.depth = Gauge("workqueue_depth", "Current depth of workqueue", labels, registry=registry)
-        self.adds = Counter(
-            "workqueue_adds_total", "Total number of adds handled by workqueue", labels, registry=registry
+        def seconds(name: str, text: str) -> Histogram:
+            return Histogram(f"workqueue_{name}", text, _LABELS, buckets=_QUEUE_SECONDS, registry=registry)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"workqueue_{name}_total", text, _LABELS, registry=registry)
+
+        self.depth = Gauge("workqueue_depth", "Current depth of workqueue", _LABELS, registry=registry)
+        self.adds = counter("adds", "Total number of adds handled by workqueue")
+        self.retries = counter("retries", "Total number of retries handled by workqueue")
+        self.waited = seconds(
+            "queue_duration_seconds", "How long in seconds an item stays in workqueue before being requested"
         )
-        self.retries = Counter(
-            "workqueue_retries_total",
-            "Total number of retries handled by workqueue",
-            labels,
-            registry=registry,
-        )
-        self.waited = Histogram(
-            "workqueue_queue_duration_seconds",
-            "How long in seconds an item stays in workqueue before being requested",
-            labels,
-            buckets=_QUEUE_SECONDS,
-            registry=registry,
-        )
-        self.worked = Histogram(
-            "workqueue_work_duration_seconds",
-            "How long in seconds processing an item from workqueue takes",
-            labels,
-            buckets=_QUEUE_SECONDS,
-            registry=registry,
+        self.worked = seconds(
+            "work_duration_seconds", "How long in seconds processing an item from workqueue takes"
         )
         self._in_work = _InWorkCollector()
         registry.register(self._in_work)
@@ -156,16 +135,15 @@ class _InWorkCollector(Collector):
         self.queues: dict[str, Callable[[], list[float]]] = {}
 
     def collect(self) -> Iterator[Metric]:
-        labels = ("name", "controller")
         unfinished = GaugeMetricFamily(
             "workqueue_unfinished_work_seconds",
             "How many seconds of work is in progress and has not been observed by work_duration",
-            labels=labels,
+            labels=_LABELS,
         )
         longest = GaugeMetricFamily(
             "workqueue_longest_running_processor_seconds",
             "How many seconds has the longest running processor for workqueue been running",
-            labels=labels,
+            labels=_LABELS,
         )
         for name, working_seconds in self.queues.items():
             seconds = working_seconds()

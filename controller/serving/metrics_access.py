@@ -90,6 +90,6 @@ class MetricsAccess:
         )
 
     async def _answer(self, resource: Resource, spec: Object) -> Object:
-        review = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}
+        review = resource.manifest({}, spec=spec)
         status = (await self._client.create(resource, review)).get("status")
         return status if isinstance(status, dict) else {}

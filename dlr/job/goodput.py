@@ -46,7 +46,7 @@ def _of_groups(
     job: ElasticJob, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
 ) -> Goodput | None:
     known = job.status.goodput
-    if known is None or (job.status.phase is not None and job.status.phase.finished):
+    if known is None or job.status.finished:
         return known
     found = by_job(workers)
     accounts = (account_of(each, found.get(each["metadata"]["name"], ()), now) for each in groups)

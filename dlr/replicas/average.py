@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dlr.replicas.exchange import Exchange
-from dlr.replicas.gradients import Bucket
+from dlr.replicas.gradients import Bucket, local
 
 
 class Average:
@@ -61,8 +62,16 @@ class Average:
             assert flat is not None
             bucket.scatter(flat, self._count)
 
-    def drop(self) -> None:
-        """Leave the parameters without gradients."""
+    def drop(self, *, scaled: bool) -> None:
+        """Leave the parameters without gradients, so that the optimizer changes nothing.
+
+        Args:
+            scaled: whether the script has a GradScaler, which refuses a step without any gradient, and leaves
+                out one with an infinite gradient.
+        """
         for bucket in self._buckets:
             for parameter in bucket.parameters:
-                parameter.grad = None
+                if scaled and parameter.grad is not None:
+                    local(parameter.grad).fill_(torch.inf)
+                else:
+                    parameter.grad = None

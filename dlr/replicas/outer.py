@@ -87,7 +87,7 @@ class OuterReplicas(Replicas):
         checkpoint: as `Replicas` has it.
     """
 
-    _exchange_seconds = OUTER_EXCHANGE_SECONDS
+    _least_exchange_seconds = OUTER_EXCHANGE_SECONDS
 
     def __init__(
         self,

@@ -2,8 +2,9 @@
 
 A process that hangs comes to no exchange, so all other groups wait for its group. Each of their processes
 that waits for more than a moment adds to a number of its group in the store of the version, which the lead's
-agent keeps, and takes it back when its wait is over. When its patience ends, one of them reads these numbers
-and tells its agent which groups do not wait. The controller makes the next version without them.
+agent keeps, and takes it back when its wait is over. When its patience ends, one of them reads these numbers,
+and it alone, since there is one for each group; it tells its agent which groups do not wait. The controller
+makes the next version without them.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ take that time for the others' absence."""
 STEPS = 32
 """Number of steps whose median is the usual one."""
 LONGEST_PAUSE_SECONDS = 600.0
+MOST_DOUBLINGS = 16
+"""Of a pause, which is the longest one by then."""
 FORGET_ABSENCES_SECONDS = 1_800.0
 """Time after which an absence is forgotten; longer than the longest pause."""
-TELLER = "teller"
-"""Key of the number of processes that name groups: one is enough."""
+TELLERS = {True: "teller", False: "teller/without-state"}
+"""Key of the number of processes that look who waits, by whether they may name groups: one is enough."""
 
 
 class Pace:
@@ -82,7 +85,8 @@ class Absences:
         is_again = self._last is not None and now - self._last < FORGET_ABSENCES_SECONDS
         self._count = self._count + 1 if is_again else 0
         self._last = now
-        return min(LEAST_PATIENCE_SECONDS * 2.0**self._count, LONGEST_PAUSE_SECONDS) if self._count else 0.0
+        doublings = min(self._count, MOST_DOUBLINGS)
+        return min(LEAST_PATIENCE_SECONDS * 2.0**doublings, LONGEST_PAUSE_SECONDS) if doublings else 0.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,8 @@ class LongWait(threading.Thread):
         self._patience = patience
         self._over = threading.Event()
         self._is_teller = False
+        self._teller = ""
+        """Key of the number of processes that do what this one may do."""
         self._late: list[int] = []
 
     def __enter__(self) -> None:
@@ -134,7 +140,7 @@ class LongWait(threading.Thread):
             self._watch(store)
             store.add(_waiting(self._place), -1)
             if self._is_teller:
-                store.add(TELLER, -1)
+                store.add(self._teller, -1)
                 if self._late:
                     self._patience.late(())
         except Exception as error:  # the version is over, or its lead cannot be reached
@@ -143,26 +149,27 @@ class LongWait(threading.Thread):
     def _watch(self, store: Store) -> None:
         patience = self._patience.seconds()
         pause = self._patience.exchange_seconds if patience is None else patience
+        self._teller = TELLERS[patience is not None]
         waited, due = QUIET_SECONDS, pause
         while not self._over.wait(TICK_SECONDS):
             waited += TICK_SECONDS
             if waited < due:
                 continue
             due = waited + pause
-            late = [place for place in range(self._size) if store.add(_waiting(place), 0) <= 0]
-            if late and patience is None:
+            if not self._may_look(store):
                 continue
-            if late and late != self._late and self._may_tell(store):
+            late = [place for place in range(self._size) if store.add(_waiting(place), 0) <= 0]
+            if late and patience is not None and late != self._late:
                 self._late = late
                 self._patience.late(late)
-            elif not late and waited >= self._patience.exchange_seconds and self._may_tell(store):
+            elif not late and waited >= self._patience.exchange_seconds:
                 self._patience.broken()
 
-    def _may_tell(self, store: Store) -> bool:
+    def _may_look(self, store: Store) -> bool:
         if not self._is_teller:
-            self._is_teller = store.add(TELLER, 1) == 1
+            self._is_teller = store.add(self._teller, 1) == 1
             if not self._is_teller:
-                store.add(TELLER, -1)
+                store.add(self._teller, -1)
         return self._is_teller
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,11 +36,20 @@ from dlr.replicas.news import News
 from dlr.replicas.patience import Pace, Patience
 
 EXCHANGE_SECONDS = 60.0
-"""Time limit of an exchange of gradients, or of a state, to which all groups have come."""
+"""Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
+take."""
+SLOWEST_BYTES_PER_SECOND = 16 << 20
+"""Bytes of parameters that an exchange takes a second for. Their state has up to eight times as many, so that
+is a network of one gigabit a second."""
 
 Until = Callable[[], bool]
 OnCommit = Callable[[int, Sequence[int]], None]
 """Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
+
+
+def seconds_for(parameters: Iterable[Tensor]) -> float:
+    """Return how long the state of parameters may be on its way, by its size."""
+    return sum(local(each.detach()).nbytes for each in parameters) / SLOWEST_BYTES_PER_SECOND
 
 
 class Checkpoint(Protocol):
@@ -93,8 +102,8 @@ class Replicas:
         checkpoint: that the groups begin with where none of them trains; None for none.
     """
 
-    _exchange_seconds = EXCHANGE_SECONDS
-    """Time limit of an exchange to which all groups have come."""
+    _least_exchange_seconds = EXCHANGE_SECONDS
+    """Time limit of a small exchange to which all groups have come."""
 
     def __init__(
         self,
@@ -113,6 +122,7 @@ class Replicas:
         self._pace = Pace()
         parameters = parameters_of(optimizers)
         self._buckets = buckets_of(parameters)
+        self._exchange_seconds = self._least_exchange_seconds + seconds_for(parameters)
         self._device = next((local(each.detach()).device for each in parameters), torch.device("cpu"))
         self._watch = Watch(self._buckets, self._send) if self._are_whole(parameters) else None
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]
@@ -127,6 +137,8 @@ class Replicas:
         self._healing: Healing | None = None
         """The state that goes from or to this process in it."""
         self._average = Average(self._buckets)
+        scalers = [each for each in state.values() if isinstance(each, torch.amp.GradScaler)]
+        self._is_scaled = any(each.is_enabled() for each in scalers)
         self._averaged: tuple[int, ...] = ()
         """Indices of the groups whose gradients it has."""
         self._contributing: tuple[int, ...] = ()
@@ -294,7 +306,7 @@ class Replicas:
             self._conclude(version)
             return
         if not self._member.trained:  # whose gradients are not in it; what it goes on with is no step's
-            self._average.drop()
+            self._average.drop(scaled=self._is_scaled)
             self._is_open, self._following, self._missed = False, (), max(newest, number + 1)
             return
         all_have, _ = self._own.all(has_all)
@@ -332,7 +344,7 @@ class Replicas:
             healing.load()
             self._healing = healing = None
         if healing is not None and version.is_behind():
-            self._average.drop()  # the state that they are of is not here
+            self._average.drop(scaled=self._is_scaled)  # the state that they are of is not here
             self._count(replace(self._member, applied=self.applied + 1))
         else:
             self._average.take()
@@ -467,10 +479,10 @@ class Replicas:
         agreement = version.agreement
         if self._is_at_once(agreement):
             if version.is_behind() and self._is_open:  # the step that it was in has been made without it
-                self._average.drop()
+                self._average.drop(scaled=self._is_scaled)
                 self._is_open, self._following = False, ()
         elif version.is_behind():
-            self._average.drop()
+            self._average.drop(scaled=self._is_scaled)
         self._standing = self._standing.after_meeting(
             agreement, version.place, at_once=self._is_at_once(agreement)
         )

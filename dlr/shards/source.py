@@ -18,7 +18,7 @@ from typing import Any
 from crds.intervals import Intervals, common, count, first, from_text, minus, to_text, union, whole
 from crds.names import ENV_GROUPED_JOB
 from crds.progress_record import ENV_ROUND
-from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_TEXT, Definition
+from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_RANGES, MAX_SHARD_TEXT, Definition
 
 
 class ShardsError(RuntimeError):
@@ -92,7 +92,7 @@ class AgentSource:
                 it to.
         """
         text = to_text(undone)
-        if len(text) > MAX_SHARD_TEXT:
+        if len(text) > MAX_SHARD_TEXT or len(undone) > MAX_SHARD_RANGES:
             raise ShardsError(
                 f"shard set {self._definition.name!r}: what is left of it is in {len(undone)} separate "
                 "places, more than a worker can report, so the set cannot go back to this checkpoint"

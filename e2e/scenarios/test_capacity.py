@@ -41,8 +41,8 @@ def test_a_grown_job_is_suspended_and_asked_to_grow_no_more_and_comes_back_to_it
 
     capacity.wait_for_steps(observation, [0, 1])
     change({"suspend": True})
-    observation.wait_for("the count of the user", lambda: count() == 1, TAKEN_SECONDS)
-    observation.wait_for("no Pods", lambda: not observation.pods(), TAKEN_SECONDS)
+    observation.wait_for("the count of the user", lambda: count() == 1)
+    observation.wait_for("no Pods", lambda: not observation.pods())
     change({"suspend": False})
     capacity.wait_for_steps(observation, [0, 1])
     change({"elasticPolicy": {"opportunistic": None}})
@@ -62,7 +62,7 @@ def grow_and_shrink(cluster: Cluster, observation: Observation) -> None:
     cluster.apply(job, observation.namespace)
     capacity.wait_for_steps(observation, [0])
     observation.wait_for(
-        "a probe that finds no node", lambda: capacity.opportunity(observation).get("reason"), 30
+        "a probe that finds no node", lambda: capacity.opportunity(observation).get("reason")
     )
     assert capacity.opportunity(observation)["reason"] == "no node for 1 more worker within 2 s"
 
@@ -91,7 +91,7 @@ def grow_and_shrink(cluster: Cluster, observation: Observation) -> None:
         told = observation.events(reason="ExtraWorkersGivenBack", of="grower")
         return told[-1] if told else None
 
-    observation.wait_for("an Event of it", given_back, 30)
+    observation.wait_for("an Event of it", given_back)
     assert [list(world.members) for world in elasticity.worlds(observation, "grower")] == [[0], [0, 1], [0]]
     capacity.end(cluster, observation)
     jobs.assert_one_world_a_round(observation, "grower")

@@ -30,7 +30,7 @@ def test_four_of_eight_nodes_are_freed_and_all_are_trained_on(
         cluster.apply(job, observation.namespace)
         capacity.wait_for_steps(observation, [0, 1, 2, 3])
         observation.wait_for(
-            "a probe that finds no node", lambda: capacity.opportunity(observation).get("reason"), 60
+            "a probe that finds no node", lambda: capacity.opportunity(observation).get("reason")
         )
         freed_at = capacity.remove(cluster, observation, OTHERS)
         grown_at = capacity.wait_for_steps(observation, list(range(8)))
@@ -69,7 +69,6 @@ def test_a_job_that_does_not_scale_stops_after_one_try_and_the_next_begins_with_
             if "minEfficiency" in (found := capacity.opportunity(observation, "flat-1").get("reason", ""))
             else None
         ),
-        120,
     )
     elasticity.wait_for_world(observation, [0, 1], "flat-1")
     print(reason)

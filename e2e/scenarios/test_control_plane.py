@@ -15,7 +15,6 @@ from e2e.processes import TrainingProcess
 
 NODES = 4
 API_OUTAGE_SECONDS = 40
-RESTART_SECONDS = 60
 
 
 def everything_that_trains(cluster: Cluster, observation: Observation) -> list[TrainingProcess]:
@@ -28,7 +27,7 @@ def kill_and_await_the_next(process: ControlPlaneProcess, observation: Observati
     """SIGKILL; the supervisor starts another."""
     killed = process.pid()
     process.signal(signal.SIGKILL)
-    observation.wait_for("the next process", lambda: process.pid() not in (None, killed), RESTART_SECONDS)
+    observation.wait_for("the next process", lambda: process.pid() not in (None, killed))
 
 
 def assert_undisturbed(
@@ -97,7 +96,7 @@ def test_a_job_outlives_the_crash_of_the_whole_cluster(cluster: Cluster, observa
     cluster.crash()
     jobs.hurry(cluster, observation)
 
-    jobs.wait_until_succeeded(observation, within_seconds=150)
+    jobs.wait_until_succeeded(observation)
     assert observation.job("digits")["metadata"]["uid"] == uid
     assert jobs.rendezvous(observation)["round"] > before["round"]
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY

@@ -24,8 +24,7 @@ POLICY = {
     "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
     "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS,
 }
-FAILED_SECONDS = 60
-TOLD_SECONDS = 30
+FAILED_SECONDS = 120
 PREEMPTIONS = 10
 FALLEN_OFF_THE_BUS = 79
 """An Xid."""
@@ -120,7 +119,7 @@ def wait_for_told(mortals: Mortals, what: str, look: Callable[[], Object], expec
         return {key: told.get(key) for key in expected}
 
     with suppress(Timeout):
-        mortals.observation.wait_for(what, lambda: found() == expected, TOLD_SECONDS)
+        mortals.observation.wait_for(what, lambda: found() == expected)
     assert found() == expected, what
 
 
@@ -131,7 +130,7 @@ def wait_for_events(mortals: Mortals, reasons: Sequence[str], true_of: Callable[
         return [message for reason in reasons for message in mortals.events(reason)]
 
     with suppress(Timeout):
-        mortals.observation.wait_for(f"Events {reasons}", lambda: true_of(told()), TOLD_SECONDS)
+        mortals.observation.wait_for(f"Events {reasons}", lambda: true_of(told()))
     assert true_of(told()), f"Events {reasons} told: {told()}"
 
 
@@ -297,7 +296,7 @@ def wait_until_running(observation: Observation, pod: str) -> None:
         found = observation.pods().get(pod, {})
         return bool(found.get("status", {}).get("phase") == "Running")
 
-    observation.wait_for(f"{pod} to run", runs, 30)
+    observation.wait_for(f"{pod} to run", runs)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
         smaller = elasticity.wait_for_world(observation, [0, 1, 2, 3])
         shrunk_at = time.time()
         log.wait_for_world(observation, 4)
-        observation.wait_for("the fifth to wait for a sixth", lambda: is_ready(observation, 4), 30)
+        observation.wait_for("the fifth to wait for a sixth", lambda: is_ready(observation, 4))
         assert observation.workers("digits")[4]["spec"]["incarnation"] == 1
         assert not jobs.node_of(observation, "digits-worker-5-2"), "there is no room for a replacement"
     finally:
@@ -103,7 +103,7 @@ def test_ten_workers_that_come_one_by_one_make_one_round_and_leave_in_one(
         f"its processes start after {jobs.seconds_between(asked_at, started):.2f} s"
     )
     assert formed_seconds < AT_ONCE_SECONDS, "a smaller world waits for nothing"
-    observation.wait_for("the ten to go", lambda: len(observation.pods()) == 2, 60)
+    observation.wait_for("the ten to go", lambda: len(observation.pods()) == 2)
 
 
 def ready_times(observation: Observation, indices: range) -> list[str]:

@@ -16,6 +16,7 @@ SAVE_EVERY_STEPS = 10
 EPOCHS = 10
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.STORAGE)
 def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, observation: Observation) -> None:
     namespace, sizes = observation.namespace, [2, 4, 8, 4, 2]
@@ -54,4 +55,4 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
     log.assert_exact(EPOCHS)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
     jobs.assert_one_world_a_round(observation)
-    observation.wait_for("all that was grown to go", lambda: len(observation.workers("digits")) == 2, 30)
+    observation.wait_for("all that was grown to go", lambda: len(observation.workers("digits")) == 2)

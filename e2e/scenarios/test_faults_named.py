@@ -19,7 +19,6 @@ from e2e.observation import Observation
 from e2e.scenarios.test_node_check_links import TIMEOUT_SECONDS, api_server, in_own_network
 
 NODES = 4
-NAMED_SECONDS = 120
 CHECKED_SECONDS = 240
 THROTTLED_SHARE = 0.1
 
@@ -37,7 +36,7 @@ def assert_named(cluster: Cluster, observation: Observation, job: str, cause: st
         print(f"{cause}: {text}")
         return True
 
-    observation.wait_for(f"the diagnosis to name {cause} with {said}", diagnosed, NAMED_SECONDS)
+    observation.wait_for(f"the diagnosis to name {cause} with {said}", diagnosed)
 
     def api() -> Api:
         return Api(connect(str(cluster.kubeconfig), None, observation.namespace))
@@ -65,7 +64,7 @@ def test_a_loop_of_pods_without_memory_is_named(cluster: Cluster, observation: O
     life = mortals.wait_until_training(within_seconds=180)
     for _ in range(2):
         mortals.tell(1, "eat")
-        life = mortals.wait_until_training(beyond=life, within_seconds=120)
+        life = mortals.wait_until_training(beyond=life)
     assert_named(cluster, observation, mortals.name, "OOM", "ank 1", "ran out of memory")
 
 

@@ -21,7 +21,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 NAME = "frameworks"
-WITHIN_SECONDS = 120
 IMPORT_SECONDS = 120
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.STORAGE)]
@@ -88,7 +87,7 @@ class Log:
         def done() -> bool:
             return len(self.starts()) >= starts and len(self.steps()) >= before + more
 
-        self._observation.wait_for(f"{more} more steps of start {starts}", done, WITHIN_SECONDS)
+        self._observation.wait_for(f"{more} more steps of start {starts}", done)
 
 
 def worker_of(observation: Observation, type_: str, index: int) -> Object:
@@ -125,12 +124,12 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
     )
     chief = f"{NAME}-chief-0-1"
     log = Log(cluster, observation, chief)
-    observation.wait_for("the chief's Pod", lambda: has_log(observation, chief), WITHIN_SECONDS)
-    observation.wait_for("the first steps", lambda: len(log.steps()) > 20, WITHIN_SECONDS)
+    observation.wait_for("the chief's Pod", lambda: has_log(observation, chief))
+    observation.wait_for("the first steps", lambda: len(log.steps()) > 20)
 
     before = len(log.steps())
     cluster.delete_pod(observation.namespace, f"{NAME}-worker-1-1")
-    observation.wait_for("a worker again", lambda: runs_again(observation, "worker", 1), WITHIN_SECONDS)
+    observation.wait_for("a worker again", lambda: runs_again(observation, "worker", 1))
     log.wait_for_steps(200)  # it serves some seconds after its Pod runs
     times = [time for _, time in log.steps()[before:]]
     without_worker = max(later - earlier for earlier, later in pairwise(times))
@@ -139,7 +138,7 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
     cluster_before = observation.job(NAME)["status"]["cluster"]
     last_before = log.steps()[-1]
     cluster.delete_pod(observation.namespace, f"{NAME}-ps-1-1")
-    observation.wait_for("a server again", lambda: runs_again(observation, "ps", 1), WITHIN_SECONDS)
+    observation.wait_for("a server again", lambda: runs_again(observation, "ps", 1))
     log.wait_for_steps(5, starts=2)
     back, first = running_at(observation, "ps", 1), next(t for s, t in log.steps() if t > last_before[1] + 1)
     print(f"a server is lost: training {first - back:.1f} s after its Pod is back, from {log.starts()[1]}")
@@ -152,7 +151,7 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
 
     plan = plans.scale_plan("move", job=NAME, type_="ps", migrate=[f"{NAME}-ps-0"])
     cluster.apply(plan, observation.namespace)
-    plans.wait_until_scaled(observation, "move", WITHIN_SECONDS)
+    plans.wait_until_scaled(observation, "move")
     log.wait_for_steps(5, starts=3)
     steps = [time for _, time in log.steps()]
     pause = max(later - earlier for earlier, later in list(pairwise(steps))[-40:])
@@ -177,16 +176,16 @@ def test_jax_processes_meet_and_go_on_when_one_is_killed(cluster: Cluster, obser
     )
     cluster.apply(manifest, observation.namespace)
     first, second = (f"{NAME}-worker-{index}-1" for index in (0, 1))
-    observation.wait_for("two Pods", lambda: has_log(observation, first, second), WITHIN_SECONDS)
+    observation.wait_for("two Pods", lambda: has_log(observation, first, second))
     log = Log(cluster, observation, first)
-    observation.wait_for("the first steps", lambda: len(log.steps()) > 3, WITHIN_SECONDS)
+    observation.wait_for("the first steps", lambda: len(log.steps()) > 3)
     assert "process 0 of 2" in log.text()
 
     uid = observation.pods()[second]["metadata"]["uid"]
     (victim,) = (pid for pid in processes.all_pids() if is_process_of(uid, pid))
     os.kill(victim, signal.SIGKILL)
     killed_at = log.steps()[-1][1]
-    observation.wait_for("another start", lambda: len(log.starts()) >= 2, WITHIN_SECONDS)
+    observation.wait_for("another start", lambda: len(log.starts()) >= 2)
     log.wait_for_steps(2, starts=2)
     again = next(time for _, time in log.steps() if time > killed_at + 1)
     print(f"a process is killed: steps again {again - killed_at:.1f} s later, from {log.starts()[1]}")

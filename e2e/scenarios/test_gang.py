@@ -9,8 +9,6 @@ from e2e.api import Kind, Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
-NODES = 4
-SCHEDULING_SECONDS = 60
 POD_GROUPS = "podgroups.scheduling.x-k8s.io"
 
 
@@ -30,7 +28,7 @@ def test_no_pod_of_a_gang_of_four_runs_with_room_for_three_and_all_do_with_room_
             message = said.get("message", "")
             return said if "3 could get one" in message and "4 Pods cannot be scheduled" in message else None
 
-        observation.wait_for("the job to say why its Pods wait", told, SCHEDULING_SECONDS)
+        observation.wait_for("the job to say why its Pods wait", told)
         assert len(observation.pods()) == 4
         assert not [pod for pod in observation.history[Kind.POD] if pod["spec"].get("nodeName")]
     finally:

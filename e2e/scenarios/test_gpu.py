@@ -24,7 +24,6 @@ pytestmark = [
 ]
 NAME = "gpu"
 SCRIPT = Path(__file__).parent.parent / "fixtures" / "on_gpu.py"
-WITHIN_SECONDS = 120
 HANG_TIMEOUT_SECONDS = 10
 
 
@@ -61,7 +60,7 @@ class Training:
         return [entry["resumed"] for entry in self.entries(rank) if "resumed" in entry]
 
     def wait(self, what: str, condition: Callable[[], Any]) -> Any:
-        return self.observation.wait_for(what, lambda: condition() or None, WITHIN_SECONDS)
+        return self.observation.wait_for(what, lambda: condition() or None)
 
     def wait_for_start(self, number: int) -> int:
         """Wait until processes were started so often and have made ten steps; what they went on from."""

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.needs(Capability.STORAGE)
 NAME = "grouped"
 SCRIPT = Path(__file__).parent.parent / "fixtures" / "grouped.py"
 GROUPS, WORKERS = 3, 2
-WITHIN_SECONDS = 120
 
 
 class Groups:
@@ -98,7 +97,7 @@ class Groups:
             is_whole = len(recent) == self.count * self.workers
             return is_whole and lines[-1]["contributors"] == self.count
 
-        self.observation.wait_for("all groups to train", all_train, WITHIN_SECONDS)
+        self.observation.wait_for("all groups to train", all_train)
 
     def pod(self, group: int, worker: int) -> Object:
         pods = self.observation.pods().values()
@@ -134,9 +133,7 @@ def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster:
     stay = groups.processes(0) | groups.processes(2)
     died = groups.processes(1)
     cluster.kill_process(groups.observation.namespace, groups.pod(1, 1))
-    groups.observation.wait_for(
-        "the group to be left out", lambda: groups.members() == [0, 2], WITHIN_SECONDS
-    )
+    groups.observation.wait_for("the group to be left out", lambda: groups.members() == [0, 2])
     groups.wait_until_all_train()
     assert groups.processes(0) | groups.processes(2) == stay, "the other groups' processes go on"
     assert not groups.processes(1) & died
@@ -156,22 +153,16 @@ def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster:
 def test_others_train_on_while_a_process_of_the_first_group_hangs(groups: Groups, cluster: Cluster) -> None:
     groups.submit()
     groups.wait_until_all_train()
-    groups.observation.wait_for(
-        "a usual step", lambda: max(line["step"] for line in groups.lines()) > 20, WITHIN_SECONDS
-    )
+    groups.observation.wait_for("a usual step", lambda: max(line["step"] for line in groups.lines()) > 20)
     processes = [groups.processes(group) for group in range(GROUPS)]
     namespace, pod = groups.observation.namespace, groups.pod(0, 1)
     cluster.kill_process(namespace, pod, number=signal.SIGSTOP)
-    groups.observation.wait_for(
-        "the group to be left out", lambda: groups.members() == [1, 2], WITHIN_SECONDS
-    )
+    groups.observation.wait_for("the group to be left out", lambda: groups.members() == [1, 2])
     assert "GroupsLate" in groups.warnings()
     newest = max(line["step"] for line in groups.lines())
     last = max(line["step"] for line in groups.lines() if line["group"] == 0)
     groups.observation.wait_for(
-        "the others to train",
-        lambda: max(line["step"] for line in groups.lines()) > newest + 20,
-        WITHIN_SECONDS,
+        "the others to train", lambda: max(line["step"] for line in groups.lines()) > newest + 20
     )
     cluster.kill_process(namespace, pod, number=signal.SIGCONT)
     groups.wait_until_all_train()

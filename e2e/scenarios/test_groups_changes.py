@@ -13,7 +13,7 @@ from dlr.checkpoint.files import files_at
 from e2e.api import Kind
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
-from e2e.scenarios.test_groups import NAME, WITHIN_SECONDS, Groups, assert_alike, identity
+from e2e.scenarios.test_groups import NAME, Groups, assert_alike, identity
 
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
@@ -52,7 +52,6 @@ def test_groups_go_on_through_a_lost_pod_without_storage_through_leaving_scaling
     observation.wait_for(
         "a checkpoint in storage",
         lambda: next(storage.steps_in(files_at(checkpoints)), 0) if checkpoints.exists() else 0,
-        WITHIN_SECONDS,
     )
 
     # A Pod is lost while storage does not answer: a standby worker takes over the state of the other group.
@@ -64,9 +63,7 @@ def test_groups_go_on_through_a_lost_pod_without_storage_through_leaving_scaling
     os.mkfifo(owner)
     pod = groups.first_pod(1)
     cluster.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "-n", observation.namespace)
-    observation.wait_for(
-        "other processes of the group", lambda: groups.processes(1) != lost or None, WITHIN_SECONDS
-    )
+    observation.wait_for("other processes of the group", lambda: groups.processes(1) != lost or None)
     groups.wait_until_all_train()
     assert first_step(groups, 1, first) > at
     assert groups.processes(0) == stays, "the other group's processes go on"
@@ -76,9 +73,7 @@ def test_groups_go_on_through_a_lost_pod_without_storage_through_leaving_scaling
     # A Pod is deleted in good order: its group leaves by vote, which is no failure.
     before, left = restarts(groups), groups.processes(1)
     cluster.delete_pod(observation.namespace, groups.first_pod(1))
-    observation.wait_for(
-        "other processes of the group", lambda: groups.processes(1) != left or None, WITHIN_SECONDS
-    )
+    observation.wait_for("other processes of the group", lambda: groups.processes(1) != left or None)
     groups.wait_until_all_train()
     assert restarts(groups) == before
     assert groups.processes(0) == stays
@@ -86,12 +81,12 @@ def test_groups_go_on_through_a_lost_pod_without_storage_through_leaving_scaling
     # One group, and two again.
     gone = groups.processes(1)
     change(groups, replicaSpecs={WORKER: {"replicas": 1}})
-    observation.wait_for("one group to train", lambda: groups.members() == [0], WITHIN_SECONDS)
+    observation.wait_for("one group to train", lambda: groups.members() == [0])
     observation.wait_for(
-        "the other to be deleted", lambda: f"{NAME}-group-1" not in observation.objects(Kind.JOB), 60
+        "the other to be deleted", lambda: f"{NAME}-group-1" not in observation.objects(Kind.JOB)
     )
     at = newest(groups)
-    observation.wait_for("the rest to train on", lambda: newest(groups) > at + 5, WITHIN_SECONDS)
+    observation.wait_for("the rest to train on", lambda: newest(groups) > at + 5)
     change(groups, replicaSpecs={WORKER: {"replicas": 2}})
     groups.wait_until_all_train()
     assert not groups.processes(1) & gone
@@ -99,17 +94,13 @@ def test_groups_go_on_through_a_lost_pod_without_storage_through_leaving_scaling
 
     # Suspended, and resumed from the step that the groups left after.
     change(groups, suspend=True)
-    observation.wait_for(
-        "all Pods to go", lambda: not observation.pods() and not groups.members(), WITHIN_SECONDS
-    )
+    observation.wait_for("all Pods to go", lambda: not observation.pods() and not groups.members())
     assert groups.status()["phase"] == "Suspended"
     reached = newest(groups)
     last = {identity(line) for line in groups.lines()}
     change(groups, suspend=False)
     observation.wait_for(
-        "other processes of both groups",
-        lambda: not (groups.processes(0) | groups.processes(1)) & last,
-        WITHIN_SECONDS,
+        "other processes of both groups", lambda: not (groups.processes(0) | groups.processes(1)) & last
     )
     resumed = min(first_step(groups, group, last) for group in (0, 1))
     print(f"suspended after step {reached}, resumed with step {resumed}")

@@ -23,7 +23,6 @@ KILLS = int(os.environ.get("DLR_KILLS", "40"))
 """Number of processes that are killed; docs/groups.md has a run of 300."""
 CONTROLLER_EVERY = 10
 """Number of kills after each of which the controller is killed too."""
-WITHIN_SECONDS = 120
 RECENT_STEPS = 5
 Line = dict[str, Any]
 
@@ -84,15 +83,13 @@ class Run:
             found = self.train()
             return found if len(found) >= number else None
 
-        return self._observation.wait_for(f"{number} groups to train", enough, WITHIN_SECONDS)
+        return self._observation.wait_for(f"{number} groups to train", enough)
 
     def replace_controller(self) -> None:
         controller = self._cluster.control_plane(embedded.CONTROLLER)
         killed = controller.pid()
         controller.signal(signal.SIGKILL)
-        self._observation.wait_for(
-            "the next controller", lambda: controller.pid() not in (None, killed), WITHIN_SECONDS
-        )
+        self._observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
 
 
 @pytest.mark.slow

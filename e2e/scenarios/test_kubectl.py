@@ -77,7 +77,7 @@ def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Obse
         assert jobs.condition(ended, "Succeeded")["status"] == "True"
 
     assert '"digits" deleted' in kubectls[-1]("delete", "ej", "digits")
-    observation.wait_for("its Pods to go", lambda: not observation.pods(), 30)
+    observation.wait_for("its Pods to go", lambda: not observation.pods())
 
 
 def follow_log(kubectl: Kubectl, pod: str) -> subprocess.Popen[str]:

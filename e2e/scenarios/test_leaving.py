@@ -75,7 +75,7 @@ class Leaver:
             fresh = self.steps()[made:]
             return [step["world"] for step in fresh].count(workers) >= steps
 
-        self.observation.wait_for(f"{steps} steps of {workers} workers", trained, 120)
+        self.observation.wait_for(f"{steps} steps of {workers} workers", trained)
 
     def assert_no_step_was_lost(self) -> None:
         """Ends the job; call it last."""
@@ -90,7 +90,7 @@ class Leaver:
         # Each rank is a session. Where the kernel shares a core by sessions (autogroups), the plain process,
         # which is in pytest's, would have a twentieth of it beside them.
         self.cluster.kubectl("delete", "ej", NAME, "-n", self.observation.namespace)
-        self.observation.wait_for("all Pods to go", lambda: not self.observation.pods(), 60)
+        self.observation.wait_for("all Pods to go", lambda: not self.observation.pods())
         assert [step["loss"] for step in steps] == pytest.approx(self.undisturbed(len(steps)), rel=1e-3)
 
     def undisturbed(self, steps: int) -> list[float]:
@@ -172,7 +172,7 @@ def test_a_suspended_job_goes_on_where_it_was(
     leaver.submit(workers=2)
     leaver.train(2)
     suspend(cluster, observation, True)
-    observation.wait_for("all Pods to go", lambda: not observation.pods(), 60)
+    observation.wait_for("all Pods to go", lambda: not observation.pods())
     made = len(leaver.steps())
     suspend(cluster, observation, False)
     leaver.train(2)
@@ -198,7 +198,7 @@ def test_a_node_that_goes_costs_no_step(
             cluster.kubectl(*DRAIN, node)
         else:
             cluster.kubectl("taint", "node", node, f"{SPOT_TAINT}=soon:NoExecute")
-        observation.wait_for("worker 0 on another node", lambda: is_elsewhere(observation, node), 120)
+        observation.wait_for("worker 0 on another node", lambda: is_elsewhere(observation, node))
         leaver.train(3)
     finally:
         if notice == "drain":

@@ -9,8 +9,6 @@ from e2e.api import Kind
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
-GONE_SECONDS = 60
-
 
 def everything(cluster: Cluster, observation: Observation) -> list[str]:
     """What of the scenario's namespace is left, beside the namespace's own furniture."""
@@ -32,14 +30,11 @@ def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation
     pods = jobs.current_pods(observation)
 
     cluster.kubectl("delete", "ej", "digits", "-n", namespace)
-    observation.wait_for(
-        "workers, Pods and Leases to go", lambda: not everything(cluster, observation), GONE_SECONDS
-    )
+    observation.wait_for("workers, Pods and Leases to go", lambda: not everything(cluster, observation))
     if cluster.name == "embedded":  # elsewhere a process that is left cannot be seen without its Pod
         observation.wait_for(  # without a grace period, a kubelet hears of it when the Pod is gone already
             "the training processes to end",
             lambda: not any(cluster.training_processes(namespace, pod) for pod in pods),
-            GONE_SECONDS,
         )
 
 
@@ -66,12 +61,8 @@ def test_clean_pod_policy_of_a_failed_job(
     worker["template"]["spec"]["containers"][0]["volumeMounts"] = storage.mounts
     cluster.apply(manifest, observation.namespace)
 
-    observation.wait_for(
-        "the job to fail", lambda: jobs.phase(observation, "shell") == "Failed", GONE_SECONDS
-    )
-    observation.wait_for(
-        f"just {left or 'no Pod'} to be left", lambda: set(observation.pods()) == left, GONE_SECONDS
-    )
+    observation.wait_for("the job to fail", lambda: jobs.phase(observation, "shell") == "Failed")
+    observation.wait_for(f"just {left or 'no Pod'} to be left", lambda: set(observation.pods()) == left)
 
 
 def test_a_finished_job_goes_after_its_time_to_live(cluster: Cluster, observation: Observation) -> None:
@@ -80,16 +71,13 @@ def test_a_finished_job_goes_after_its_time_to_live(cluster: Cluster, observatio
     observation.wait_for(
         "the job to succeed",
         lambda: any(v.get("status", {}).get("phase") == "Succeeded" for v in observation.history[Kind.JOB]),
-        GONE_SECONDS,
     )
-    observation.wait_for("the job to go", lambda: not everything(cluster, observation), GONE_SECONDS)
+    observation.wait_for("the job to go", lambda: not everything(cluster, observation))
 
 
 def test_a_job_fails_at_its_deadline(cluster: Cluster, observation: Observation) -> None:
     manifest = jobs.shell(cluster, "sleep 600", runPolicy={"activeDeadlineSeconds": 3})
     cluster.apply(manifest, observation.namespace)
-    observation.wait_for(
-        "the job to fail", lambda: jobs.phase(observation, "shell") == "Failed", GONE_SECONDS
-    )
+    observation.wait_for("the job to fail", lambda: jobs.phase(observation, "shell") == "Failed")
     assert jobs.condition(observation.job("shell"), "Failed")["reason"] == "DeadlineExceeded"
-    observation.wait_for("its Pod to go", lambda: not observation.pods(), GONE_SECONDS)
+    observation.wait_for("its Pod to go", lambda: not observation.pods())

@@ -17,7 +17,6 @@ from e2e.observation import Observation
 
 NAME = "keeper"
 SCRIPT = Path(keeper.__file__)
-WITHIN_SECONDS = 90
 
 
 class Training:
@@ -63,7 +62,7 @@ class Training:
         return [entry["resumed"] for entry in self.entries(rank) if "resumed" in entry]
 
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
-        self.observation.wait_for(what, lambda: condition() or None, WITHIN_SECONDS)
+        self.observation.wait_for(what, lambda: condition() or None)
 
     def wait_for_start(self, number: int) -> tuple[int, int]:
         """Wait until processes were started so often and have made three steps; what they went on from."""

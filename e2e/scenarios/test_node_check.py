@@ -14,12 +14,10 @@ from e2e.embedded import EmbeddedCluster
 from e2e.faults import Broken, Held, NodeProbes, Slowed
 from e2e.observation import Observation
 
-NODES = 4
 TIMEOUT_SECONDS = 120
 FINISHED_SECONDS = 240
 SLOW_RATIO = 3.0
 """`Slowed` leaves its node a fourteenth."""
-CONDITION_SECONDS = 60
 
 
 def dlr_node_check(cluster: Cluster, *arguments: str) -> tuple[int, Object]:
@@ -66,15 +64,14 @@ def test_a_broken_node_is_cordoned_and_a_later_pass_lifts_our_cordon_but_not_ano
             "cordoned ones are tested too"
         )
         observation.wait_for(
-            "our cordon to be lifted",
-            lambda: checks.is_in_service(checks.node(cluster, "node-2")),
-            checks.CORDON_SECONDS,
+            "our cordon to be lifted", lambda: checks.is_in_service(checks.node(cluster, "node-2"))
         )
         assert checks.node(cluster, "node-1")["spec"]["unschedulable"], "a cordon made by hand stays"
     finally:
         cluster.kubectl("uncordon", "node-1")
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.NODE_PROCESSES)
 def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
     cluster: Cluster, observation: Observation
@@ -129,7 +126,7 @@ def test_a_check_that_cannot_be_carried_out_fails_and_says_why(
 ) -> None:
     spec, reason, expected = HOPELESS[case]
     cluster.apply(checks.node_check(spec), observation.namespace)
-    check = checks.wait_until_finished(observation, within_seconds=CONDITION_SECONDS)
+    check = checks.wait_until_finished(observation)
     assert check["status"]["phase"] == "Failed"
     failed = jobs.condition(check, "Failed")
     assert failed["reason"] == reason, failed
@@ -164,9 +161,9 @@ def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_wa
 
     with Held(NodeProbes(observation.namespace, node)) as hold:
         cluster.apply(checks.node_check(spec, "first"), observation.namespace)
-        observation.wait_for("a probe of the first to be held", hold.caught.is_set, CONDITION_SECONDS)
+        observation.wait_for("a probe of the first to be held", hold.caught.is_set)
         cluster.apply(checks.node_check(spec, "second"), observation.namespace)
-        waiting = observation.wait_for("the second to say what it waits for", told, CONDITION_SECONDS)
+        waiting = observation.wait_for("the second to say what it waits for", told)
     assert node in waiting["message"]
     assert "first" in waiting["message"]
     first = checks.wait_until_finished(observation, "first")

@@ -14,7 +14,6 @@ from e2e.observation import Observation
 
 NODES = 4
 TIMEOUT_SECONDS = 120
-SUCCESSOR_SECONDS = 60
 NODES_CHECKED = ["node-0", "node-1", "node-2", "node-3"]
 BROKEN, BYSTANDER = "node-3", "node-0"
 
@@ -24,11 +23,9 @@ def replace_controller(cluster: Cluster, observation: Observation) -> None:
     controller = cluster.control_plane(embedded.CONTROLLER)
     killed = controller.pid()
     controller.signal(signal.SIGKILL)
-    observation.wait_for(
-        "the next controller", lambda: controller.pid() not in (None, killed), SUCCESSOR_SECONDS
-    )
+    observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
     last = renewed(cluster)
-    observation.wait_for("the next controller to lead", lambda: renewed(cluster) != last, SUCCESSOR_SECONDS)
+    observation.wait_for("the next controller to lead", lambda: renewed(cluster) != last)
 
 
 def renewed(cluster: Cluster) -> str:
@@ -50,7 +47,7 @@ def test_a_check_outlives_the_controller_in_the_middle_of_round_1_and_of_round_2
         for number in (1, 2):
             checks.wait_for_round(observation, number)
             with Held(NodeProbes(namespace, BYSTANDER, "pair")) as hold:
-                observation.wait_for("a probe to be held", hold.caught.is_set, SUCCESSOR_SECONDS)
+                observation.wait_for("a probe to be held", hold.caught.is_set)
                 replace_controller(cluster, observation)
                 status = observation.objects(Kind.CHECK)["check"]["status"]
                 assert (status["phase"], status["round"]) == ("Running", number)

@@ -10,8 +10,6 @@ from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 GROUP = "/apis/elastic.iml.github.io/v1alpha1"
-START_SECONDS = 60
-GONE_SECONDS = 60
 
 LOOKS_AROUND = """
 import json, os, pathlib, ssl, sys, urllib.error, urllib.request
@@ -60,7 +58,7 @@ def test_pods_of_a_job_have_its_key_and_read_no_other_job(cluster: Cluster, obse
     def said(container: str) -> Object:
         logs = ("logs", "curious-worker-0-1", "-n", namespace, "-c", container)
         text = observation.wait_for(
-            f"what {container} sees", lambda: cluster.kubectl(*logs, check=False).stdout, START_SECONDS
+            f"what {container} sees", lambda: cluster.kubectl(*logs, check=False).stdout
         )
         found: Object = json.loads(text)
         return found
@@ -79,4 +77,4 @@ def test_pods_of_a_job_have_its_key_and_read_no_other_job(cluster: Cluster, obse
     def left() -> str:
         return cluster.kubectl("get", *made, "-n", namespace, "-o", "name", check=False).stdout
 
-    observation.wait_for("what the job had to go", lambda: not left(), GONE_SECONDS)
+    observation.wait_for("what the job had to go", lambda: not left())

@@ -15,7 +15,6 @@ from e2e.observation import Observation
 
 NAME = "roles"
 STAND_IN = Path(__file__).parent.parent / "fixtures" / "roles.py"
-WITHIN_SECONDS = 60
 
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
@@ -69,7 +68,7 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
     def trains(version: int) -> bool:
         return (folder / f"trains-{version}").exists()
 
-    observation.wait_for("the first version to train", lambda: trains(1), WITHIN_SECONDS)
+    observation.wait_for("the first version to train", lambda: trains(1))
     chief = uid_of(observation, "chief", 0)
 
     lost = uid_of(observation, "worker", 1)
@@ -78,18 +77,18 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
     def has_another(type_: str, index: int, before: str) -> bool:
         return uid_of(observation, type_, index) not in ("", before)
 
-    observation.wait_for("another worker", lambda: has_another("worker", 1, lost), WITHIN_SECONDS)
+    observation.wait_for("another worker", lambda: has_another("worker", 1, lost))
     assert cluster_of(observation)["version"] == 1, "a worker's restart is nobody's business"
 
     lost = uid_of(observation, "ps", 1)
     cluster.delete_pod(observation.namespace, f"{NAME}-ps-1-1")
-    observation.wait_for("the second version to train", lambda: trains(2), WITHIN_SECONDS)
+    observation.wait_for("the second version to train", lambda: trains(2))
     assert told(folder, 1) == told(folder, 2), "the same names"
     assert lost not in (folder / "trains-2").read_text(), "by which the new Pod is found"
 
     plan = plans.scale_plan("move", job=NAME, type_="ps", migrate=[f"{NAME}-ps-0"])
     cluster.apply(plan, observation.namespace)
-    observation.wait_for("the third version to train", lambda: trains(3), WITHIN_SECONDS)
+    observation.wait_for("the third version to train", lambda: trains(3))
     plans.wait_until_scaled(observation, "move")
     servers = told(folder, 3)["cluster"]["ps"]
     assert [address.partition(".")[0] for address in servers] == [f"{NAME}-ps-2", f"{NAME}-ps-1"]

@@ -15,8 +15,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 NODES = 4
-COUNT_SECONDS = 60
-RESTART_SECONDS = 60
 SCALE_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces/{}/elasticjobs/idle/scale"
 SCALE_CALL = ("spec", "the scale subresource")
 """What tells them apart is metadata.managedFields, which the embedded API server does not keep."""
@@ -57,7 +55,7 @@ def wanted(observation: Observation, count: int) -> str:
         scaling = status.get("scaling") or {}
         return scaling["by"] if desired == scaling.get("replicas") == count else None
 
-    return observation.wait_for(f"{count} workers to be wanted", known, COUNT_SECONDS)
+    return observation.wait_for(f"{count} workers to be wanted", known)
 
 
 def as_an_autoscaler_does(cluster: Cluster, observation: Observation, replicas: int) -> None:
@@ -77,7 +75,7 @@ def as_an_autoscaler_does(cluster: Cluster, observation: Observation, replicas: 
         assert done.returncode == 0 or "Conflict" in done.stderr, done.stderr
         return done.returncode == 0
 
-    observation.wait_for("the Scale to be put back", put_back, COUNT_SECONDS)
+    observation.wait_for("the Scale to be put back", put_back)
 
 
 def test_others_keep_their_order_when_a_worker_is_removed_and_a_migrated_one_goes_once_the_next_joined(
@@ -91,12 +89,12 @@ def test_others_keep_their_order_when_a_worker_is_removed_and_a_migrated_one_goe
     plans.wait_until_scaled(observation, "remove")
     assert jobs.rendezvous(observation, "idle")["members"] == [0, 2, 3]
     assert wanted(observation, 3) == "ScalePlan remove"
-    observation.wait_for("the Pod to be gone", lambda: len(observation.pods()) == 3, COUNT_SECONDS)
+    observation.wait_for("the Pod to be gone", lambda: len(observation.pods()) == 3)
 
     cluster.apply(plans.scale_plan("migrate", migrate=["idle-worker-2-1"]), namespace)
     plans.wait_until_scaled(observation, "migrate")
     assert jobs.rendezvous(observation, "idle")["members"] == [0, 1, 3], "in the slot that is vacant"
-    observation.wait_for("the other to be gone", lambda: len(observation.pods()) == 3, COUNT_SECONDS)
+    observation.wait_for("the other to be gone", lambda: len(observation.pods()) == 3)
     members = [world.members for world in elasticity.worlds(observation, "idle", since=first)]
     assert members == [(0, 1, 2, 3), (0, 2, 3), (0, 1, 3)], "one round each"
     assert_never_without_a_world(observation)
@@ -113,7 +111,7 @@ def test_memory_doubled_by_a_plan_goes_through_three_workers_one_by_one(
     first = elasticity.wait_for_world(observation, [0, 1, 2], "idle")
 
     cluster.apply(plans.scale_plan("memory", resource={"memory": "512Mi"}), namespace)
-    job = plans.wait_until_scaled(observation, "memory", 120)
+    job = plans.wait_until_scaled(observation, "memory")
     plan = observation.objects(Kind.PLAN)["memory"]
     members = [world.members for world in elasticity.worlds(observation, "idle", since=first)]
     print(f"memory doubled within {plans.seconds(plan, job):.0f} s: worlds {members}")
@@ -143,7 +141,7 @@ def wait_for_memory(observation: Observation, expected: dict[str, str]) -> None:
             for name, pod in observation.pods().items()
         }
 
-    observation.wait_for(f"just the Pods {expected}", lambda: asked() == expected, COUNT_SECONDS)
+    observation.wait_for(f"just the Pods {expected}", lambda: asked() == expected)
 
 
 def assert_never_without_a_world(observation: Observation) -> None:
@@ -167,7 +165,6 @@ def test_a_newer_plan_is_done_while_an_earlier_one_waits_for_room(
     observation.wait_for(
         "the job to say that it waits for room",
         lambda: "cannot be scheduled" in said_of(jobs.warning, observation, "WorkersUnscheduled"),
-        COUNT_SECONDS,
     )
     assert "the world has 1 of 8 workers" in said_of(jobs.condition, observation, "Scaled")
     cluster.apply(plans.scale_plan("two", replicas=2), namespace)
@@ -195,7 +192,7 @@ def test_a_controller_killed_at_each_step_of_a_plan_leaves_what_an_undisturbed_o
         name = plan["metadata"]["name"]
         cluster.apply(plan, namespace)
         kill_controller_at(cluster, observation, name, at)
-        plans.wait_until_scaled(observation, name, 90)
+        plans.wait_until_scaled(observation, name)
         if at == "made":  # Pods that run are all there is to a job before its agents have spoken
             elasticity.wait_for_world(observation, expected, "idle")
         assert jobs.rendezvous(observation, "idle")["members"] == expected
@@ -203,7 +200,7 @@ def test_a_controller_killed_at_each_step_of_a_plan_leaves_what_an_undisturbed_o
     jobs.assert_one_world_a_round(observation, "idle")
     assert members[-3:] == [(0, 1, 2), (0, 2, 3), (0, 3)], "one round each, once there was a world"
     # A slot is deleted after the status that says so, by the next controller if this one was killed.
-    observation.wait_for("two slots", lambda: len(observation.workers("idle")) == 2, RESTART_SECONDS)
+    observation.wait_for("two slots", lambda: len(observation.workers("idle")) == 2)
 
 
 def kill_controller_at(cluster: Cluster, observation: Observation, plan: str, at: str) -> None:
@@ -217,13 +214,11 @@ def kill_controller_at(cluster: Cluster, observation: Observation, plan: str, at
         in_job = found["metadata"]["uid"] in annotations.get("elastic.iml.github.io/scale", "")
         return at == "made" or (at == "in the job" and in_job) or bool(plans.phase(observation, plan))
 
-    observation.wait_for(f"plan {plan} to be {at}", has_come, COUNT_SECONDS)
+    observation.wait_for(f"plan {plan} to be {at}", has_come)
     controller = cluster.control_plane(embedded.CONTROLLER)
     killed = controller.pid()
     controller.signal(signal.SIGKILL)
-    observation.wait_for(
-        "the next controller", lambda: controller.pid() not in (None, killed), RESTART_SECONDS
-    )
+    observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
 
 
 REFUSED = {

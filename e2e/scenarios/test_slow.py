@@ -48,9 +48,9 @@ def test_steps_that_take_longer_are_told_once_with_what_changed_then(
     )
     assert found["cause"] == "Slow" and said["message"] in found["verdict"]["text"]
     assert said["message"] in cluster.dlr("job", "status", mortals.name, "-n", observation.namespace)
-    observation.wait_for("its Event", lambda: mortals.events("Slow") == [said["message"]], 30)
+    observation.wait_for("its Event", lambda: mortals.events("Slow") == [said["message"]])
     checked = len(observation.checks())
     mortals.kill(1)
-    observation.wait_for("a check at the pause", lambda: len(observation.checks()) > checked, 60)
+    observation.wait_for("a check at the pause", lambda: len(observation.checks()) > checked)
     mortals.finish()
     jobs.assert_one_world_a_round(observation, mortals.name)

@@ -19,7 +19,7 @@ def test_stacks_of_all_ranks_the_odd_one_first(cluster: Cluster, observation: Ob
     def all_at_the_last_step() -> bool:
         return jobs.steps(observation, NAME) == [19, 19]
 
-    observation.wait_for("both workers to wait at step 19", all_at_the_last_step, 90)
+    observation.wait_for("both workers to wait at step 19", all_at_the_last_step)
     world = jobs.rendezvous(observation, NAME)
     began = time.monotonic()
     lines = cluster.dlr("job", "stacks", NAME, "-n", namespace).splitlines()

@@ -18,11 +18,9 @@ from e2e.observation import Observation
 
 NODES = 4
 POLICY = {"heartbeatTimeoutSeconds": 9}
-REFILLED_SECONDS = 60
 GENEROUS_SECONDS = 30
 """Several times what it takes, and far from the 120 s for which a lost worker is waited."""
 CHECKED = {"enabled": True, "timeoutSeconds": 120, "stragglerRatio": checks.RATIO}
-CHECKED_SECONDS = 150
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
@@ -60,7 +58,7 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
         mortals.put_nodes_back()
     jobs.assert_one_world_a_round(observation, mortals.name)
     assert not mortals.restarts(), "no process failed in place"
-    observation.wait_for("the standby to leave with the job", lambda: not running(observation), 60)
+    observation.wait_for("the standby to leave with the job", lambda: not running(observation))
 
 
 def test_a_worker_too_many_that_never_starts_is_given_up_and_the_others_train(
@@ -78,18 +76,17 @@ def test_a_worker_too_many_that_never_starts_is_given_up_and_the_others_train(
     def given_up() -> Object:
         return jobs.warning(observation.job("idle"), "WorkersGivenUp")
 
-    observation.wait_for("a worker to be given up", given_up, 60)
+    observation.wait_for("a worker to be given up", given_up)
     assert "idle-worker-1 failed 3 times in a row by the same error" in given_up()["message"]
     assert elasticity.wait_for_world(observation, [0, 2], "idle")["round"] == 1
     assert jobs.phase(observation, "idle") == "Running"
     observation.wait_for(
         "an Event of it",
         lambda: any(event.get("reason") == "WorkersGivenUp" for event in observation.events(of="idle")),
-        30,
     )
     uid = observation.workers("idle")[1]["metadata"]["uid"]
     cluster.kubectl("delete", "ew", "idle-worker-1", "-n", observation.namespace)
-    observation.wait_for("it to be tried again", lambda: started_anew(observation, uid), 30)
+    observation.wait_for("it to be tried again", lambda: started_anew(observation, uid))
 
 
 def started_anew(observation: Observation, earlier_uid: str) -> bool:
@@ -118,8 +115,8 @@ def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_i
         nodes = {pod["spec"].get("nodeName") for pod in jobs.current_pods(observation, "idle")}
         return len(nodes) == 3 and nodes == finished()
 
-    observation.wait_for("all three to be checked", all_checked, CHECKED_SECONDS)
-    world = observation.wait_for("a world", lambda: _formed(observation), CHECKED_SECONDS)
+    observation.wait_for("all three to be checked", all_checked)
+    world = observation.wait_for("a world", lambda: _formed(observation))
     checked = len(observation.checks())
     print(f"{checked} checks; world {world['round']} of {world['members']} formed for: {world['reason']}")
     assert world["round"] == 1, "nobody stopped for it"
@@ -174,7 +171,7 @@ def wait_for_standby(mortals: Mortals, indices: set[int]) -> None:
         counts = mortals.job().get("status", {}).get("replicaStatuses", {}).get("worker", {})
         return found == indices and (counts.get("standby"), counts.get("active")) == (len(indices), 2)
 
-    mortals.observation.wait_for(f"workers {indices} to stand by", stand_by, REFILLED_SECONDS)
+    mortals.observation.wait_for(f"workers {indices} to stand by", stand_by)
 
 
 def kill_all(mortals: Mortals, index: int) -> None:

@@ -10,7 +10,6 @@ from e2e.api import Kind
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
-SUSPENDED_SECONDS = 60
 SAVE_EVERY_STEPS = 10
 
 
@@ -23,7 +22,6 @@ def wait_until_suspended(observation: Observation) -> None:
     observation.wait_for(
         "the job to be suspended",
         lambda: jobs.condition(observation.job("digits"), "Suspended").get("status") == "True",
-        SUSPENDED_SECONDS,
     )
 
 
@@ -41,11 +39,11 @@ def test_a_job_made_suspended_makes_no_pods_and_one_suspended_later_goes_on_from
     assert not observation.history[Kind.POD]
 
     set_suspend(cluster, observation, False)
-    before = jobs.wait_until_training(observation, 2, within_seconds=90)
+    before = jobs.wait_until_training(observation, 2)
 
     set_suspend(cluster, observation, True)
     wait_until_suspended(observation)
-    observation.wait_for("all Pods to go", lambda: not observation.pods(), SUSPENDED_SECONDS)
+    observation.wait_for("all Pods to go", lambda: not observation.pods())
     assert jobs.phase(observation) == "Suspended"
     reached = max(jobs.step_of(worker) for worker in observation.history[Kind.WORKER])
     pods_so_far = all_pods(observation)

@@ -9,8 +9,6 @@ from e2e.api import Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
-RECOVERY_SECONDS = 60
-
 
 def test_digits_train_through_a_killed_process_and_a_deleted_pod(
     cluster: Cluster, observation: Observation
@@ -82,7 +80,7 @@ def test_the_text_of_a_failure_is_shown_on_the_job(cluster: Cluster, observation
     broken["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
     cluster.apply(broken, namespace)
 
-    observation.wait_for("the job to fail", lambda: jobs.phase(observation) == "Failed", RECOVERY_SECONDS)
+    observation.wait_for("the job to fail", lambda: jobs.phase(observation) == "Failed")
     failure = observation.job("digits")["status"]["lastFailure"]
     assert failure["worker"] == "digits-worker-0"
     assert "no-such-option" in str(failure) + str(observation.events()), observation.describe()
@@ -93,4 +91,4 @@ def wait_for_round(observation: Observation, number: int) -> Object:
         world = jobs.rendezvous(observation)
         return world if world.get("round", 0) >= number and world["phase"] == "Formed" else None
 
-    return observation.wait_for(f"round {number}", formed, RECOVERY_SECONDS)
+    return observation.wait_for(f"round {number}", formed)

@@ -146,11 +146,9 @@ def test_a_script_without_steps_is_said_to_be_one(
     def noticed() -> str | None:
         return jobs.warning(observation.job(job.name), "NoSteps").get("message")
 
-    message = observation.wait_for("the notice that there are no steps", noticed, 90)
+    message = observation.wait_for("the notice that there are no steps", noticed)
     assert message.startswith("no step in 0.5 min of training: hangs are not found")
     observation.wait_for(
-        "its Event",
-        lambda: any(event["reason"] == "NoSteps" for event in observation.events(of=job.name)),
-        90,
+        "its Event", lambda: any(event["reason"] == "NoSteps" for event in observation.events(of=job.name))
     )
     job.finish()

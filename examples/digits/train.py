@@ -17,7 +17,6 @@ checkpoints of the script's own.
 import json
 import os
 import time
-from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dlr.checkpoint import Checkpointer
 from dlr.data import ElasticBatchSampler, GlobalBatch
 
+DATA = Path(__file__).parents[1] / "digits/digits.csv.gz"
 EPOCHS = int(os.environ.get("EPOCHS", "10"))
 CHECKPOINT_DIR = Path(os.environ.get("CHECKPOINT_DIR", "checkpoints"))
 STEP_DELAY_SECONDS = float(os.environ.get("STEP_DELAY_SECONDS", "0"))  # time to watch a recovery
@@ -42,9 +42,7 @@ MICRO_BATCH = 32  # samples that a worker computes at once: what fits into a GPU
 
 def load_data(device: torch.device) -> tuple[TensorDataset, TensorDataset]:
     """Images and labels, for training and for testing: the same split on every worker."""
-    # As sklearn.datasets.load_digits reads it; that module's import would be a second of each start.
-    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    digits = np.loadtxt(str(file), delimiter=",")
+    digits = np.loadtxt(DATA, delimiter=",")
     images = torch.tensor(digits[:, :-1], dtype=torch.float32, device=device) / 16
     labels = torch.tensor(digits[:, -1], dtype=torch.int64, device=device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED)).to(device)

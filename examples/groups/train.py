@@ -11,7 +11,7 @@ Runs unchanged under `dlr run`, under stock `torchrun`, and as one plain process
 
 import os
 import time
-from importlib.metadata import distribution
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ import dlr
 import dlr.replicas
 from dlr.data import ElasticBatchSampler
 
+DATA = Path(__file__).parents[1] / "digits/digits.csv.gz"
 STEPS = int(os.environ.get("STEPS", "300"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))  # leaves time to kill something
 SEED = 7
@@ -34,9 +35,7 @@ MICRO_BATCH = 16  # samples that a worker computes at once
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
     """Images and labels, for training and for testing: the same split on every worker."""
-    # As sklearn.datasets.load_digits reads it; that module's import would be a second of each start.
-    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    digits = np.loadtxt(str(file), delimiter=",")
+    digits = np.loadtxt(DATA, delimiter=",")
     images = torch.tensor(digits[:, :-1], dtype=torch.float32) / 16
     labels = torch.tensor(digits[:, -1], dtype=torch.int64)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))

@@ -18,7 +18,6 @@ import json
 import os
 import signal
 import time
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dlr
 from dlr.data import ElasticBatchSampler, GlobalBatch
 
+DATA = Path(__file__).parents[1] / "digits/digits.csv.gz"
 SEED = 7
 GLOBAL_BATCH = 64  # samples a step, over all workers
 MICRO_BATCH = 32  # samples that a worker computes at once: what fits into a GPU's memory
@@ -65,9 +65,7 @@ def arguments() -> argparse.Namespace:
 
 def load_data(device: torch.device) -> tuple[TensorDataset, TensorDataset]:
     """Images and labels, for training and for testing: the same split on every worker."""
-    # As sklearn.datasets.load_digits reads it; that module's import would be a second of each start.
-    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    digits = np.loadtxt(str(file), delimiter=",")
+    digits = np.loadtxt(DATA, delimiter=",")
     images = torch.tensor(digits[:, :-1], dtype=torch.float32, device=device) / 16
     labels = torch.tensor(digits[:, -1], dtype=torch.int64, device=device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED)).to(device)

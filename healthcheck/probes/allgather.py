@@ -103,9 +103,7 @@ def measure(
 
     Args:
         store: shared by all ranks, and used for nothing else.
-        rank: this one, from 0.
         owners: the name of each rank's node or device.
-        device: this rank's own.
         timeout_seconds: after which Gloo gives up on another rank. Over NCCL the probe's own ends the wait.
         address: this node's own, for Gloo to listen at.
 

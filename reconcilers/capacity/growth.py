@@ -114,7 +114,6 @@ def grown(
 
     Args:
         refused: why the last count that growth asked for cannot be; empty if it can.
-        is_quiet: no check, move, roll or failure is under way.
     """
     policy, known = opportunistic_policy(job), opportunity_of(job)
     if policy is None or known is None:
@@ -123,11 +122,7 @@ def grown(
 
 
 def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
-    """Adds what growth remembers: whatever count somebody else asks for is what it begins from.
-
-    Args:
-        before: the job as read.
-    """
+    """Adds what growth remembers: whatever count somebody else asks for is what it begins from."""
     job, request, known = uptake.job, uptake.request, before.status.scaling
     scaling, policy = job.status.scaling, opportunistic_policy(job)
     if scaling is None:
@@ -217,7 +212,7 @@ def room_of(
     rate = rates.get(members)
     there = spec.replicas - len(extra.stuck) - len(extra.lost) - len(extra.on_their_way) - len(extra.starting)
     formed = published.formed_at or now
-    has_grown = bool(members and extra.training) or _had_extra(extra, published)
+    has_grown = bool(members and extra.training) or bool(extra.lost.intersection(published.members))
     return Room(
         count=spec.replicas,
         most=(spec.max_replicas or spec.replicas) // unit * unit,
@@ -286,7 +281,3 @@ def _pause_seconds(known: Goodput | None) -> float:
         return 0.0
     lost = (JobState.FORMING.value, JobState.RECOVERING.value)
     return sum(known.seconds.get(state, 0.0) for state in lost) / known.round
-
-
-def _had_extra(extra: Extra, published: Rendezvous) -> bool:
-    return bool(extra.lost.intersection(published.members))

@@ -97,9 +97,6 @@ def begun(
     Args:
         uptake: what this look merges into the job.
         history: finished jobs of its namespace, where `needs_history`.
-        refused: why the request for the profile was refused.
-        has_begun: it has workers, or has had a world.
-        managed_fields: the job's.
     """
     job, merged, known = uptake.job, uptake.request, uptake.job.status.profile
     if has_begun or not needs_history(job):

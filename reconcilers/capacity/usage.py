@@ -52,9 +52,7 @@ def rates_of(usage: JobUsage | None, workers: int, figures: RoundProgress | None
     """Returns the rates by number of workers.
 
     Args:
-        usage: the rounds that have ended.
         workers: the size of the world that trains.
-        figures: of its round.
     """
     found = {
         size.workers: Rate(size.workers, size.steps, size.seconds, size.samples_per_step)
@@ -93,13 +91,7 @@ def best_size(rates: Mapping[int, Rate], min_efficiency: float) -> int | None:
 
 
 def with_round(usage: JobUsage, round_: int, workers: int, figures: Iterable[RoundProgress]) -> JobUsage:
-    """Returns the usage with a round that has ended; a round is added once.
-
-    Args:
-        round_: its number.
-        workers: the size of its world.
-        figures: of rounds, as far as agents have told.
-    """
+    """Returns the usage with a round that has ended; a round is added once."""
     if round_ <= usage.round:
         return usage
     told = next((each for each in figures if each.round == round_), None)
@@ -137,10 +129,9 @@ def with_rounds(
     """Adds the round of the published world to the usage, if this look ends it.
 
     Args:
-        status: that is to be written.
         ends: the job has ended or is held.
     """
-    known, world = status.usage or JobUsage(), status.rendezvous or Rendezvous()
+    known, world = status.usage or JobUsage(), status.world
     is_over = ends or world.round > published.round
     if not is_over or not published.round or published.phase is RendezvousPhase.FORMING:
         return status

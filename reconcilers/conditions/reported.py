@@ -115,7 +115,7 @@ def non_finite_loss(before: JobWarning | None, facts: Facts) -> Trouble | JobWar
 
 
 def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWorker, round_: int) -> str:
-    world = job.status.rendezvous or Rendezvous()
+    world = job.status.world
     if world.round != round_ or worker.spec.index not in world.members:
         return ""
     ranks = ranks_of(workers, world.members)[worker.spec.index]
@@ -135,8 +135,10 @@ def checkpoints_failing(before: JobWarning | None, facts: Facts) -> Trouble | Jo
     troubled = {name: trouble for name, trouble in reporting.items() if trouble is not None}
     reporter = data_of(before).worker
     if not troubled:
+        if reporter is None or reporter in reporting:
+            return None
         who = next((worker for worker in workers if worker.metadata.name == reporter), None)
-        if reporter in reporting or who is None or _stands_by(who, facts.world, workers):
+        if who is None or _stands_by(who, facts.world, workers):
             return None
         return before
     name = reporter if reporter in troubled else next(iter(troubled))

@@ -51,7 +51,7 @@ def judge(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | Non
 
 def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
     """The slowness that is reported, and not yet in the job's status."""
-    speaker = speaker_of(workers, job.status.rendezvous or Rendezvous())
+    speaker = speaker_of(workers, job.status.world)
     slow = _slow_of(speaker) if speaker is not None else None
     return None if slow is None or is_shown(warning_of(job.status.warnings, SLOW), slow) else slow
 

@@ -203,7 +203,7 @@ def events(before: ElasticJobStatus, after: ElasticJobStatus) -> Iterator[Event]
             continue
         if (event := kind.event(old, new)) is not None:
             yield event
-    is_over = after.phase is not None and after.phase.finished
+    is_over = after.finished
     for each in (*WARNINGS, *SIZES):
         was, now = warning_of(before.warnings, each.type), warning_of(after.warnings, each.type)
         if now is not None and each.event is not None and each.is_news(was, now):

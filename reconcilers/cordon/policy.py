@@ -113,7 +113,6 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
     """The node as it should be.
 
     Args:
-        node: as it is.
         full: the pool that has no room for its cordon (`full_pools`); None if there is room.
     """
     if node.mark is not None and node.cordoned and _is_undone(node, node.mark):

@@ -244,10 +244,8 @@ def cordon_states(node: dict[str, Any]) -> Iterable[str]:
     return states
 
 
-def cordon_view(node: dict[str, Any] | None) -> tuple[object, ...] | None:
+def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
     """The parts of a Node that concern its cordon."""
-    if node is None:
-        return None
     metadata, spec = node["metadata"], node.get("spec", {})
     mark = (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON)
     conditions = (condition_of(node, type_) for type_ in CONDITIONS)

@@ -40,7 +40,6 @@ def statement_on(
     """The statement on a node; None to leave its conditions as they are.
 
     Args:
-        node: as it was found.
         wanted: as `decide_cordon` wants it, which a dry run does not make true.
         accused: one of the conditions is True now, so that it has to be taken back.
     """

@@ -157,12 +157,7 @@ def failures(budget: FailureBudget) -> int:
 
 
 def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn | None:
-    """Why the job must fail, or None.
-
-    Args:
-        allowed: `restartCount`.
-        who: whose budget it is.
-    """
+    """Why the job must fail, or None."""
     if budget is None:
         return None
     if budget.alike >= ALIKE_LIMIT and budget.exit_class in REPEATABLE and not budget.ignored:

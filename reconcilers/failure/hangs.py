@@ -49,7 +49,7 @@ def inquiry_of(
     status: ElasticJobStatus, breaks: Sequence[Break], workers: Sequence[ElasticWorker], now: datetime
 ) -> Inquiry | None:
     """None if no hang is to be judged."""
-    published, blamed = status.rendezvous or Rendezvous(), status.last_failure
+    published, blamed = status.world, status.last_failure
     follows = blamed is not None and blamed.exit_class == ExitClass.UNKNOWN
     if published.phase is RendezvousPhase.REFORMING and published.hang_since is not None:
         return _inquiry(published, workers, published.hang_since)

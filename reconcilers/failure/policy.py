@@ -12,7 +12,6 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import ElasticJobStatus, FailureBudget, JobFailure
-from crds.rendezvous import Rendezvous
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.facts import (
@@ -137,12 +136,7 @@ class Assessment:
 def assess(
     job: ElasticJob, workers: Workers, spare: Mapping[str, Overdrawn], breaks: Sequence[Break], now: datetime
 ) -> Assessment:
-    """Assesses the failures that are reported by now.
-
-    Args:
-        spare: who may fail for good, by `spare_workers`.
-        breaks: why the published world is given up now.
-    """
+    """Assesses the failures that are reported by now."""
     rules, status = rules_of(job), job.status
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
     incident = None if incident is None else incident.at(now)
@@ -178,7 +172,7 @@ def _who_was_first(
     now: datetime,
 ) -> tuple[Inquiry | None, Incident | None]:
     """The hang that is not judged yet, if there is one, and the incident that is judged now."""
-    published, blamed = status.rendezvous or Rendezvous(), status.last_failure
+    published, blamed = status.world, status.last_failure
     members = published.members
     inquiry = inquiry_of(status, breaks, workers, now)
     if inquiry is None:
@@ -253,7 +247,7 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
         follows=incident.follows,
     )
     charged = budgets.after(before, failed)
-    formed_at = (job.status.rendezvous or Rendezvous()).formed_at
+    formed_at = job.status.world.formed_at
     lasted_seconds = (now - formed_at).total_seconds() if formed_at else 0.0
     return budgets.with_hold(charged, job.spec.elastic_policy.heartbeat_timeout_seconds, now, lasted_seconds)
 
@@ -263,7 +257,7 @@ def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers
     it, as they have not by that of one that has taken up the next world. A node without power is a member
     of that one too, until its silence is noticed, and says nothing any more.
     """
-    blamed, published = status.last_failure, status.rendezvous or Rendezvous()
+    blamed, published = status.last_failure, status.world
     if end is None or end.round is not None or end == blamed:
         return False
     if blamed is None or blamed.round is None or blamed.round == published.round:
@@ -279,7 +273,7 @@ def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Worker
 
     A Pod that ends when the next world stands has nothing to do with how the one before broke.
     """
-    blamed, published = status.last_failure, status.rendezvous or Rendezvous()
+    blamed, published = status.last_failure, status.world
     if end is None or blamed is None or blamed.round is None or blamed.round != published.round:
         return None
     index = _worker_of(end, workers).spec.index
@@ -293,7 +287,7 @@ def _worker_of(end: JobFailure, workers: Workers) -> ElasticWorker:
 
 def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Renewal]:
     """Return the renewals of the culprit on record: a controller that dies in between counts it once."""
-    blamed, world = job.status.last_failure, job.status.rendezvous or Rendezvous()
+    blamed, world = job.status.last_failure, job.status.world
     culprit = culprit_of(blamed, workers)
     if blamed is None or blamed.round is None or culprit is None:
         return {}

@@ -34,7 +34,7 @@ def begun(job: ElasticJob, now: datetime) -> Goodput:
 def goodput_now(job: ElasticJob, workers: Iterable[ElasticWorker], now: datetime) -> Goodput:
     """The account with all that the job's workers have told since it was written, and the ratio as of now."""
     known = job.status.goodput
-    if known is not None and job.status.phase is not None and job.status.phase.finished:
+    if known is not None and job.status.finished:
         return known
     goodput = known or begun(job, now)
     telling = with_comparable_steps(job, Workers(workers)).telling_steps
@@ -103,9 +103,6 @@ def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now:
     Its steps are those of the group that got furthest. They took what the groups trained on an average, each
     no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
     training.
-
-    Args:
-        account: the job's own, with its time by state.
     """
     first = min((each.first_step for each in groups if each.first_step is not None), default=None)
     last = max((each.last_step for each in groups if each.last_step is not None), default=None)

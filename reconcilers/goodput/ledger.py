@@ -70,11 +70,11 @@ class Moment:
 
     @property
     def published(self) -> Rendezvous:
-        return self.job.status.rendezvous or Rendezvous()
+        return self.job.status.world
 
     @property
     def world(self) -> Rendezvous:
-        return self.status.rendezvous or Rendezvous()
+        return self.status.world
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
         )
     if moment.broken_at is not None:
         becomes(JobState.RECOVERING, moment.broken_at)
-    if moment.status.phase is None or not moment.status.phase.finished:
+    if not moment.status.finished:
         recovering = moment.broken_at is not None or _recovers(before, history)
         becomes(_state(found[-1].state, before, moment, recovering), moment.now)
     return found
@@ -276,7 +276,7 @@ def _has_moved(written: Goodput, present: Goodput) -> bool:
 def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
     """The account and the history with what has changed since they were written last; None if nothing has."""
     known = moment.job.status
-    if known.phase is not None and known.phase.finished:
+    if known.finished:
         return None
     before = known.goodput or begun(moment.job, moment.now)
     earlier = tuple(known.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
@@ -287,8 +287,7 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
     for transition in found[1:]:
         goodput = in_state(goodput, transition.state, transition.at)
     history = _with_blame(_with_episodes(history, found, moment), moment)
-    finished = moment.status.phase is not None and moment.status.phase.finished
-    if finished:
+    if moment.status.finished:
         goodput = in_state(goodput, goodput.state, moment.now)
     if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
         return None

@@ -29,7 +29,7 @@ def goodput_of(
 ) -> Goodput | None:
     """Return the account after this look. It changes with the job's state and with its groups' accounts."""
     known = job.status.goodput
-    if job.status.phase is not None and job.status.phase.finished:
+    if job.status.finished:
         return known
     before = known or begun(job, now)
     state = STATES.get(phase, before.state)  # a job that ends stays in its last state
@@ -79,11 +79,7 @@ def _reasons(
     phase: JobPhase,
     since: datetime,
 ) -> Iterator[str]:
-    """Yield why an episode begins.
-
-    Args:
-        since: when the last one began.
-    """
+    """Yield why an episode begins."""
     if phase is JobPhase.SUSPENDED:
         yield "suspended"
         return

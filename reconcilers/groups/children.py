@@ -44,11 +44,7 @@ def generations(job: int, group: int) -> str:
 
 
 def group_job(job: Object, index: int) -> Object:
-    """Return the ElasticJob of a group.
-
-    Args:
-        job: the whole job, as it is stored.
-    """
+    """Return the ElasticJob of a group."""
     metadata, spec = job["metadata"], job["spec"]
     policy = dict(spec["elasticPolicy"])
     workers = policy.pop("replicaGroups")["workers"]
@@ -80,7 +76,6 @@ def renewal(job: Object, index: int, group: Object) -> Act:
     """Return the write that makes a group what the job wants it to be.
 
     Args:
-        job: the whole job, as it is stored.
         group: the whole group, as it is stored; the write is refused if it has changed since.
     """
     wanted, metadata = group_job(job, index), group["metadata"]

@@ -49,16 +49,15 @@ class GroupView:
 def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> Membership:
     """Return the groups that train together from now on; the published membership if nothing changes.
 
+    A late group that is deleted is forgotten without a new version: the rounds of the one that is made in its
+    place begin anew.
+
     A group that others wait for in vain is left out until its processes have seen a version without it, which
     they do when they come to their next step, or until they are started again. It isn't left out where fewer
     than the minimum would be left.
 
     Once a group has succeeded, training ends: those that take part go on to the end however few they are, and
     no other joins them.
-
-    Args:
-        groups: all of the job.
-        minimum: number of groups below which none trains.
     """
     able = sorted((group for group in groups if group.is_able), key=lambda group: group.index)
     by_index = {group.index: group for group in groups}
@@ -81,7 +80,8 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
     is_broken = any(group.broken_version == published.version for group in able)
     is_same = (places, address, port) == (published.groups, published.address, published.port)
     if is_same and not (is_broken and published.version):
-        return published
+        there = [each for each in published.late if each.index in by_index]
+        return published if there == published.late else published.model_copy(update={"late": there})
     return Membership(
         version=published.version + 1,
         address=address,

@@ -19,7 +19,7 @@ from reconcilers.groups.membership import GroupView, decide
 from reconcilers.groups.summary import End, Groups, status_of, train_together
 from reconcilers.groups.warnings import WARNINGS
 from reconcilers.observed.conditions import warning_of
-from reconcilers.observed.run_policy import seconds_to_deadline
+from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, Verb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -63,7 +63,6 @@ def plan_groups(
     """Plan all that is to be done about a job with replica groups after this look.
 
     Args:
-        stored_status: the job's, as it is stored.
         groups: the ElasticJobs that it owns, by index.
         plans: ScalePlans for it that have no verdict yet.
     """
@@ -79,7 +78,7 @@ def plan_groups(
     outdated = [
         index
         for index, each in seen.jobs.items()
-        if not _has_ended(each) and is_outdated(job, index, each, halted)
+        if not each.status.finished and is_outdated(job, index, each, halted)
     ]
     renewed = [*missing, *outdated]
     is_more = len(renewed) > MOST_ACTS or len(surplus) > MOST_ACTS
@@ -112,10 +111,6 @@ def _withdrawn(job: ElasticJob) -> Iterator[Act]:
         yield Act(Verb.PATCH, ELASTICJOBS, job.metadata.name, job.metadata.namespace, body)
 
 
-def _has_ended(group: ElasticJob) -> bool:
-    return group.status.phase is not None and group.status.phase.finished
-
-
 def view_of(index: int, group: ElasticJob) -> GroupView:
     """Return what the membership depends on."""
     status = group.status
@@ -140,7 +135,7 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
 def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
     """Return the end of the job. One that has ended stays so."""
     job, before, views = seen.job, seen.job.status, seen.views
-    if before.phase is not None and before.phase.finished:
+    if before.phase is not None and before.finished:
         return End(before.phase, before.reason, before.message)
     if job.spec.suspend:
         return None
@@ -155,11 +150,8 @@ def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
             f"{seen.policy.min}: see {group_name(job.metadata.name, failed[0])}"
         )
         return End(JobPhase.FAILED, "GroupsFailed", message)
-    remaining = seconds_to_deadline(job, now)
-    if remaining is not None and remaining <= 0:
-        limit = job.spec.run_policy.active_deadline_seconds
-        message = f"the job was active for longer than activeDeadlineSeconds {limit}"
-        return End(JobPhase.FAILED, "DeadlineExceeded", message)
+    if why := deadline_exceeded(job, now):
+        return End(JobPhase.FAILED, "DeadlineExceeded", why)
     return None
 
 

@@ -7,7 +7,9 @@ group is deleted only when the others have a membership without it. The groups' 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from math import inf
 
 from controller.cache import Cache
@@ -16,18 +18,22 @@ from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
+from controller.slices import computed
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from crds.grouping import index_of, is_grouped
 from reconcilers.groups.children import group_job, renewal
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.job.published import seconds_to_write, writes_of_world
-from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, is_leftover
+from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids
 from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
 from reconcilers.scale.writer import JobPlans, ScaleWriter
+
+WORKERS_OF_A_GROUP = 5
+"""Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
 
 
 class ReplicaGroupsReconciler(Reconciler):
@@ -55,19 +61,28 @@ class ReplicaGroupsReconciler(Reconciler):
         if remaining is not None and remaining <= 0:
             await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, metadata)])
             return Result()
-        plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
-        plan = plan_groups(job, raw.get("status") or {}, self._groups_of(raw), plans, now)
+        found = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
+        plan = await computed(len(found) * WORKERS_OF_A_GROUP, self._plan, job, raw, found, now)
         plan, paced_seconds = self._paced(raw, plan)
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
         return Result(min(waits, default=None))
 
-    def _groups_of(self, raw: Object) -> dict[int, ElasticJob]:
+    def _plan(self, job: ElasticJob, raw: Object, found: Sequence[Object], now: datetime) -> GroupsPlan:
+        """Plan a look.
+
+        Args:
+            found: what the job owns.
+        """
+        metadata = job.metadata
+        plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
+        return plan_groups(job, raw.get("status") or {}, self._groups_of(metadata.name, found), plans, now)
+
+    def _groups_of(self, job: str, owned: Sequence[Object]) -> dict[int, ElasticJob]:
         """The job's groups, by index in ascending order. What the job owns under another name is none."""
         groups: dict[int, ElasticJob] = {}
-        metadata = raw["metadata"]
-        for found in in_namespace(self._jobs.by_index(BY_OWNER, metadata["uid"]), metadata["namespace"]):
-            index = index_of(metadata["name"], found["metadata"]["name"])
+        for found in owned:
+            index = index_of(job, found["metadata"]["name"])
             if index is not None and not found["metadata"].get("deletionTimestamp"):
                 groups.update((index, each) for each in self._parse.readable([found]))
         return dict(sorted(groups.items()))
@@ -134,7 +149,7 @@ class ReplicaGroupsReconciler(Reconciler):
             return  # its deletion wakes the job
         if found["metadata"].get("deletionTimestamp"):
             return  # the same
-        if belongs_to(found, job["metadata"]["uid"]):
+        if job["metadata"]["uid"] in owner_uids(found):
             await carry_out(self._client, self._recorder, job, [renewal(job, index, found)])
         elif not is_leftover(found, wanted):  # a leftover's deletion wakes the job
             message = (

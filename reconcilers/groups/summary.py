@@ -68,11 +68,7 @@ class Groups:
 
 
 def status_of(groups: Groups, membership: Membership, end: End | None, now: datetime) -> ElasticJobStatus:
-    """Return the status that a look ends with.
-
-    Args:
-        end: that of the job, now or earlier.
-    """
+    """Return the status that a look ends with."""
     job, before, each = groups.job, groups.job.status, list(groups.jobs.values())
     phase, second = end.phase if end else _phase(job, membership), now.replace(microsecond=0)
     restarts = Counter[str]()

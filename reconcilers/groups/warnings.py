@@ -29,14 +29,7 @@ def warnings_of(
     views: Sequence[GroupView],
     now: datetime,
 ) -> list[JobWarning]:
-    """Return the warnings of a job that goes on.
-
-    Args:
-        before: those of the last look.
-        published: the membership of the last look.
-        membership: that of this look.
-        views: all groups.
-    """
+    """Return the warnings of a job that goes on."""
     found = dict(_messages(before, published, membership, views))
     warnings = []
     for type_, message in found.items():

@@ -37,7 +37,7 @@ from reconcilers.job.status import ended, going_on, has_succeeded, over, suspend
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline, seconds_to_expiry
 from reconcilers.observed.status_patch import merge_patch, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.roles import progress as roles_progress
@@ -84,8 +84,7 @@ class Plan:
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
     """Plans all that is to be done about a job after this look."""
-    phase = seen.job.status.phase
-    if phase is not None and phase.finished:
+    if seen.job.status.finished:
         return _of_a_finished_job(seen, now)
     uptake, slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
@@ -221,11 +220,8 @@ def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
         return JobPhase.FAILED, job_shards.ENDED, why
     if look.is_held and (refusal.seconds_to_failure(look.pods_not_accepted, job, now) or 0.0) <= 0:
         return JobPhase.FAILED, *refusal.ending(look.pods_not_accepted)
-    remaining = seconds_to_deadline(job, now)
-    if remaining is not None and remaining <= 0:
-        limit = job.spec.run_policy.active_deadline_seconds
-        message = f"the job was active for longer than activeDeadlineSeconds {limit}"
-        return JobPhase.FAILED, "DeadlineExceeded", message
+    if why := deadline_exceeded(job, now):
+        return JobPhase.FAILED, "DeadlineExceeded", why
     return None
 
 
@@ -250,7 +246,7 @@ def _train(look: Basis) -> Plan:
         return _written(look, end, events=events, broken_at=broken_at)
     decision = Decision(published)
     if not in_cluster(look.job):
-        decision = decide(published, people, bounds, now, _constraints(look, failures))
+        decision = decide(published, people, bounds, now, _constraints(look, failures), breaks)
     check = (
         create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
     )
@@ -365,7 +361,6 @@ def _written(
 
     Args:
         events: what the comparison of the conditions does not show.
-        standby: workers that are ready beside the world.
         broken_at: when the world failed that is given up now.
     """
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status
@@ -393,7 +388,7 @@ def _written(
 def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> ElasticJobStatus:
     """The status with what the job used, where it is written anyway (`differs`), or it is time to look and a
     warning changes. Until then, it stays in the agents' reports."""
-    ends = status.phase is not None and (status.phase.finished or status.phase is JobPhase.SUSPENDED)
+    ends = status.finished or status.phase is JobPhase.SUSPENDED
     counted = with_rounds(status, look.workers, look.published, ends=ends)
     differs = differs or counted is not status
     if not differs and look.seen.account_age_seconds < refresh_seconds(look.job, look.now):

@@ -51,7 +51,6 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
     """Return the writes that make the stored ElasticWorld the job's, in their order; none if it is.
 
     Args:
-        job: the ElasticJob as it is stored.
         stored: the ElasticWorld of its name, which may be left of an earlier job.
     """
     wanted = world_of(job)
@@ -74,10 +73,6 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
 
     Phase, world, state of the account, status and reason of a condition or warning, and every other decision
     are due at once: what they follow from, such as the answer to a trial, may be there in one look only.
-
-    Args:
-        stored: the job's status as it is stored.
-        age_seconds: time since the status was last written.
     """
     parts = ("rendezvous", "goodput", "replicaGroup")
     world, account, group = (status_patch.get(field, {}) for field in parts)
@@ -98,12 +93,8 @@ def world_of(job: Object) -> Object:
     """Return the ElasticWorld of a job."""
     metadata = owned_metadata(job, job["metadata"]["name"])
     labels = {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": ELASTICWORLDS.kind,
-        "metadata": metadata | {"labels": metadata["labels"] | labels | group_labels(job)},
-        "spec": world_spec(job),
-    }
+    metadata["labels"] |= labels | group_labels(job)
+    return ELASTICWORLDS.manifest(metadata, spec=world_spec(job))
 
 
 def world_spec(job: Object) -> Object:

@@ -31,6 +31,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.scale.request import is_left_over
 from reconcilers.scale.writer import ScaleWriter
+from reconcilers.shards.sets import look_size
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
@@ -83,7 +84,7 @@ class ElasticJobReconciler(Reconciler):
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        return await computed(len(seen.workers), plan_job, seen, self._clock.now())
+        return await computed(look_size(seen.workers), plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
         """Make the check, if the job is still as it was seen: a check stops training.

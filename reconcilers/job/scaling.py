@@ -35,8 +35,6 @@ def plan_scaling(
     """The scale that the job asks for by itself after this look.
 
     Args:
-        job: with the requested scale in its status.
-        workers: but for those that are to go.
         is_quiet: no check, move, roll or failure is under way.
     """
     sized = by_shards.decide(job, workers.training, seen.ages.idle)

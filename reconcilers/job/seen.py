@@ -30,7 +30,7 @@ from reconcilers.observed.builder import pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import owner_uids, workers_owned_by
+from reconcilers.observed.ownership import BY_OWNER, owner_uids
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import current_report
@@ -128,8 +128,8 @@ class Seen:
     """Retired slots of which nothing is left."""
     checks: JobChecks = field(default_factory=JobChecks)
     pods: Mapping[str, str | None] = field(default_factory=dict)
-    """The Pods of the workers' present incarnations that the cache shows, by name, with the digest of the
-    resources that they were built with."""
+    """Digest of the resources that the Pod of a worker's present incarnation was built with, by uid of the
+    worker; without those whose Pod the cache does not show."""
     outdated_pods: int = 0
     """How many of these were made of an earlier template of the job."""
     nodes: Sequence[Object] = ()
@@ -155,7 +155,7 @@ class Seen:
 
     @property
     def published(self) -> Rendezvous:
-        return self.job.status.rendezvous or Rendezvous()
+        return self.job.status.world
 
     @property
     def managed_fields(self) -> Sequence[Object]:
@@ -170,7 +170,7 @@ class Seen:
 
 def has_begun(job: ElasticJob, workers: Workers) -> bool:
     """Whether it has workers, or has had a world."""
-    return bool(workers or (job.status.rendezvous or Rendezvous()).round)
+    return bool(workers or job.status.world.round)
 
 
 class JobReader:
@@ -204,10 +204,10 @@ class JobReader:
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return None
         job = self._parse_job.parse(raw)
-        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
+        found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         size = LARGE if needs_history(job) else len(found)
         seen = await computed(size, self._read, job, raw, found)
-        if job.status.phase is not None and job.status.phase.finished:
+        if job.status.finished:
             return seen
         checks = await self._checks.of(job, seen.workers)
         checking = checks.active.metadata.name if checks.active else None
@@ -215,9 +215,9 @@ class JobReader:
         return replace(seen, checks=checks, ages=ages, trial=await self._try_pods(job, raw, seen.workers))
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
-        workers = Workers(self._workers_of(found))
+        workers = Workers(self._workers_of(found, job.metadata.namespace))
         plans = self._plans.unjudged(job.metadata.namespace, job.metadata.name, job.metadata.uid)
-        if job.status.phase is not None and job.status.phase.finished:
+        if job.status.finished:
             return Seen(job, raw, workers, plans)
         pods, outdated = self._pods_of(job, workers)
         return Seen(
@@ -231,7 +231,7 @@ class JobReader:
             nodes=self._nodes.list(),
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
-            round_age_seconds=self._round_age_seconds(job),
+            round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
         )
@@ -269,31 +269,32 @@ class JobReader:
             self._tried_at.put(uid, self._clock.monotonic())  # after the answer, which may take long
         return trial
 
-    def _workers_of(self, found: list[Object]) -> Iterator[ElasticWorker]:
+    def _workers_of(self, found: list[Object], namespace: str) -> Iterator[ElasticWorker]:
+        """Yield the workers that are not on their way out. One of another namespace that names the job as its
+        owner is none of them, and goes with the next garbage collection."""
         found.reverse()
         while found:  # the cache may have newer ones by now: these are freed one by one, not all at the end
             raw = found.pop()
-            if not raw["metadata"].get("deletionTimestamp"):
-                yield from self._parse_worker.readable([raw])
+            metadata = raw["metadata"]
+            if metadata["namespace"] != namespace or metadata.get("deletionTimestamp"):
+                continue
+            if (worker := self._parse_worker.parse_or_none(raw)) is not None:
+                yield worker
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
-        """`Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
+        """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
         wanted = {type_: template_digest(job, type_) for type_ in training_types(job)}
         is_edited, digests, outdated = job.metadata.generation > 1, {}, 0
         for worker in workers:
-            name = pod_name(worker)
-            pod = self._pods.get(worker.metadata.namespace, name)
+            pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
             if pod is not None:
-                digests[name] = built_with(pod)
+                digests[worker.metadata.uid] = built_with(pod)
                 outdated += is_edited and _made_of_another(pod, wanted.get(worker.spec.type))
         return digests, outdated
 
     def _shards_age_seconds(self, job: ElasticJob) -> float:
         leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
         return self._leased.age_seconds(job.metadata.uid, leases) if leases else float("inf")
-
-    def _round_age_seconds(self, job: ElasticJob) -> float:
-        return self._rounds.age_seconds(job.metadata.uid, (job.status.rendezvous or Rendezvous()).round)
 
     def _account_age_seconds(self, job: ElasticJob) -> float:
         known = job.status.goodput

@@ -55,7 +55,6 @@ def going_on(
 
     Args:
         cluster: published instead of the world, where there are parameter servers.
-        standing_by: workers that are ready beside the world.
     """
     job, world, active, checks = of.job, decision.rendezvous, of.active_check, of.seen.checks
     phase = phase_of(job, of.workers, world)
@@ -168,7 +167,6 @@ def status_of(
 
     Args:
         failures: None where no failure is judged in this look.
-        standby: how many workers stand by.
     """
     before, wanted, job = of.seen.job.status, of.job.status, of.job
     reason, message = why_not_training(phase, judgement, world)

@@ -18,7 +18,6 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     MOST_NODES,
@@ -201,7 +200,7 @@ class ClaimView:
             if raw["metadata"]["namespace"] == metadata.namespace and job.metadata.uid in owner_uids(raw)
         )
         workers = wanted_workers(check.spec, theirs)
-        world = job.status.rendezvous or Rendezvous()
+        world = job.status.world
         idle = (worker for worker in workers if is_idle(worker, world))
         wanted, present = ({worker.status.node_name or "" for worker in found} for found in (workers, idle))
         return frozenset(wanted - {""}), frozenset(present - {""})

@@ -44,9 +44,6 @@ def with_all_evidence(
 
     Args:
         status: of the check, with its finished rounds, links and racks.
-        findings: by its tests alone.
-        nodes: the raw Nodes, by name.
-        now: the time of the verdicts.
     """
     lost = {dropped.node for dropped in status.node_results if Cause.NO_ANSWER in dropped.causes}
     shared = nodes_in_domains(status)

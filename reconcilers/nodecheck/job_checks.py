@@ -195,7 +195,7 @@ MAX_NAME = 45
 
 def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
     """The oldest of a job's checks that has not finished: they go one at a time."""
-    unfinished = [c for c in checks if c.status.phase is None or not c.status.phase.finished]
+    unfinished = [c for c in checks if not c.status.finished]
     return min(unfinished, key=_age, default=None)
 
 
@@ -217,34 +217,27 @@ def next_number(job: str, taken: Collection[str]) -> int:
 def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, Any]:
     """The NodeCheck object to create."""
     policy = job.spec.node_check
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "NodeCheck",
-        "metadata": {
-            "name": name,
-            "namespace": job.metadata.namespace,
-            "labels": {names.LABEL_JOB: job.metadata.name, names.LABEL_MANAGED_BY: names.MANAGER},
-            "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
-        },
-        "spec": {
-            "jobName": job.metadata.name,
-            "workers": list(workers),
-            "cordon": policy.cordon,
-            "timeoutSeconds": policy.timeout_seconds,
-            "stragglerRatio": policy.straggler_ratio,
-            "freshSeconds": policy.fresh_seconds,
-            "topologyKeys": list(policy.topology_keys),
-        },
+    metadata = {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": {names.LABEL_JOB: job.metadata.name, names.LABEL_MANAGED_BY: names.MANAGER},
+        "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
     }
+    spec = {
+        "jobName": job.metadata.name,
+        "workers": list(workers),
+        "cordon": policy.cordon,
+        "timeoutSeconds": policy.timeout_seconds,
+        "stragglerRatio": policy.straggler_ratio,
+        "freshSeconds": policy.fresh_seconds,
+        "topologyKeys": list(policy.topology_keys),
+    }
+    return NODECHECKS.manifest(metadata, spec=spec)
 
 
 def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCheck]:
     """The finished checks to delete: of those that the job owns (by uid), all but the newest."""
-    finished = [
-        check
-        for check in checks
-        if check.metadata.uid in owned and check.status.phase is not None and check.status.phase.finished
-    ]
+    finished = [check for check in checks if check.metadata.uid in owned and check.status.finished]
     return sorted(finished, key=_age, reverse=True)[KEPT_CHECKS:]
 
 

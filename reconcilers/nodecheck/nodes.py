@@ -205,8 +205,6 @@ def fleet_of(
     """The nodes as the diagnosis takes them, in rank order.
 
     Args:
-        labels: of the nodes, by name.
-        topology_keys: the labels that name what nodes share, the smallest first.
         vouch_ages: seconds from a node's last pass to the start of the check, by name. A reused node that is
             missing, since that check is gone, is no witness.
     """

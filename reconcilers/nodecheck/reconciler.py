@@ -27,7 +27,6 @@ from crds.elasticjob import ElasticJob
 from crds.findings import Finding, Verdict
 from crds.model import ConditionStatus
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus
-from crds.rendezvous import Rendezvous
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of
@@ -192,7 +191,7 @@ class NodeCheckReconciler(Reconciler):
             message = f"waits until job {job.metadata.name} lets its workers be checked"
             return check_status.waiting(turn.status, "WaitingForJob", message, turn.now)
         wanted = wanted_workers(check.spec, await self._view.workers_of(check))
-        idle = [worker for worker in wanted if is_idle(worker, job.status.rendezvous or Rendezvous())]
+        idle = [worker for worker in wanted if is_idle(worker, job.status.world)]
         expected = len(check.spec.workers or wanted_slots(job, names.WORKER))
         if len(idle) < expected and not self._is_overdue(turn, IDLE):
             message = "waits until the workers to be checked are there and have stopped training"
@@ -203,8 +202,7 @@ class NodeCheckReconciler(Reconciler):
         candidates = speakers(idle)
         fresh = self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
         status = await self._begin(turn, choose(candidates, fresh))
-        is_over = status.phase is not None and status.phase.finished
-        return status if is_over or not status.nodes else self._start(turn, status)
+        return status if status.finished or not status.nodes else self._start(turn, status)
 
     async def _begin(self, turn: _Turn, scope: Scope) -> NodeCheckStatus:
         slices, is_of_job = Slices(), turn.check.spec.job_name is not None

@@ -95,7 +95,7 @@ def lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
     """Why the job of that name cannot be checked (any more); None if it can."""
     if job is None:
         return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
-    if job.status.phase is not None and job.status.phase.finished:
+    if job.status.finished:
         message = f"job {name} has finished: nobody is there to be checked"
         return CheckRefusal(FailedReason.JOB_FINISHED, message)
     return None

@@ -165,14 +165,7 @@ def without_replaced(
     nodes: Mapping[str, Mapping[str, Any]],
     now: datetime,
 ) -> tuple[NodeCheckStatus, list[Finding]]:
-    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one.
-
-    Args:
-        status: of a check that ends now.
-        findings: of the check.
-        nodes: the raw Nodes that are there by now, by name.
-        now: the time of the verdicts.
-    """
+    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one."""
     replaced = {name for name, raw in nodes.items() if created_at(raw) > (status.start_time or now)}
     withdrawn = {left.node for left in status.withdrawn}
     status = settled(status, Ended(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)

@@ -130,12 +130,7 @@ def owned_name(owner_uid: str) -> str:
 
 
 def owned_metadata(owner: Object, name: str) -> Object:
-    """The metadata of an object that an ElasticJob or NodeCheck owns.
-
-    Args:
-        owner: the job or the check.
-        name: of the object.
-    """
+    """The metadata of an object that an ElasticJob or NodeCheck owns."""
     metadata = owner["metadata"]
     return {
         "name": name,

@@ -158,11 +158,7 @@ class PodEnd:
 
 
 def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> PodEnd:
-    """How a Pod that has failed, or is being deleted, came to its end.
-
-    Args:
-        node: where it was, if that is known.
-    """
+    """How a Pod that has failed, or is being deleted, came to its end."""
     status = pod.get("status", {})
     disruption = disruption_of(pod)
     if disruption is not None:

@@ -19,9 +19,6 @@ def stranger_to(job: Object, parent: Object | None) -> str:
     """Return why an ElasticJob that names an owner as a replica group does is none; empty for all others.
 
     Anybody may write an ownerReference. The names of groups that a job wants are taken by its own.
-
-    Args:
-        parent: the ElasticJob of the name that it gives, if there is one.
     """
     group = group_of(job)
     if group is None:

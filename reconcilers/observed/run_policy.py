@@ -22,6 +22,13 @@ def seconds_to_deadline(job: ElasticJob, now: datetime) -> float | None:
     return deadline - (now - started).total_seconds()
 
 
+def deadline_exceeded(job: ElasticJob, now: datetime) -> str:
+    """Why the job ends by `activeDeadlineSeconds`; empty if it does not."""
+    remaining, limit = seconds_to_deadline(job, now), job.spec.run_policy.active_deadline_seconds
+    is_over = remaining is not None and remaining <= 0
+    return f"the job was active for longer than activeDeadlineSeconds {limit}" if is_over else ""
+
+
 def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
     """Until a finished job is to be deleted; None if it is to stay."""
     ttl, completed = job.spec.run_policy.ttl_seconds_after_finished, job.status.completion_time
@@ -37,7 +44,7 @@ def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: da
     exit code and log; only what is still there after its own grace period is deleted as running.
     """
     phase, policy = job.status.phase, job.spec.run_policy.clean_pod_policy
-    if phase is None or not phase.finished:
+    if not job.status.finished:
         return 0.0
     if policy is CleanPodPolicy.NONE or (policy is CleanPodPolicy.RUNNING and pod_ended):
         return None

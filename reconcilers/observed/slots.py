@@ -84,8 +84,6 @@ class Slots:
 
         Args:
             by: how many slots more are wanted than before.
-            count: of the slots that are wanted now.
-            vacant: retired slots of which nothing is left.
         """
         number = min(by, len(self.retired) - max(FEW_RETIRED, count // 4))
         return (
@@ -98,8 +96,6 @@ class Slots:
         A target that is given up is retired if slots behind it are in use, or it would count in their stead.
 
         Args:
-            sources: of the moves.
-            count: of the slots that are wanted now.
             vacant: retired slots of which nothing is left. They are targets before those never used.
         """
         if not (sources or self.moves or self.retired):

@@ -29,9 +29,6 @@ def validated_patch(
 ) -> dict[str, Any]:
     """The patch from the stored status to this one, which is validated if there is anything to write.
 
-    Args:
-        wire: its wire form, if there is one already.
-
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.
     """
@@ -48,10 +45,6 @@ class StatusBeyondLimits(TerminalError):
 
 def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the wire form of a status, checked against its model's limits, which `model_copy` does not.
-
-    Args:
-        status: to be written.
-        wire: its wire form, if there is one already.
 
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.

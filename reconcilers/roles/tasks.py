@@ -69,12 +69,7 @@ def _fits(job: ElasticJob, tasks: dict[str, list[int]]) -> bool:
 
 
 def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> ClusterStatus:
-    """The cluster to publish.
-
-    Args:
-        job: with the slots of now in its status.
-        by_slot: its workers.
-    """
+    """The cluster to publish."""
     known = job.status.cluster
     tasks = {
         type_: _tasks(job, type_, known.tasks.get(type_) if known else None, by_slot)

@@ -73,11 +73,7 @@ def create(resource: Resource, body: dict[str, Any], *events: Event) -> Act:
 
 
 async def carry_out(client: Client, recorder: EventRecorder, about: Object, acts: Sequence[Act]) -> None:
-    """All of them, some at a time, in no order; the first error is raised when all have ended.
-
-    Args:
-        about: the object that their Events are of.
-    """
+    """All of them, some at a time, in no order; the first error is raised when all have ended."""
     await in_parallel(_do(client, recorder, about, act) for act in acts)
 
 

@@ -163,7 +163,7 @@ class UnreadableReconciler(Reconciler):
         message = (
             f"dlr cannot read this {resource.kind}, and leaves it alone: {found.reason}; correct or delete it"
         )
-        subject = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": obj["metadata"]}
+        subject = resource.manifest(obj["metadata"])
         self._recorder.event(subject, "Warning", REASON, message)
         if reporter is not None:
             await reporter.unreadable(obj, REASON, message)

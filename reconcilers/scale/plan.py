@@ -62,9 +62,8 @@ def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
     name = plan.spec.owner_job
     if job is None or job.metadata.deletion_timestamp is not None:
         return Refusal("JobNotFound", f"spec.ownerJob: there is no ElasticJob {name}")
-    phase = job.status.phase
-    if phase is not None and phase.finished:
-        ended = "has succeeded" if phase is JobPhase.SUCCEEDED else "has failed"
+    if job.status.finished:
+        ended = "has succeeded" if job.status.phase is JobPhase.SUCCEEDED else "has failed"
         return Refusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
     if job.spec.suspend:
         return Refusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
@@ -138,14 +137,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 def refusal(
     plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], nodes: Collection[Mapping[str, Any]]
 ) -> Refusal | None:
-    """Why the plan cannot be carried out, if it cannot.
-
-    Args:
-        plan: any.
-        job: as it is now, neither finished nor suspended.
-        workers: the job's.
-        nodes: of the cluster, as the API server has them.
-    """
+    """Why the plan cannot be carried out, if it cannot."""
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
     if found is not None:
         return found

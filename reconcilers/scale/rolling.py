@@ -16,7 +16,6 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.builder import pod_name
 from reconcilers.observed.resources import resources_digest, resources_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import Slot, present_slots, slots_of, wanted_slots
@@ -51,8 +50,10 @@ class Roll:
     sources: frozenset[int] = frozenset()
     """Workers in whose place others are to come up first."""
 
-    def marked(self, participants: Iterable[Participant]) -> list[Participant]:
-        """The participants, with those who are to leave marked."""
+    def marked(self, participants: Sequence[Participant]) -> Sequence[Participant]:
+        """Return the participants, with those who are to leave marked."""
+        if not self.leaving:
+            return participants
         return [
             replace(p, leaving=f"worker {p.index} gets a new Pod: {REASON}") if p.index in self.leaving else p
             for p in participants
@@ -60,11 +61,7 @@ class Roll:
 
 
 def freshness(job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[str, str | None]) -> Freshness:
-    """What has ended, or was made before Pods told of their resources, is up to date.
-
-    Args:
-        pods: by name, the digest of the resources that the Pod was built with.
-    """
+    """What has ended, or was made before Pods told of their resources, is up to date."""
     outdated, unknown = set(), set()
     of_type = {t: resources_digest(resources_of(job, t, None)) for t in job.spec.replica_specs}
     for worker in workers:
@@ -72,11 +69,11 @@ def freshness(job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[s
         current = status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
         if not current or status.phase in ENDED or worker.spec.type not in job.spec.replica_specs:
             continue
-        name = pod_name(worker)
-        if name not in pods:
+        uid = worker.metadata.uid
+        if uid not in pods:
             unknown.add(slot_of(worker))
             continue
-        built, own, wanted = pods[name], worker.spec.resources, of_type[worker.spec.type]
+        built, own, wanted = pods[uid], worker.spec.resources, of_type[worker.spec.type]
         if own is not None:
             wanted = resources_digest(resources_of(job, worker.spec.type, own))
         if built is not None and built != wanted:
@@ -96,11 +93,6 @@ def plan_roll(
     """What to do next for those that are outdated.
 
     Args:
-        job: whose slots these are.
-        workers: all of the job's.
-        participants: the training workers; sources and targets of moves too.
-        published: the world.
-        bounds: of the world.
         fresh: by `freshness`, of the job as published, since that is what new Pods are built with.
         without: workers that the world does without, however long.
     """

@@ -67,10 +67,7 @@ def take_up(
     """The job's desired state after this look.
 
     Args:
-        job: as read.
         fresh: workers with outdated resources: their moves go on, whatever is asked.
-        managed_fields: the job's, if the server keeps them.
-        now: for `status.scaling`.
         vacant: slots that may be used again.
     """
     request = pending(job)

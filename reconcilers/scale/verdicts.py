@@ -84,10 +84,7 @@ def judge(
     """The request to write into the job, and the verdicts on all other plans.
 
     Args:
-        plans: those without a verdict.
         job: with the status that is written in this look.
-        workers: all of the job's.
-        nodes: the cluster's.
     """
     write: ScaleWrite | None = None
     newer: ScalePlan | None = None

@@ -82,7 +82,6 @@ def decide(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapp
     is lost by it.
 
     Args:
-        workers: the job's training workers.
         idle_seconds: how long each of those that hold no lease has held none, by uid.
     """
     found = scaling_of(job)

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
+from controller.slices import LARGE
 from crds.agent_report import ShardsReport
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
-from crds.shard_set import MAX_SHARD_SETS, Definition
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
 
+_PACKED_SIZE, _SIZE_CHARACTERS = 20, 200
+"""Workers that take as long to look at as a packed text, and characters of another one that a worker does."""
 MAX_SCATTERED = 4_000
 """Ranges of elements that failed; a set with more of them fails."""
 
@@ -213,23 +216,26 @@ def crew_of(workers: Iterable[ElasticWorker], going: Collection[str], members: i
     return Crew(alive, voices, members)
 
 
-def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
+def voice_of(index: int, incarnation: int, said: ShardsReport, most: int = MAX_SHARD_RANGES) -> Voice:
     """
+    Args:
+        most: ranges of a packed text.
+
     Raises:
-        ValueError: what it says of its elements is no set.
+        ValueError: what it says of its elements is no set, or of more ranges.
     """
     return Voice(
         worker=index,
         incarnation=incarnation,
         definition=definition_of(said),
         lease=said.lease,
-        rest=from_text(said.rest),
-        failed=from_text(said.failed),
+        rest=from_text(said.rest, most),
+        failed=from_text(said.failed, most),
         reason=said.reason,
         wants=said.wants,
         leaves=said.leaves,
         restoration=said.restoration,
-        undone=from_text(said.undone),
+        undone=from_text(said.undone, most),
     )
 
 
@@ -238,11 +244,30 @@ def voices_of(worker: ElasticWorker) -> Iterator[Voice]:
     report = worker.status.agent
     if report is None:
         return
+    left = MAX_SHARD_RANGES
     for said in report.shards or ():
         try:
-            yield voice_of(worker.spec.index, report.incarnation, said)
+            voice = voice_of(worker.spec.index, report.incarnation, said, left)
         except ValueError:
             continue  # nothing is taken from a worker that says what makes no sense: its lease stays
+        left = max(0, left - len(voice.rest) - len(voice.failed) - len(voice.undone))
+        yield voice
+
+
+def look_size(workers: Sequence[ElasticWorker]) -> int:
+    """Return the number of workers without shard sets that take as long to look at."""
+    if len(workers) >= LARGE:
+        return len(workers)
+    reports = (worker.status.agent for worker in workers)
+    texts = (
+        text
+        for report in reports
+        for said in (report and report.shards) or ()
+        for text in (said.rest, said.failed, said.undone)
+    )
+    return len(workers) + sum(
+        _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in texts
+    )
 
 
 def _has_ended(worker: ElasticWorker) -> bool:

@@ -50,8 +50,6 @@ class WorkerAccess:
         """Make what is not there.
 
         Args:
-            owner: the ElasticJob or NodeCheck.
-            account: of a Pod of it.
             missed: a Pod was refused, so that the cache may be wrong.
         """
         for resource, wanted in access_of(owner, account):
@@ -90,7 +88,6 @@ class OwnerKeys:
         """Make the Secret, unless it is there or a Pod runs with its key.
 
         Args:
-            owner: the ElasticJob or NodeCheck.
             missed: a Pod waits for it, so that it is not there any more.
         """
         uid = owner["metadata"]["uid"]
@@ -132,20 +129,16 @@ def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
     """The objects to create, in order: the API server compares a binding with the Role that it names.
 
     An account that a template names is the user's to make, and gets a binding to the same Role.
-
-    Args:
-        owner: the ElasticJob or NodeCheck.
-        account: of a Pod of it.
     """
     name = owned_name(owner["metadata"]["uid"])
     ours = account == name
     if ours:
-        yield SERVICEACCOUNTS, _object(SERVICEACCOUNTS, owner, name)
-    yield ROLES, _object(ROLES, owner, name) | {"rules": rules_of(owner)}
+        yield SERVICEACCOUNTS, SERVICEACCOUNTS.manifest(owned_metadata(owner, name))
+    yield ROLES, ROLES.manifest(owned_metadata(owner, name), rules=rules_of(owner))
     role = {"apiGroup": ROLES.group, "kind": ROLES.kind, "name": name}
     subject = {"kind": "ServiceAccount", "name": account, "namespace": owner["metadata"]["namespace"]}
-    binding = _object(ROLEBINDINGS, owner, name if ours else f"{name}-{account}")
-    yield ROLEBINDINGS, binding | {"roleRef": role, "subjects": [subject]}
+    metadata = owned_metadata(owner, name if ours else f"{name}-{account}")
+    yield ROLEBINDINGS, ROLEBINDINGS.manifest(metadata, roleRef=role, subjects=[subject])
 
 
 def rules_of(owner: Object) -> list[Object]:
@@ -169,11 +162,6 @@ def _rule(resource: Resource, verbs: list[str], subresource: str = "") -> Object
     return {"apiGroups": [resource.group], "resources": [f"{resource.plural}{subresource}"], "verbs": verbs}
 
 
-def _object(resource: Resource, owner: Object, name: str) -> Object:
-    metadata = owned_metadata(owner, name)
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
-
-
 def _keyholder(owner: Object) -> Object:
     """The owner whose key it is: a replica group's is that of the job that it belongs to."""
     group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
@@ -186,11 +174,6 @@ def _keyholder(owner: Object) -> Object:
 def secret_of(owner: Object) -> Object:
     """The Secret to create, with a new key."""
     key = secrets.token_hex(KEY_BYTES)
-    return {
-        "apiVersion": SECRETS.api_version,
-        "kind": SECRETS.kind,
-        "metadata": owned_metadata(_keyholder(owner), names.key_secret(key_uid(owner))),
-        "type": "Opaque",
-        "immutable": True,
-        "data": {names.KEY_FIELD: base64.b64encode(key.encode()).decode()},
-    }
+    metadata = owned_metadata(_keyholder(owner), names.key_secret(key_uid(owner)))
+    data = {names.KEY_FIELD: base64.b64encode(key.encode()).decode()}
+    return SECRETS.manifest(metadata, type="Opaque", immutable=True, data=data)

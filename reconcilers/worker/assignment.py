@@ -59,8 +59,8 @@ class JobAssignment:
     @property
     def released(self) -> bool:
         """Whether the worker may go: it gets no new Pod, and to lose the one it has is no failure."""
-        phase = self.job.status.phase
-        is_halted = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
+        status = self.job.status
+        is_halted = status.finished or status.phase is JobPhase.SUSPENDED
         return self.job.spec.suspend or is_halted or self._replica is None
 
     @property
@@ -155,8 +155,7 @@ class CheckAssignment:
 
     @property
     def released(self) -> bool:
-        phase = self.check.status.phase
-        return phase is not None and phase.finished
+        return self.check.status.finished
 
     @property
     def workers(self) -> int:

@@ -122,7 +122,7 @@ class CompanionReconciler(Reconciler):
         if is_grouped(raw):
             return Result()  # its groups have what they need
         job, companions = self._parse_job.parse(raw), self._companions
-        runs, group = _is_to_run(job), pod_group_of(job)
+        runs, group = not (job.spec.suspend or job.status.finished), pod_group_of(job)
         failures: list[ApiError] = []
         with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
@@ -187,16 +187,9 @@ def network_policy_of(owner: Object) -> Object:
     peers = [{"podSelector": pods}]
     if owner["kind"] == ELASTICJOBS.kind and (group := group_of(owner)) is not None:
         peers.append({"podSelector": {"matchLabels": {names.LABEL_GROUPED_JOB: group.name}}})
-    return {
-        "apiVersion": NETWORKPOLICIES.api_version,
-        "kind": NETWORKPOLICIES.kind,
-        "metadata": owned_metadata(owner, owned_name(owner["metadata"]["uid"])),
-        "spec": {
-            "podSelector": pods,
-            "policyTypes": ["Ingress"],
-            "ingress": [{"from": peers}],
-        },
-    }
+    metadata = owned_metadata(owner, owned_name(owner["metadata"]["uid"]))
+    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": peers}]}
+    return NETWORKPOLICIES.manifest(metadata, spec=spec)
 
 
 def budget_of(job: ElasticJob) -> Object | None:
@@ -211,16 +204,12 @@ def budget_of(job: ElasticJob) -> Object | None:
     minimum, worker = minimum_workers(job), job.spec.replica_specs.get(names.WORKER)
     if worker is None or not 0 < minimum < slot_count(worker):
         return None
-    return {
-        "apiVersion": PODDISRUPTIONBUDGETS.api_version,
-        "kind": PODDISRUPTIONBUDGETS.kind,
-        "metadata": companion_metadata(job),
-        "spec": {
-            "minAvailable": minimum,
-            "selector": {"matchLabels": {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}},
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
-        },
+    spec = {
+        "minAvailable": minimum,
+        "selector": {"matchLabels": {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
     }
+    return PODDISRUPTIONBUDGETS.manifest(companion_metadata(job), spec=spec)
 
 
 def service_of(job: ElasticJob) -> Object:
@@ -228,21 +217,9 @@ def service_of(job: ElasticJob) -> Object:
 
     https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
     """
-    return {
-        "apiVersion": SERVICES.api_version,
-        "kind": SERVICES.kind,
-        "metadata": companion_metadata(job),
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {names.LABEL_JOB: job.metadata.name},
-        },
-    }
-
-
-def _is_to_run(job: ElasticJob) -> bool:
-    phase = job.status.phase
-    return not job.spec.suspend and (phase is None or not phase.finished)
+    selector = {names.LABEL_JOB: job.metadata.name}
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
+    return SERVICES.manifest(companion_metadata(job), spec=spec)
 
 
 def _difference(found: Object, wanted: Object) -> Object:

@@ -172,9 +172,6 @@ def ended(
     """The status of a worker whose incarnation has ended so.
 
     Args:
-        pod: what is known of its Pod; None if it is gone.
-        report: of this incarnation's agent, if it wrote one.
-        rules: the job's failurePolicy.
         times: how many ends like this one are counted.
     """
     is_others = (end.exit_class in FREE and end.message) or end.other_container

@@ -106,13 +106,7 @@ def pod_group_of(job: ElasticJob) -> PodGroup | None:
     spec: Object = {"minMember": minimum}
     if gang is Gang.VOLCANO:
         spec |= _of_template(job.spec.replica_specs[names.WORKER].template)
-    wanted = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": companion_metadata(job),
-        "spec": spec,
-    }
-    return PodGroup(gang, resource, wanted)
+    return PodGroup(gang, resource, resource.manifest(companion_metadata(job), spec=spec))
 
 
 def _of_template(template: Object) -> Object:

@@ -39,7 +39,6 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | No
     """The Pod object to create for the worker's incarnation.
 
     Args:
-        job: as all decisions see it.
         whole: the same with all of its template and variables, where the cache has cut them.
     """
     written = job.spec if whole is None else whole.spec
@@ -167,7 +166,6 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
 
     Args:
         node: the Node to check, for its GPUs; None if it is gone.
-        image: of the Pod where the NodeCheck has no template.
     """
     own = check.spec.template
     template = _own_template(image) if own is None else copied(own)

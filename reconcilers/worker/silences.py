@@ -53,17 +53,13 @@ def lease_of(
     if pod is not None and _has_reported(worker, pod):
         renewed = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec |= {"holderIdentity": pod["metadata"]["name"], "renewTime": renewed}
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {
-            "name": worker.metadata.name,
-            "namespace": worker.metadata.namespace,
-            "labels": labels_of(worker),
-            "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
-        },
-        "spec": spec,
+    metadata = {
+        "name": worker.metadata.name,
+        "namespace": worker.metadata.namespace,
+        "labels": labels_of(worker),
+        "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
     }
+    return LEASES.manifest(metadata, spec=spec)
 
 
 class Heartbeats:

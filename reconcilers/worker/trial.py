@@ -166,11 +166,7 @@ def with_unknown_fields(pod: Object, template: Object) -> Object:
 
 
 def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Object) -> Trial:
-    """What an error says of the template. Pure.
-
-    Args:
-        pod: the one that was tried.
-    """
+    """What an error says of the template. Pure."""
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     if isinstance(error, Forbidden) and "exceeded quota" in why:
         return Trial(Answer.ACCEPTED)

@@ -207,8 +207,6 @@ def _as_judged(
     """The status of a worker whose Pod its job needs.
 
     Args:
-        status: with the Pod's name and node.
-        pod: None if it is gone.
         has_run: the status said before that the Pod runs.
     """
     judged = judge(_situation(worker, status, pod, seen))

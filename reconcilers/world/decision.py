@@ -15,7 +15,7 @@ from datetime import datetime
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
 from crds.texts import shortened
-from reconcilers.failure.facts import Blame, Hold
+from reconcilers.failure.facts import Blame, Break, Hold
 from reconcilers.observed.slots import named
 from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import Bounds, Participant
@@ -36,8 +36,8 @@ from reconcilers.world.rendezvous import (
 
 @dataclass(frozen=True)
 class Settled:
-    participants: list[Participant]
-    """The participants; those that go without a world are marked as leaving."""
+    participants: Sequence[Participant]
+    """The participants that count; those that go without a world are marked as leaving."""
     look_again_seconds: float | None = None
     awaits_checkpoint: bool = False
 
@@ -52,7 +52,7 @@ def settle(
     """
     targets = [p for p in participants if p.replaces is not None]
     if not targets:
-        return Settled(list(participants))
+        return Settled(participants)
     ready = {p.index for p in targets if p.joinable}
     trains = _trains(published, participants)
     patient = {p.index for p in targets if p.index in ready and p.replaces in trains}
@@ -143,13 +143,18 @@ def decide(
     bounds: Bounds,
     now: datetime,
     constraints: Constraints = FREE,
+    breaks: Sequence[Break] | None = None,
 ) -> Decision:
-    """Decides which world to publish, and which workers have to be checked before the next."""
+    """Decides which world to publish, and which workers have to be checked before the next.
+
+    Args:
+        breaks: `broken_members` of these participants, if they are at hand.
+    """
     if constraints.check_has_ended and published.phase is REFORMING:
         published = published.model_copy(update={"reforming_since": now})
     check = constraints.active_check
     replacing = _replacing(published, participants, bounds, now, constraints)
-    people, decision = replacing or _proposal(published, participants, bounds, now, constraints.slow)
+    people, decision = replacing or _proposal(published, participants, bounds, now, constraints.slow, breaks)
     if check is not None and replacing is None:
         decision = _during(check, published, decision, people, now)
     elif not constraints.check_refused and (
@@ -201,12 +206,15 @@ def _proposal(
     bounds: Bounds,
     now: datetime,
     slow: Collection[int],
+    breaks: Sequence[Break] | None = None,
 ) -> _Proposal:
     """A worker on a slow node that takes another's place keeps it: the world would be smaller without."""
     settled = settle(published, participants, bounds, now)
     people = settled.participants
     slow = frozenset(slow).difference(p.index for p in people if p.replaces is not None)
-    decision = _sooner(_without_slow(published, people, bounds, now, slow), settled.look_again_seconds)
+    breaks = breaks if people is participants else None
+    decision = _without_slow(published, people, bounds, now, slow, breaks)
+    decision = _sooner(decision, settled.look_again_seconds)
     world = decision.rendezvous
     if settled.awaits_checkpoint and world.round == published.round and published.phase is FORMED:
         since = published.checkpoint_awaited_since or now
@@ -215,7 +223,12 @@ def _proposal(
 
 
 def _without_slow(
-    published: Rendezvous, people: Sequence[Participant], bounds: Bounds, now: datetime, slow: Collection[int]
+    published: Rendezvous,
+    people: Sequence[Participant],
+    bounds: Bounds,
+    now: datetime,
+    slow: Collection[int],
+    breaks: Sequence[Break] | None,
 ) -> Decision:
     """Judges without the slow that could join, where the others make an allowed world.
 
@@ -227,7 +240,8 @@ def _without_slow(
         out = frozenset(p.index for p in people if p.index in slow and p.joinable)
     members = published.members if published.phase is FORMED else ()
     left_out = out.difference(members)
-    decision = judge(published, _leaving(people, left_out), bounds.without(len(left_out)), now)
+    breaks = None if left_out else breaks
+    decision = judge(published, _leaving(people, left_out), bounds.without(len(left_out)), now, breaks)
     if published.phase is not FORMED or not _is_new(published, decision):
         return replace(decision, left_out=left_out)
     world = decision.rendezvous

@@ -125,12 +125,14 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
     ]
 
 
-def on_faulty_nodes(people: Sequence[Participant], faulty: Mapping[int, str]) -> list[Participant]:
-    """The participants, with those on faulty nodes marked as lost.
+def on_faulty_nodes(people: Sequence[Participant], faulty: Mapping[int, str]) -> Sequence[Participant]:
+    """Return the participants, with those on faulty nodes marked as lost.
 
     Args:
         faulty: the finding, by index.
     """
+    if not faulty:
+        return people
     return [replace(p, alive=False, gone_because=faulty[p.index]) if p.index in faulty else p for p in people]
 
 
@@ -159,19 +161,18 @@ def seconds_behind_checkpoint(report: AgentReport | None) -> float:
 
 
 def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str) -> Participant:
-    status = worker.status
-    judged = status.observed_incarnation == worker.spec.incarnation
-    succeeded = judged and status.phase is WorkerPhase.SUCCEEDED
-    failed = judged and status.phase is WorkerPhase.FAILED
-    report = current_report(worker)
-    hindered = hindered_by(worker) if judged and report is not None else None  # its agent was there
+    status, report = worker.status, current_report(worker)
+    phase = status.phase if status.observed_incarnation == worker.spec.incarnation else None
+    succeeded, failed = phase is WorkerPhase.SUCCEEDED, phase is WorkerPhase.FAILED
+    was_there = phase is WorkerPhase.PENDING and report is not None
+    hindered = hindered_by(worker) if was_there else None
     gone_because = status.message if failed else hindered.message if hindered is not None else ""
     return Participant(
         index=worker.spec.index,
         incarnation=worker.spec.incarnation,
         alive=not succeeded and not failed and hindered is None,
         succeeded=succeeded,
-        gone_because=_first_line(gone_because),
+        gone_because=gone_because and gone_because.partition("\n")[0][:MAX_REASON],
         stops_in_good_order=failed and bool(status.last_exit and status.last_exit.in_good_order),
         report=report,
         seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
@@ -179,7 +180,3 @@ def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, lea
         replaces=replaces,
         leaving=leaving,
     )
-
-
-def _first_line(message: str) -> str:
-    return message.partition("\n")[0][:MAX_REASON]

@@ -139,19 +139,22 @@ class Decision:
 
 
 def judge(
-    published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, now: datetime
+    published: Rendezvous,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    now: datetime,
+    breaks: Sequence[Break] | None = None,
 ) -> Decision:
     """Judges the published world by who is there.
 
     Args:
-        published: the world in the ElasticJob's status.
         participants: the workers that count, one an index; of a slot and its replacement, one (`settle`).
-        bounds: sizes and waiting times.
-        now: wall clock, for `formedAt` and `reformingSince`, which outlive the controller.
+        breaks: `broken_members` of these participants, if they are at hand.
     """
     ranked = sorted(participants, key=attrgetter("index"))
     if published.phase is RendezvousPhase.FORMED:
-        return _judge_formed(published, ranked, bounds, now)
+        breaks = broken_members(published, ranked) if breaks is None else breaks
+        return _judge_formed(published, ranked, bounds, now, tuple(breaks))
     if published.phase is RendezvousPhase.REFORMING:
         return _judge_reforming(published, ranked, bounds, now)
     return _judge_forming(published, ranked, bounds, now)
@@ -227,9 +230,12 @@ def checkpoint_wait(
 
 
 def _judge_formed(
-    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
+    published: Rendezvous,
+    ranked: Sequence[Participant],
+    bounds: Bounds,
+    now: datetime,
+    breaks: tuple[Break, ...],
 ) -> Decision:
-    breaks = broken_members(published, ranked)
     joinable = [p for p in ranked if p.joinable]
     if all(b.trains_on for b in breaks):
         too_few = bounds.floor(bounds.desired) and not bounds.floor(len(joinable))

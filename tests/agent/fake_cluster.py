@@ -173,13 +173,13 @@ class FakeCluster:
     def check_agent(self, index: int) -> dict[str, Any]:
         return self.agent(index, f"{CHECK}-check")
 
-    def wait(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> None:
+    def wait(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 120.0) -> None:
         with self.changed:
             if not self.changed.wait_for(condition, timeout_seconds):
                 seen = {name: worker["status"].get("agent") for name, worker in self.workers.items()}
                 raise AssertionError(f"waited {timeout_seconds} s for {what}: {json.dumps(seen, indent=1)}")
 
-    def wait_state(self, states: dict[int, str], round_: int, timeout_seconds: float = 60.0) -> None:
+    def wait_state(self, states: dict[int, str], round_: int, timeout_seconds: float = 120.0) -> None:
         def reached() -> bool:
             return all(
                 self.agent(i).get("state") == s and self.agent(i).get("observedRound") == round_
@@ -194,7 +194,7 @@ class FakeCluster:
             f"step {step} of worker {index}",
         )
 
-    def wait_refusals(self, count: int, timeout_seconds: float = 60.0) -> None:
+    def wait_refusals(self, count: int, timeout_seconds: float = 120.0) -> None:
         self.wait(lambda: len(self.refusals) >= count, f"{count} requests", timeout_seconds)
 
     def replace_worker(self, name: str, incarnation: int) -> None:

@@ -25,7 +25,7 @@ def test_what_outlives_sigkill_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     try:
         began = time.monotonic()
         stuck.end(0.1)
-        assert time.monotonic() - began < 30 and stuck.exit_fd is None
+        assert time.monotonic() - began < 50 and stuck.exit_fd is None
     finally:
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(120)

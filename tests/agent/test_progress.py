@@ -280,7 +280,7 @@ def test_a_defect_ends_no_reports_of_progress(
     (env,) = files.renew(1, Start(1))
     report_step(env, 7)
     monitor.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not reporter.told:
         assert time.monotonic() < deadline and monitor.is_alive()
         time.sleep(0.01)

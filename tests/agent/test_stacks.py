@@ -88,7 +88,7 @@ def trainers(tmp_path: Path) -> Iterator[Trainers]:
 
 
 def wait_asleep(process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while "sleeping" not in wait_state(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

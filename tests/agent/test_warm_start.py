@@ -25,7 +25,7 @@ from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
-SECONDS = 60.0
+SECONDS = 120.0
 ALL_SECONDS = 240.0
 """For two dozen scripts, one after the other. They took more than 60 s beside a dozen busy processes."""
 PRELOADS = Preloads(sdk=("dlr.checkpoint",))
@@ -594,7 +594,7 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     shown = Path(f"/proc/{agent.pid}/cmdline").read_text()
     assert "script.py" in shown and PADDING not in shown
     agent.terminate()
-    assert agent.wait(60) == 143
+    assert agent.wait(120) == 143
     while any(runs(pid) for pid in helpers):
         time.sleep(0.02)
 

@@ -165,7 +165,7 @@ def test_what_training_goes_on_from_after_a_failure_is_written_to_storage_too(
     mark = Mark(1, 6, 0, 1)
     saving = after_failure(tmp_path, saved(state(6), mark), mark)
     saving.persist_resumed()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (tmp_path / "step-6" / ".metadata").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -183,7 +183,7 @@ def test_no_process_writes_into_a_slot_that_is_written_to_storage_after_a_failur
     saving.persist_resumed()
     assert not of_process.lock(shared=False)
     saving.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not of_process.lock(shared=False):
         assert time.monotonic() < deadline
         time.sleep(0.01)

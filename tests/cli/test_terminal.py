@@ -41,7 +41,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.005)

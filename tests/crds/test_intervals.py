@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import time
+import zlib
 
 import pytest
 from hypothesis import given
@@ -94,3 +97,30 @@ def test_a_thousand_leases_take_less_than_ten_kilobytes() -> None:
     chance.shuffle(leases)
     shuffled = [Lease(i, 1, lease.number, lease.elements) for i, lease in enumerate(leases)]
     assert len(leases_to_text(shuffled)) < 10_000
+
+
+def as_text(raw: bytes) -> str:
+    return "z" + base64.b64encode(zlib.compress(raw, 9)).decode()
+
+
+def test_a_short_text_of_a_number_without_end_is_refused_at_once() -> None:
+    text = as_text(b"\xff" * 1_000_000 + b"\x01")
+    assert len(text) < 2_000
+    begun = time.thread_time()
+    with pytest.raises(ValueError, match="a number that is too large"):
+        from_text(text)
+    assert time.thread_time() - begun < 0.5
+
+
+def test_a_short_text_of_very_many_ranges_is_refused_where_few_are_expected() -> None:
+    text = as_text(b"\x01" * 1_000_000)
+    assert len(text) < 2_000
+    assert len(from_text(text)) == 500_000
+    begun = time.thread_time()
+    for most in (3, 4_000):
+        with pytest.raises(ValueError, match="too long"):
+            from_text(text, most)
+    with pytest.raises(ValueError, match="4 are the most"):
+        from_text(as_text(b"\x01" * 20), 4)
+    assert len(from_text(as_text(b"\x01" * 8), 4)) == 4
+    assert time.thread_time() - begun < 0.5

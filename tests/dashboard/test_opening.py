@@ -44,7 +44,7 @@ found = {
     "modes": [page.stat().st_mode, page.parent.stat().st_mode], "page": str(page), "title": None,
 }
 if follows != "does not follow":
-    with urllib.request.urlopen(target, timeout=30) as answer:
+    with urllib.request.urlopen(target, timeout=120) as answer:
         found["title"] = re.search("<title>(.*)</title>", answer.read().decode())[1]
 scratch = pathlib.Path(notes + ".part")
 scratch.write_text(json.dumps(found))

@@ -186,7 +186,7 @@ def test_images_carry_the_release_s_version_and_are_what_kind_builds() -> None:
     assert f"dlr-worker:{release.VERSION}" == deploy.DEFAULT_CHECK_IMAGE == pod_options.DEFAULT_CHECK_IMAGE
     assert f"dlr-agent:{release.VERSION}" == deploy.DEFAULT_AGENT_IMAGE == pod_options.DEFAULT_AGENT_IMAGE
     script = f'source {REPOSITORY}/kind/common.sh; echo "$CONTROLLER_IMAGE $WORKER_IMAGE $AGENT_IMAGE"'
-    named = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=10)
+    named = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert named.stdout.split() == [
         deploy.DEFAULT_IMAGE,
         deploy.DEFAULT_CHECK_IMAGE,

@@ -252,5 +252,5 @@ def test_a_late_write_of_an_old_leader_changes_nothing(phase: str) -> None:
 @pytest.mark.parametrize("phase", PHASES)
 def test_caches_that_lag_change_nothing(phase: str) -> None:
     chapter = life()[phase]
-    for seed in range(20):
+    for seed in range(8):
         play(phase, Run(chapter.after(0), chapter.phase.script, Lag(4, seed=seed)))

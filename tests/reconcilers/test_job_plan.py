@@ -60,7 +60,7 @@ def seen(workers: Iterable[ElasticWorker], of: ElasticJob | None = None, **more:
     of = of or job(
         replicas=len(members), template=BACK, status={"phase": "Running", "rendezvous": world.to_wire()}
     )
-    pods = {w.status.pod_name: None for w in workers if w.status.pod_name}
+    pods = {w.metadata.uid: None for w in workers if w.status.pod_name}
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
     return Seen(of, raw, workers, pods=pods, **more)
 
@@ -276,8 +276,8 @@ def test_a_look_grows_with_the_number_of_workers_and_no_faster(situation: Any) -
 def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones_are_refused(
     answer: Answer,
 ) -> None:
-    outdated = {f"digits-worker-{index}-1": "of another" for index in (0, 1)}
-    found = replace(seen([trains(0), trains(1)]), pods=outdated)
+    found = seen([trains(0), trains(1)])
+    found = replace(found, pods=dict.fromkeys(found.pods, "of another"))
     rolled = plan_job(found, NOW).status_patch
     refused = plan_job(replace(found, trial=Trial(answer, "no")), NOW)
     scaled = next(c for c in refused.status_patch["conditions"] if c["type"] == "Scaled")

@@ -124,6 +124,6 @@ def test_no_text_is_too_odd_to_read(text: str) -> None:
 
 @pytest.mark.parametrize("piece", ["a", "a ", "'", "a=", "{ ", "$(", "&&", "#", "\\\n", "-c ", "a;", "<"])
 def test_a_long_text_is_read_in_no_time(piece: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     of_text((piece * 16_384)[:16_384])
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5

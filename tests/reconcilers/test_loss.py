@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.store import Change
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -13,7 +14,7 @@ from reconcilers.conditions.reported import NON_FINITE_LOSS
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
-from reconcilers.predicates import _without_steps
+from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import job, later, report, worker
 from tests.reconcilers.judging import warnings
 
@@ -83,4 +84,4 @@ def test_a_job_that_succeeds_with_it_still_says_so() -> None:
 
 def test_it_wakes_the_job() -> None:
     before, after = trains(0).to_wire(), trains(0, 9).to_wire()
-    assert _without_steps(before) != _without_steps(after)
+    assert more_than_progress(Change(before, after))

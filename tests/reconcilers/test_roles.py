@@ -73,7 +73,7 @@ def all_of(counts: Mapping[str, int] = COUNTS) -> dict[tuple[str, int], ElasticW
 
 
 def seen_of(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Seen:
-    pods = {w.status.pod_name: None for w in members.values() if w.status.pod_name}
+    pods = {w.metadata.uid: None for w in members.values() if w.status.pod_name}
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
     return Seen(of, raw, Workers(members.values()), pods=pods)
 
@@ -477,8 +477,7 @@ def test_outdated_servers_and_workers_get_their_new_resources_one_of_a_type_at_a
     of = of.model_copy(update={"status": type(of.status).model_validate(of.status.to_wire() | more)})
     idle = {key: {"agent": report(key[1]).to_wire()} for key in all_of()}
     members = {key: member(*key, **idle[key]) for key in all_of()}
-    pods = {w.status.pod_name: "old" for w in members.values() if w.spec.type != "chief"}
-    pods["digits-chief-0-1"] = None
+    pods = {w.metadata.uid: None if w.spec.type == "chief" else "old" for w in members.values()}
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
     plan = plan_job(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
     relaunched = [act.name for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]

@@ -86,7 +86,7 @@ def test_without_agents_one_goes_after_the_other() -> None:
 
 def test_pod_is_outdated_if_it_was_built_with_other_resources() -> None:
     of, known = elastic(), worker(0)
-    pods = {"digits-worker-0-1": built_with(build_job_pod(of, known))}
+    pods = {known.metadata.uid: built_with(build_job_pod(of, known))}
     assert freshness(of, [known], pods) == Freshness()
     asked = {"resources": {"worker": {"limits": {"memory": "2Gi"}}}}
     assert freshness(elastic(status=asked), [known], pods).outdated == {("worker", 0)}
@@ -101,7 +101,7 @@ def test_pods_that_are_not_known_yet_are_not_judged() -> None:
     assert freshness(of, [worker(0, None)], {}) == Freshness()
     made_before = build_job_pod(of, known)
     made_before["metadata"]["annotations"].clear()
-    assert freshness(of, [known], {"digits-worker-0-1": built_with(made_before)}) == Freshness()
+    assert freshness(of, [known], {known.metadata.uid: built_with(made_before)}) == Freshness()
 
 
 def test_nobody_is_searched_for_among_all_members_while_all_pods_are_outdated() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.store import Change
 from crds.agent_report import AgentState
 from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticjob import ElasticJob
@@ -13,7 +14,7 @@ from crds.model import ConditionData
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.reported import CHECKPOINTS_FAILING
 from reconcilers.job.plan import Plan
-from reconcilers.predicates import _without_steps
+from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import NOW, job, report, worker
 from tests.reconcilers.judging import judge, warnings, with_status
 from tests.reconcilers.test_loss import look, of_world
@@ -104,4 +105,4 @@ def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> 
 
 def test_it_wakes_the_job() -> None:
     quiet, loud = (trains(0, trouble, "x").to_wire() for trouble in (None, CheckpointTrouble.STATE))
-    assert _without_steps(quiet) != _without_steps(loud)
+    assert more_than_progress(Change(quiet, loud))

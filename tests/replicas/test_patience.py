@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from queue import Queue
 
 import pytest
+import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from crds.grouping import (
     FIRST_STEP_PATIENCE_SECONDS,
@@ -19,10 +21,12 @@ from crds.grouping import (
     MOST_PATIENCE_SECONDS,
     patience_seconds,
 )
+from dlr.replicas import join
 from dlr.replicas import patience as module
 from dlr.replicas.patience import LONGEST_PAUSE_SECONDS, Absences, LongWait, Pace, Patience, wait_for
+from dlr.replicas.replicas import EXCHANGE_SECONDS, seconds_for
 
-WITHIN_SECONDS = 20.0
+WITHIN_SECONDS = 120.0
 
 
 @given(st.floats(0.0, 1e5))
@@ -164,3 +168,47 @@ def test_only_a_long_wait_has_a_context_and_what_it_waits_for_is_returned(versio
     threading.Thread(target=come).start()
     assert wait_for(changed, lambda: found[-1] if found else None, note) == "late"
     assert long == [1]
+
+
+class Counting:
+    """A store that counts what it is asked."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store, self._lock = store, threading.Lock()
+        self.requests = 0
+
+    def add(self, key: str, amount: int) -> int:
+        with self._lock:
+            self.requests += 1
+        return int(self._store.add(key, amount))
+
+
+def test_one_process_of_all_that_wait_looks_at_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may have a thousand groups, whose processes all wait at once."""
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
+    groups, store, told = 100, Counting(dist.HashStore()), Queue[Sequence[int]]()
+    patience = Patience(lambda: 0.5, WITHIN_SECONDS, told.put, lambda: None)
+    with ExitStack() as waits:
+        for place in range(groups - 1):
+            waits.enter_context(LongWait(place, groups, lambda: store, patience))  # type: ignore[arg-type, return-value]
+        assert told.get(timeout=WITHIN_SECONDS) == [groups - 1]
+        looked = store.requests
+    assert looked < 10 * groups
+
+
+def test_a_group_that_is_left_out_for_weeks_pauses_no_longer_than_it_may() -> None:
+    absences, now = Absences(), 0.0
+    for _ in range(2_000):
+        now += LONGEST_PAUSE_SECONDS
+        assert absences.pause_seconds(now) <= LONGEST_PAUSE_SECONDS
+
+
+def test_a_state_may_be_on_its_way_for_longer_the_larger_it_is() -> None:
+    """One that takes longer than its time limit would be sent again and again."""
+    parameters = [nn.Parameter(torch.empty(1 << 30, dtype=torch.bfloat16, device="meta")) for _ in range(8)]
+    assert 8 * 2 * 60 <= seconds_for(parameters) <= 8 * 2 * 80
+    model = nn.Linear(4, 4)
+    replicas = join(model, torch.optim.SGD(model.parameters()))
+    assert EXCHANGE_SECONDS < replicas._exchange_seconds < EXCHANGE_SECONDS + 1
+    replicas.close()

@@ -53,7 +53,7 @@ def samples(directory: Path) -> dict[int, list[int]]:
     return found
 
 
-@pytest.mark.timeout(300)  # five processes import torch and scikit-learn: slow where others use the CPUs
+@pytest.mark.timeout(300)  # five processes import torch: slow where others use the CPUs
 def test_the_example_stopped_and_resumed_with_more_workers_trains_as_if_it_had_not_been(
     tmp_path: Path,
 ) -> None:

@@ -24,7 +24,7 @@ from dlr.commands.queue.request import (
 def run(request: Request, number: int, folder: Path, **environ: str) -> int:
     path = folder / "job.sh"
     path.write_text(script(request, str(folder), environ))
-    return subprocess.run(["/bin/bash", str(path), str(number)], check=False, timeout=30).returncode
+    return subprocess.run(["/bin/bash", str(path), str(number)], check=False, timeout=120).returncode
 
 
 @pytest.mark.parametrize(

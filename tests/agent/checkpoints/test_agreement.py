@@ -97,7 +97,7 @@ class World:
     def save(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
         """Each process writes a checkpoint, and its replica is waited for."""
         self.write(told, step, turn)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while any(m is not None and m.to_status().replicated_step != step for m in self.memories):
             assert time.monotonic() < deadline, "there are no replicas"
             time.sleep(0.01)

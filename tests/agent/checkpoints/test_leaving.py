@@ -80,7 +80,7 @@ def test_two_workers_three_and_two_again(cluster: FakeCluster, agents: Agents) -
     cluster.form([0, 1])
     os.kill(training.running[2].pid, signal.SIGTERM)  # its Pod is deleted as soon as a world does without it
     training.train(2)
-    assert training.running.pop(2).wait(90) == 143
+    assert training.running.pop(2).wait(180) == 143
     if "kept in storage" not in agents.log(2):  # the signal came before the world
         assert "has been copied to the memory of another Pod" in agents.log(2)
         assert "kept in storage" not in agents.log(0)
@@ -121,7 +121,7 @@ def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) ->
     training = Training(cluster, agents, 2, **MEMORY)
     training.form([0, 1])
     os.kill(training.running[1].pid, signal.SIGTERM)
-    assert training.running[1].wait(90) == 143
+    assert training.running[1].wait(180) == 143
     cluster.wait_state({0: "Ready"}, 1)
     cluster.replace_worker("job-worker-1", 2)
     training.running[1] = training.start(1, incarnation=2)
@@ -129,7 +129,7 @@ def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) ->
     training.form([0, 1])
 
     cluster.publish(phase="Suspended")
-    assert [agent.wait(90) for agent in training.running.values()] == [143, 143]
+    assert [agent.wait(180) for agent in training.running.values()] == [143, 143]
     for index, incarnation in ((0, 2), (1, 3)):
         cluster.replace_worker(f"job-worker-{index}", incarnation)
         training.running[index] = training.start(index, incarnation)
@@ -161,7 +161,7 @@ def test_nobody_waits_for_the_part_of_a_pod_that_is_killed_as_it_leaves(
     (process,) = training_processes(agent.pid)
     record = Path(environment_of(process)[ENV_PROGRESS_FILE])
     agent.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not has_ended_the_agreed_step(record):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -169,4 +169,4 @@ def test_nobody_waits_for_the_part_of_a_pod_that_is_killed_as_it_leaves(
     agent.kill()
     agent.wait()
     # Not all of them, or all, where the dead Pod's saver could still say that it gives up; the grace is 57 s.
-    agents.wait_log(1 - killed, "processes have left after step", timeout_seconds=30)
+    agents.wait_log(1 - killed, "processes have left after step", timeout_seconds=120)

@@ -89,7 +89,7 @@ def test_a_checkpoint_passes_the_files_of_the_walk_in_their_order(
         found.clear()  # what `load` lays out beforehand
         for each in processes:
             each.step(1)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while any(memory.to_status().replicated_step != 1 for memory in world.memories if memory is not None):
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agent.replicas.facts import Groups, Training, summary
 from crds.agent_report import MAX_LATE_GROUPS
+from crds.grouping import MAX_GROUPS
 from crds.wire import MAX_INTEGER
 
 numbers = st.integers(0, MAX_INTEGER)
@@ -92,6 +93,8 @@ def test_what_a_process_reports_is_its_last_place_and_its_highest_broken_version
         {"late": 3},
         {"late": {"version": 1, "groups": 1}},
         {"late": {"version": 1, "groups": ["x"]}},
+        {"late": {"version": 1, "groups": [MAX_GROUPS]}},
+        {"late": {"version": 1, "groups": [-1]}},
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> None:

@@ -22,13 +22,13 @@ from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import from_text, minus, union
 from crds.leases import Lease
-from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_SETS, Definition
+from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
 from dlr.shards import ShardsError, pull
 from reconcilers.shards.sets import of_status
 from tests.agent.shards.conftest import Job
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 120
 
 
 def at_once(work: Callable[[], None], number: int) -> None:
@@ -217,10 +217,30 @@ def test_a_desk_whose_next_epoch_nobody_begins_waits(monkeypatch: pytest.MonkeyP
         desk.stop()
 
 
-def test_a_process_that_says_what_makes_no_sense_is_left_and_the_others_go_on(alone: Job) -> None:
+NAMED = b'{"pull": {"name": "other", "size": 9}}\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]\n",
+        b"[" * 60_000 + b"\n",
+        b'{"next": Infinity}\n',
+        b'{"restore": 1e999, "undone": ""}\n',
+        b'{"done": [Infinity, 2]}\n',
+        b'{"done": []}\n',
+        b'{"restore": 9, "undone": "z!"}\n',
+        NAMED,
+        b"\xff\xfe\n",
+        b'{"leaves": true}\n' + NAMED,
+    ],
+)
+def test_a_process_that_says_what_makes_no_sense_is_left_and_the_others_go_on(
+    alone: Job, text: bytes
+) -> None:
     confused, other = pull("train", 20), pull("train", 20)
     next(confused), next(other)
-    confused._source._socket.sendall(b"[]\n")  # type: ignore[union-attr]
+    confused._source._socket.sendall(text)  # type: ignore[union-attr]
     with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
         for _ in range(20):
             next(confused)
@@ -347,3 +367,25 @@ def test_whatever_is_done_and_failed_fits_into_a_report_and_nothing_counts_as_do
     assert not minus(told_failed, union(*((part,) for part in failed)))
     counts_as_done = minus(minus(elements, rest), told_failed)
     assert not minus(counts_as_done, union(*((part,) for part in done)))
+
+
+@pytest.mark.parametrize("within", [1e300, 1e10, "NaN", "-1e300"])
+def test_no_wait_that_a_process_names_ends_the_desk(alone: Job, within: object) -> None:
+    waits, other = pull("waits", 1), pull("other", 20)
+    next(waits)
+    text = f'{{"next": 1, "within": {within}}}\n'.encode()
+    waits._source._socket.sendall(text)  # type: ignore[union-attr]
+    assert len(list(other)) == 20
+
+
+def test_a_report_has_no_more_ranges_than_the_controller_reads() -> None:
+    """In a pattern, any number of them fits into a few characters."""
+    holding = Holding(Definition("s", 0, 2**41, "", 1, 0))
+    holding.follow(Lease(0, 1, 1, ((0, 2**41),)))
+    for place in range(0, 3 * MAX_SHARD_RANGES, 2):
+        holding.finish((place, place + 1))
+    told = holding.to_status(MAX_SHARDS_TEXT)
+    rest = from_text(told.rest, MAX_SHARD_RANGES)
+    assert not minus(
+        minus(((0, 2**41),), rest), tuple((at, at + 1) for at in range(0, 3 * MAX_SHARD_RANGES, 2))
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from controller.errors import Conflict
+from controller.errors import Conflict, Forbidden
 from controller.reconciler import Request
+from crds.grouping import MAX_GROUPS
 from crds.replica_groups import Membership
 from reconcilers.groups.children import group_job
 from reconcilers.groups.membership import decide
@@ -180,3 +182,34 @@ async def test_an_elasticjob_of_another_namespace_or_name_is_no_group_whatever_i
     controller = GroupsController(api)
     await controller.look_at_job()
     assert published(api) == (1, [(0, 1), (2, 1)])
+
+
+async def test_an_elasticjob_that_the_job_owns_without_controlling_it_is_named_as_in_the_way(
+    api: Api,
+) -> None:
+    api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    forged = group_job(api.get(ELASTICJOBS, JOB), 1)
+    (owner,) = forged["metadata"]["ownerReferences"]
+    forged["metadata"] |= {"generation": 1, "ownerReferences": [owner | {"controller": False}]}
+    api.put(ELASTICJOBS, forged)
+    with pytest.raises(Forbidden, match=f"{JOB}-group-1 is no group of this job: delete it"):
+        await GroupsController(api).look_at_job()
+    assert published(api) == (1, [(0, 1), (2, 1)]), "the others train"
+
+
+async def test_the_most_groups_are_looked_at_beside_the_event_loop(api: Api) -> None:
+    made = job(JOB, replicas=MAX_GROUPS, elasticPolicy={"replicaGroups": {"workers": 1, "min": 1}}).to_wire()
+    made["metadata"] |= {"generation": 1}
+    api.put(ELASTICJOBS, made)
+    for index in range(MAX_GROUPS):
+        made = group_job(api.get(ELASTICJOBS, JOB), index)
+        api.put(ELASTICJOBS, made | {"metadata": made["metadata"] | {"generation": 1}})
+        trains(api, index)
+    controller = GroupsController(api)
+    controller.deliver()
+    for index in (1, 2):
+        begun = time.thread_time()
+        await controller.look_at_job()
+        assert time.thread_time() - begun < 0.05, "of the event loop's thread"
+        assert len(published(api)[1]) >= MAX_GROUPS - 2
+        trains(api, index, round_=2, ready=False)

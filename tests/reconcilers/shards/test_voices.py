@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
+from controller.slices import LARGE
+from crds.agent_report import MAX_SHARDS_TEXT
 from crds.elasticworker import ElasticWorker
-from crds.intervals import count
+from crds.intervals import count, to_text
 from crds.leases import Lease
-from crds.shard_set import Definition
+from crds.shard_set import MAX_SHARD_RANGES, Definition
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import ShardSet, crew_of
+from reconcilers.shards.sets import ShardSet, crew_of, look_size, voices_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 BEGAN, ENDED = "2026-11-23T00:00:00Z", "2026-11-23T00:01:00Z"
@@ -69,3 +74,31 @@ def test_of_a_worker_that_is_let_go_the_last_words_count() -> None:
     """Its ElasticWorker is deleted next, and what its agent said with it."""
     let_go = after(worker("Running", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}]), frozenset("u"))
     assert (let_go.leases, let_go.done, count(let_go.waiting)) == ((), 40, 60)
+
+
+def with_texts(number: int, text: str) -> ElasticWorker:
+    """A worker that reports sets of these elements."""
+    seen = worker("Running", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}])
+    assert seen.status.agent is not None and seen.status.agent.shards
+    (said,) = seen.status.agent.shards
+    shards = tuple(replace(said, name=f"s{at}", rest=text, failed=text, undone=text) for at in range(number))
+    agent = replace(seen.status.agent, shards=shards)
+    return seen.model_copy(update={"status": seen.status.model_copy(update={"agent": agent})})
+
+
+def test_a_look_reads_a_bounded_number_of_ranges_of_a_report_whatever_its_sets_unpack_to() -> None:
+    packed = to_text(tuple((at, at + 1) for at in range(1, 2 * MAX_SHARD_RANGES, 2)))
+    assert 16 * 3 * len(packed) < MAX_SHARDS_TEXT
+    voices = list(voices_of(with_texts(16, packed)))
+    assert len(voices) == 1
+    assert len(voices[0].rest) == MAX_SHARD_RANGES
+
+
+@pytest.mark.parametrize(
+    "text", [to_text(tuple((at, at + 1) for at in range(1, 4_000, 2))), "1," * 340 + "1"]
+)
+def test_what_takes_long_to_read_is_looked_at_beside_the_event_loop(text: str) -> None:
+    ordinary = [with_texts(1, "0-99")] * 100
+    assert look_size(ordinary) == 100
+    assert look_size([with_texts(4, text)] * 20) >= LARGE
+    assert look_size(ordinary * 3) == 300
