@@ -50,13 +50,15 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
         found: of `dlr.job.findings.findings`.
     """
     advice = {each.text: each for finding in reversed(found) for each in reversed(finding.advice)}
-    said = " ".join(each.sentence.text for each in found)
+    findings_text = " ".join(each.sentence.text for each in found)
 
-    def unsaid(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
+    def beside_findings(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
         """Leave out what a finding says, after a type or a name, and perhaps a reason."""
         parts = [(each, each.text.rstrip(".").split(": ")) for each in sentences]
         return tuple(
-            each for each, of in parts if not any(": ".join(of[n:]) in said for n in range(1, len(of[:3])))
+            each
+            for each, of in parts
+            if not any(": ".join(of[n:]) in findings_text for n in range(1, len(of[:3])))
         )
 
     made = [
@@ -66,10 +68,13 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
         Section("State", tuple(_state(case))),
         Section("Groups", tuple(_groups(case))),
         Section("Last failures", tuple(_failures(case))),
-        Section("Conditions", unsaid(sentence(str(each), each.fields) for each in remarks_of(case))),
+        Section("Conditions", beside_findings(sentence(str(each), each.fields) for each in remarks_of(case))),
         Section("Waiting", tuple(_of_many(_waiting(case)))),
         Section("Budgets", tuple(_budgets(case))),
-        Section("Nodes", (*unsaid(sentence(w.text, w.fields) for w in words_of_checks(case)), *_nodes(case))),
+        Section(
+            "Nodes",
+            (*beside_findings(sentence(w.text, w.fields) for w in words_of_checks(case)), *_nodes(case)),
+        ),
         Section("Time", tuple(_time(case))),
         Section("Shards", tuple(_of_facts(case, "Shards"))),
         Section("Events", tuple(_events(case))),
