@@ -41,7 +41,7 @@ def step_of(body: bytes) -> int | None:
         metrics = json.loads(body)["trainerStatus"]["metrics"]
         told = {str(each["name"]): each["value"] for each in metrics}
         return next((int(float(told[name])) for name in STEP_METRICS if name in told), None)
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

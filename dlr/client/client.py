@@ -15,7 +15,7 @@ from dlr.job.groups import tree
 from dlr.job.lookup import get_job, require_namespace
 from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError, UsageError
+from dlr.kube.errors import ApiError, NotFoundError, UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -167,6 +167,12 @@ def _refusal(api: Api, name: str, failure: ApiError) -> str:
     if failure.reason == "NotFound" and failure.names_object:
         require_namespace(api)
     if failure.reason == "AlreadyExists":
+        with suppress(NotFoundError):
+            api.get(ELASTICJOBS, name)
+            return (
+                f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already: delete it first "
+                f"(dlr job delete {name}), or choose another name."
+            )
         return (
             f"{str(failure).rstrip('.')} in namespace {api.namespace!r}: delete it, or choose another name."
         )

@@ -18,6 +18,7 @@ from dlr.job.advice import (
     DONE_BY,
     SLOW_ADVICE,
     TOO_LARGE_ADVICE,
+    TROUBLE_ADVICE,
     UNSCHEDULABLE,
     WAITS,
     too_large,
@@ -47,8 +48,11 @@ class Finding:
 
 
 def findings(case: Case) -> list[Finding]:
-    """Return the verdict, and what else is wrong with the job; how it is, if nothing is."""
-    return [each for rule in RULES for each in rule(case)] or [_how_it_is(case)]
+    """Return the verdict, and what else is wrong; how the job is, if it succeeded or nothing is wrong."""
+    found = [each for rule in RULES for each in rule(case)]
+    if report.phase(case.job) == "Succeeded":
+        return [_how_it_is(case), *found]
+    return found or [_how_it_is(case)]
 
 
 def _unobserved(case: Case) -> Iterator[Finding]:
@@ -235,8 +239,13 @@ def _troubles(case: Case) -> Iterator[Finding]:
     """Yield what else does not work, in the words of the controller."""
     for type_, what in TROUBLES.items():
         if warning := case.warning(type_):
-            cause = str(warning.get("reason") or type_)
-            yield Finding(cause, sentence(f"{what}: {warning['message']}", case.of_warning(type_)))
+            cause, fields = str(warning.get("reason") or type_), case.of_warning(type_)
+            advice = (
+                [sentence(TROUBLE_ADVICE[cause].format(name=case.name), fields)]
+                if cause in TROUBLE_ADVICE
+                else []
+            )
+            yield Finding(cause, sentence(f"{what}: {warning['message']}", fields), tuple(advice))
     if condition := case.condition("Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"
         yield Finding(str(condition.get("reason")), sentence(text, case.of_condition("Reconciled")))
@@ -245,6 +254,7 @@ def _troubles(case: Case) -> Iterator[Finding]:
 TROUBLES = {
     "CheckpointsFailing": "Checkpoints do not get where they are to be",
     "WorkersGivenUp": "Workers are given up",
+    "NoSteps": "It is unknown whether training gets on",
 }
 """Warnings that are findings, with what is wrong."""
 

@@ -69,10 +69,12 @@ def _trouble(case: Case) -> tuple[str, str] | None:
 
 
 def people(case: Case) -> str:
-    """Return how many of a job's workers, or of its groups, are active."""
+    """Return how many of a job's workers, or of its groups, train; of one that does not train, are active."""
     if is_grouped(case.job):
         return f"{len(training(case.job))} of {counted(group_count(case.job), 'group')}"
     counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
         return counted(case.job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0), "worker")
-    return f"{counts.get('active', 0):,} of {counts.get('desired', 0):,} workers"
+    trains = case.account is not None and case.account.state == JobState.TRAINING
+    members = report.members_of(case.status.get("rendezvous") or {}) if trains else []
+    return f"{len(members) or counts.get('active', 0):,} of {counts.get('desired', 0):,} workers"

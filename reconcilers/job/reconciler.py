@@ -84,7 +84,8 @@ class ElasticJobReconciler(Reconciler):
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        return await computed(look_size(seen.workers), plan_job, seen, self._clock.now())
+        size = look_size(seen.workers) + len(seen.plans)
+        return await computed(size, plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
         """Make the check, if the job is still as it was seen: a check stops training.

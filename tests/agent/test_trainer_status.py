@@ -117,6 +117,7 @@ def test_the_users_own_server_is_left_to_them(files: ProgressFiles, monkeypatch:
 
 def test_step_is_a_whole_number_however_it_is_written() -> None:
     assert [step_of(posted(current_step=text)) for text in (7, "7", "7.0")] == [7, 7, 7]
+    assert step_of(b"[" * 60_000) is None
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,19 @@ def test_a_controller_that_is_not_ready_or_does_not_lead(change: JSON, says: str
     assert told(replace(INSTALLED, **change), "controller")[0].startswith(says)
 
 
+@pytest.mark.parametrize(
+    ("seconds_ago", "says"),
+    [
+        (1.0, "ok: The controller of `dlr up` leads (dlr-controller-x)."),
+        (16.0, "problem: The controller of `dlr up` does not lead: see logs/controller.log"),
+    ],
+)
+def test_the_controller_of_the_embedded_cluster_leads_or_is_a_problem(seconds_ago: float, says: str) -> None:
+    of = lease(seconds_ago) | {"metadata": {"namespace": "kube-system"}}
+    facts = replace(EMPTY, version={"gitVersion": "v1.36.0+dlr"}, lease=of)
+    assert told(facts, "controller")[0].startswith(says)
+
+
 def test_a_controller_s_pods_say_what_they_wait_for() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
     crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}

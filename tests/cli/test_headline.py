@@ -38,6 +38,10 @@ def in_state(state: str, **status: Any) -> JSON:
             Headline("Trains on 3 of 3 workers; 2 failures cost 44s and 27 steps trained again", "Training"),
         ),
         (
+            troubled_job(replicaStatuses={"worker": {"active": 30, "desired": 30}}),  # new ones start
+            Headline("Trains on 3 of 30 workers; 2 failures cost 44s and 27 steps trained again", "Training"),
+        ),
+        (
             in_state("Recovering"),
             Headline(
                 "Recovers on 3 of 3 workers; 2 failures cost 44s and 27 steps trained again", "Recovering"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crds.checkpoint_files import CheckpointTrouble
 from dlr.commands.job.diagnose import MOST_LINES, as_json, one_screen, page
 from dlr.dashboard.job_page import job_page
 from dlr.job import report
@@ -222,6 +223,34 @@ def a_nan() -> Case:
         "NaN or infinite loss at step 301 of round 3, the first, in digits-worker-1 rank 1; training goes on"
     )
     return case(troubled_job(warnings=[warning("NonFiniteLoss", message)]))
+
+
+def a_job_that_succeeded_without_its_last_checkpoints() -> Case:
+    message = "digits-worker-0, first: step 20 is not saved to /data: [Errno 28] No space left on device"
+    failing = warning("CheckpointsFailing", message, "StorageFails")
+    return case(job(phase="Succeeded", completionTime=at(290), warnings=[failing]))
+
+
+def test_an_ended_job_has_its_end_as_the_verdict_and_its_warnings_below_with_what_to_do() -> None:
+    end, failing = findings(a_job_that_succeeded_without_its_last_checkpoints())
+    assert (end.cause, failing.cause) == ("Succeeded", "StorageFails")
+    assert end.sentence.text.startswith("The job succeeded 10s ago")
+    (advice,) = failing.advice
+    assert advice.text.startswith("Look at the storage: full, read-only")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        *(("CheckpointsFailing", each) for each in CheckpointTrouble),
+        ("WorkersGivenUp", None),
+        ("NoSteps", None),
+    ],
+)
+def test_each_warning_that_is_a_finding_says_what_to_do(kind: str, reason: str | None) -> None:
+    of = case(job(phase="Running", warnings=[warning(kind, "no", reason)]))
+    found = next(each for each in findings(of) if each.cause == (reason or kind))
+    assert found.advice
 
 
 def a_job_that_became_slower() -> Case:

@@ -235,3 +235,17 @@ def test_a_hundred_groups_of_a_hundred_workers_are_read_in_time() -> None:
     assert len(outages_of(of.life)) == 500
     assert time.process_time() - begun < 3
     assert of.account is not None
+
+
+def test_a_group_that_was_just_made_has_a_lane_and_stops_nobody_from_looking() -> None:
+    """Nobody has looked at it yet, as after the job got more groups."""
+    new = with_failure(2, 120)
+    del new["status"]
+    found = life_of(whole(), workers(2), 0.7, NOW, groups=[*groups()[:2], new])
+    assert [(lane.title, bool(lane.spans)) for lane in found.lanes] == [
+        ("group-0", True),
+        ("group-1", True),
+        ("group-2", False),
+    ]
+    svg_file(found)
+    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [], [])

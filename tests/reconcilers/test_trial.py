@@ -249,7 +249,7 @@ def test_a_refused_job_makes_nothing_says_so_once_and_fails_when_its_time_is_ove
     assert end.status_patch["phase"] == "Failed"
     assert end.events[0].message == (
         "no Pod could be made: the API server refuses the Pods of type worker: spec: no. Correct the job in "
-        "place: one that has not begun fails after 120 s of this"
+        "place within 120 s; after that it fails, and has to be created again"
     )
 
 

@@ -185,6 +185,10 @@ def _controller(facts: Facts) -> Iterator[Line]:
     if facts.embedded and holder and place == EMBEDDED_LEASE_NAMESPACE:
         yield Line(Level.OK, "controller", f"The controller of `dlr up` leads ({holder}).")
         return
+    if facts.embedded and place == EMBEDDED_LEASE_NAMESPACE and facts.deployment is None:
+        text = "The controller of `dlr up` does not lead: see logs/controller.log in the cluster's folder"
+        yield Line(Level.PROBLEM, "controller", f"{text}; `dlr down` and `dlr up` start it again.")
+        return
     if facts.deployment is None:
         elsewhere = [f"{c['metadata']['namespace']}" for c in facts.controllers]
         hint = f" There is one in {', '.join(elsewhere)}: name it with --namespace." if elsewhere else ""

@@ -66,7 +66,7 @@ class Episode:
 def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
     """Each lasts until the next."""
     begins = [clock.read(entry["since"]) or 0.0 for entry in history]
-    ends = [*begins[1:], clock.end]
+    ends = [*begins[1:], *([clock.end] if begins else ())]
     return [
         Episode(
             Span(entry["state"], begin, max(begin, end), entry.get("reason") or ""),
