@@ -248,4 +248,4 @@ def test_a_group_that_was_just_made_has_a_lane_and_stops_nobody_from_looking() -
         ("group-2", False),
     ]
     svg_file(found)
-    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [], [])
+    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [])
