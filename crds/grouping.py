@@ -72,6 +72,13 @@ def is_grouped(job: Mapping[str, Any]) -> bool:
     return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))
 
 
+def group_count(job: Mapping[str, Any]) -> int:
+    """Return the number of groups that an ElasticJob is divided into; 0 for one without any."""
+    groups = (job["spec"].get("elasticPolicy") or {}).get("replicaGroups")
+    worker = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
+    return int(worker.get("replicas", 0)) // int(groups["workers"]) if groups else 0
+
+
 def patience_seconds(step_seconds: float | None) -> float:
     """Return for how long groups wait for one that does not come to a step before they go on without it.
 

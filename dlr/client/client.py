@@ -13,11 +13,9 @@ from dlr.client.manifest import Launch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
 from dlr.job.groups import tree
 from dlr.job.lookup import get_job, require_namespace
-from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, NotFound, UsageError
-
-JSON = dict[str, Any]
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 

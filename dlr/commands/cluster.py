@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,6 @@ from crds import names
 from dlr.commands import interrupts
 from dlr.commands.errors import CommandError
 from dlr.commands.options import not_empty
-from dlr.commands.output import print_json
 from dlr.kube.errors import UsageError
 from dlr.kube.waiting import waiting_for
 from localcluster.paths import Home
@@ -60,12 +58,6 @@ def _quantity(text: str) -> str:
             f"{text!r} is not a quantity as Kubernetes writes them, such as 4, 500m or 16Gi."
         )
     return text
-
-
-class KubeconfigFormat(StrEnum):
-    PATH = "path"
-    YAML = "yaml"
-    JSON = "json"
 
 
 def up(
@@ -181,30 +173,12 @@ def down(home: HomeFolder = None) -> None:
     print(f"The cluster in {place.root} is down.")
 
 
-def kubeconfig(
-    output: Annotated[
-        KubeconfigFormat, typer.Option("--output", "-o", help="Its path, or what is in it.")
-    ] = KubeconfigFormat.PATH,
-    home: HomeFolder = None,
-) -> None:
+def kubeconfig(home: HomeFolder = None) -> None:
     """Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)"""
-    import yaml
-
     path = _home(home).kubeconfig
-    try:
-        text = path.read_text()
-    except FileNotFoundError as error:
-        raise CommandError(
-            f"There is no embedded cluster in {path.parent}; start one with `dlr up`."
-        ) from error
-    except OSError as error:
-        raise CommandError(f"The kubeconfig {path} cannot be read: {error.strerror}.") from error
-    if output is KubeconfigFormat.PATH:
-        print(path)
-    elif output is KubeconfigFormat.YAML:
-        sys.stdout.write(text)
-    else:
-        print_json(yaml.safe_load(text))
+    if not path.exists():
+        raise CommandError(f"There is no embedded cluster in {path.parent}; start one with `dlr up`.")
+    print(path)
 
 
 def _home(folder: str | None) -> Home:

@@ -1,22 +1,19 @@
-"""The grid of a job's ranks on its nodes, and the step times that a dashboard has seen. Pure."""
+"""The grid of a job's ranks on its nodes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
-from typing import Any
 
 from crds import names
 from dlr.job.failures import worker_failures
 from dlr.job.report import current_report, is_finished, ranks, state_of
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MOST_CELLS = 4_096
 """More workers share cells: one shows the worst of some consecutive ranks."""
-MOST_SAMPLES = 720
 
 
 @dataclass(frozen=True)
@@ -130,23 +127,3 @@ def grid(job: JSON, workers: Sequence[JSON], now: datetime) -> JSON:
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
-
-
-@dataclass
-class StepTimes:
-    """Samples of one job. Beyond MOST_SAMPLES every second one is dropped, and half as many are taken."""
-
-    uid: str
-    """The job's uid: another job of the same name starts with nothing."""
-    interval_seconds: float = 1.0
-    samples: list[tuple[float, float]] = field(default_factory=list)
-    """(seconds since submission, seconds a step)"""
-
-    def add(self, at: float, seconds_per_step: float | None) -> None:
-        """Add a sample, unless the last one is younger than an interval."""
-        if seconds_per_step is None or (self.samples and at < self.samples[-1][0] + self.interval_seconds):
-            return
-        self.samples.append((round(at, 1), float(f"{seconds_per_step:.3g}")))
-        if len(self.samples) > MOST_SAMPLES:
-            self.samples = self.samples[::2]
-            self.interval_seconds *= 2

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from crds import names
 from crds.grouping import is_grouped
-from crds.job_status import JobState
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
-from dlr.dashboard.ranks import StepTimes
 from dlr.dashboard.watching import WatchingApi
 from dlr.job.case import read_case
 from dlr.job.logs import Wanted, lines_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.job.report import is_finished, ranks
-from dlr.job.wording import parse_time, utc_now
-from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api
+from dlr.job.report import ranks
+from dlr.job.wording import utc_now
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.errors import ApiError
 
-JSON = dict[str, Any]
 Answer = TypeVar("Answer")
 
 LOG_LINES = 300
@@ -92,19 +88,11 @@ class JobView(View):
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
         """By rank, the worker and its Pod, as read last."""
-        self.steps: StepTimes | None = None
 
     def read(self) -> JSON:
         case, unread = self.ask(lambda api: read_case(api, self.name))
         self.pods = {} if is_grouped(case.job) else _pods(case.job, case.workers)
-        uid = case.job["metadata"]["uid"]
-        if self.steps is None or self.steps.uid != uid:
-            self.steps = StepTimes(uid)
-        speed = case.progress.seconds_per_step if case.progress else None
-        is_training = case.account is not None and case.account.state is JobState.TRAINING
-        if is_training and not is_finished(case.job):
-            self.steps.add(_seconds_since_submission(case.job, case.now), speed)
-        return job_page(case, self.steps.samples, unread)
+        return job_page(case, unread)
 
     def log(self, rank: int) -> JSON:
         """Return the end of the log of the worker with that node rank.
@@ -120,11 +108,6 @@ class JobView(View):
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
         return {"pod": pod} | _log_of(self.api, pod)
-
-
-def _seconds_since_submission(job: JSON, now: datetime) -> float:
-    submitted = parse_time(job["metadata"]["creationTimestamp"]) or now
-    return (now - submitted).total_seconds()
 
 
 def _pods(job: JSON, workers: Iterable[JSON]) -> dict[int, tuple[str, str | None]]:

@@ -24,7 +24,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -36,7 +35,6 @@ from dlr.job.timeline import drawing
 from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME, Api
 from dlr.kube.errors import ApiError, UsageError
 
-JSON = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ADDRESS = "127.0.0.1"
@@ -70,9 +68,9 @@ HEADERS = {
 
 
 class Dashboard:
-    def __init__(self, api: Api, token: str | None = None, *, all_namespaces: bool = False) -> None:
+    def __init__(self, api: Api, *, all_namespaces: bool = False) -> None:
         self._api = api
-        self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self._fleet = Feed(Fleet(api, all_namespaces=all_namespaces))
         self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0

@@ -11,13 +11,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from agent.kube.api import Stream
 from controller.errors import ApiError, Forbidden
-from dlr.kube.api import Api, Collection, Resource
+from dlr.kube.api import JSON, Api, Collection, Resource
 
-JSON = dict[str, Any]
 Objects = dict[tuple[str, str], JSON]
 """By namespace and name."""
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from crds import names
 from crds.elasticworker import ExitClass
+from dlr.kube.api import JSON
 from reconcilers.observed.quantities import format_bytes, parse
-
-JSON = dict[str, Any]
 
 DONE_BY: dict[str, str] = {
     ExitClass.OOM: "ran out of memory",

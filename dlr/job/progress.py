@@ -14,8 +14,7 @@ from crds.intervals import common, count, from_text, minus
 from crds.leases import leases_from_text
 from dlr.job.report import current_report, is_finished, ranks
 from dlr.job.wording import duration, parse_time, significant
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 LEAST_SECONDS = 1.0
 """The age from which a shard set has a rate."""
@@ -169,13 +168,17 @@ def shards_line(found: SetProgress) -> str:
         parts.append(f"{found.leased + found.waiting} left undone")
     elif not found.is_over:
         parts += [f"{found.leased} leased", f"{found.waiting} waiting"]
-    if found.failed:
-        parts.append(f"{found.failed} failed")
+    return ", ".join([*parts, *pace_parts(found)])
+
+
+def pace_parts(found: SetProgress) -> list[str]:
+    """Say how many elements failed, how many are done a second, and how long the others take."""
+    parts = [f"{found.failed} failed"] if found.failed else []
     if found.per_second:
         parts.append(f"{significant(found.per_second)} a second")
     if found.seconds_left and not found.is_over and not found.job_has_ended:
         parts.append(f"about {duration(found.seconds_left)} left")
-    return ", ".join(parts)
+    return parts
 
 
 def _number(job: str, worker: JSON) -> int:

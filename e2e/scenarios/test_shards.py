@@ -41,22 +41,19 @@ def submit(
         policy: further fields of its elastic policy.
     """
     storage = cluster.storage(observation.namespace)
-    variables = {"OUT": storage.path, "OMP_NUM_THREADS": "1", **variables}
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": [*(command or ("dlr", "run", f"{cluster.examples}/shards/infer.py"))],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": jobs.TRAINING_RESOURCES,
-        "volumeMounts": storage.mounts,
-    }
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
-    policy = {**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60, **(policy or {})}
-    manifest = jobs.job(NAME, {"spec": {**pod, "volumes": storage.volumes}}, workers, elasticPolicy=policy)
-    worker = manifest["spec"]["replicaSpecs"]["worker"]
-    worker["restartCount"] = 100
+    manifest = jobs.scripted(
+        cluster,
+        NAME,
+        workers,
+        command or ("dlr", "run", f"{cluster.examples}/shards/infer.py"),
+        storage=storage,
+        env={"OUT": storage.path, **variables},
+        grace_seconds=1,
+        worker={"restartCount": 100},
+        elasticPolicy={**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60, **(policy or {})},
+    )
     if resizable:
+        worker = manifest["spec"]["replicaSpecs"]["worker"]
         worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
         elasticity.bounded(manifest, workers // 2, workers)
     cluster.apply(manifest, observation.namespace)

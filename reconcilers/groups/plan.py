@@ -108,9 +108,7 @@ def plan_groups(
 
 
 def _seen(job: ElasticJob, groups: Mapping[int, ElasticJob]) -> Groups:
-    policy = job.spec.elastic_policy.replica_groups
-    assert policy is not None
-    count = job.spec.replica_specs[names.WORKER].replicas // policy.workers
+    count = job.group_count
     wanted = {index: groups[index] for index in range(count) if index in groups}
     surplus = [index for index in groups if index >= count]
     return Groups(job, count, surplus, wanted, [view_of(index, each) for index, each in wanted.items()])

@@ -202,13 +202,9 @@ def test_kubeconfig_of_no_cluster_is_one_sentence(dlr: Dlr, tmp_path: Path) -> N
     assert done.err == f"dlr: There is no embedded cluster in {tmp_path}/none; start one with `dlr up`.\n"
 
 
-def test_kubeconfig_prints_its_path_or_content(dlr: Dlr, tmp_path: Path) -> None:
-    config = kubeconfig_for("https://127.0.0.1:1")
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    place = ("--home", str(tmp_path))
-    assert dlr("kubeconfig", *place).out == f"{tmp_path}/kubeconfig\n"
-    assert yaml.safe_load(dlr("kubeconfig", *place, "-o", "yaml").out) == config
-    assert dlr("kubeconfig", *place, "-o", "json").json == config
+def test_kubeconfig_prints_its_path(dlr: Dlr, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").touch()
+    assert dlr("kubeconfig", "--home", str(tmp_path)).out == f"{tmp_path}/kubeconfig\n"
 
 
 def test_up_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:

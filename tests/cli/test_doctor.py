@@ -85,7 +85,7 @@ def test_what_one_may_not_is_named() -> None:
     (text,) = told(replace(INSTALLED, missing_to_install=missing), "rights")
     assert text.startswith("warn: ")  # it is installed; others may upgrade it
     (text,) = told(replace(INSTALLED, missing_of_controller=missing[:1] * 6), "controller's rights")
-    assert text.startswith("problem: It may not create") and "and 2 things more" in text
+    assert text.startswith("problem: It may not create") and "and 2 more" in text
 
 
 def test_admission_that_is_off_or_lacks_our_policies() -> None:

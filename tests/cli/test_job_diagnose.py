@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.checkpoint_files import CheckpointTrouble
-from dlr.commands.job.diagnose import MOST_LINES, as_json, page
+from dlr.commands.job.diagnose import MOST_LINES, as_json, one_screen, page
 from dlr.dashboard.job_page import job_page
 from dlr.job import report
 from dlr.job.advice import too_large
@@ -279,7 +279,7 @@ def test_first_sentence_names_the_cause(
     for words in said:
         assert words in found.sentence.text
     assert_each_sentence_rests_on_fields(staged())
-    assert job_page(staged(), [], [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
+    assert job_page(staged(), [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
 
 
 def test_job_without_trouble_says_how_it_is() -> None:
@@ -309,13 +309,14 @@ def test_failed_job_names_the_culprit_and_why_it_was_the_end() -> None:
     assert_each_sentence_rests_on_fields(failed)
 
 
-def test_failure_that_was_survived_comes_before_how_the_job_is() -> None:
-    survived, then = findings(case())
+def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job_is() -> None:
+    (survived,) = findings(case())
     assert survived.sentence.text == (
         "Rank 1 (digits-worker-1) on node-1 failed by an error of its own, 4m ago, round 1, step 118: "
         "ValueError: a <bad> batch."
     )
-    assert then.sentence.text.startswith("The job is Running, Training for 2m28s")
+    state = next(each for each in sections(case(), [survived]) if each.title == "State")
+    assert state.sentences[0].text == "Running for 2m30s; Training for 2m28s."
 
 
 def test_verdict_of_a_check_counts_for_nodes_where_the_job_is_now() -> None:
@@ -414,7 +415,33 @@ def test_a_thousand_workers_in_trouble_are_one_page() -> None:
         worker(n, phase="Pending", message="no room", agent={"failure": failure}) for n in range(1_000)
     ]
     of = case(troubled_job(), workers)
-    assert len(page(of, sections(of, findings(of)), [])) < 120
+    assert len(page(of, sections(of, findings(of)), [])) < 80
+
+
+@pytest.mark.parametrize("count", [3, 100, 1_000])
+def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -> None:
+    """What is alike is one sentence, what a finding says comes once, and a terminal is full at most."""
+    names = [f"node-{each}" for each in range(count)]
+    bad = names[1::33]
+    results = [{"node": each, "verdict": "Faulty", "message": f"it failed with {each}-peer"} for each in bad]
+    check = node_check(
+        phase="Succeeded", completionTime=at(200), nodes=names, faultyNodes=bad, nodeResults=results
+    )
+    workers = [worker(each, nodeName=name) for each, name in enumerate(names)]
+    for each in workers:
+        each["spec"]["excludedNodes"] = bad
+    not_ready = {"conditions": [{"type": "Ready", "status": "False"}]}
+    nodes = [{"metadata": {"name": each}, "status": not_ready} for each in bad]
+    of = case(troubled_job(), workers, checks=[check], nodes=nodes)
+    made = sections(of, findings(of))
+    whole = page(of, made, [])
+    text = " ".join(" ".join(whole).split())
+    assert whole[0] == "Verdict" and "faulty, 1m40s ago: node-1: it failed with node-1-peer" in text
+    assert text.count("node-1-peer") == 1
+    assert len(made[0].sentences) == 1 and len(whole) < 70
+    screen = one_screen(page(of, made, [], for_screen=True), 30, of.name)
+    assert len(screen) <= 29 and screen[0] == "Verdict"
+    assert any("dlr job diagnose digits | less" in line for line in screen)
 
 
 def test_of_a_long_traceback_the_end_is_shown() -> None:
@@ -442,7 +469,7 @@ def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer
         server.answers[f"GET /api/v1/nodes/{node}"] = refusal(403, "Forbidden", "nodes is forbidden: no")
     done = dlr("job", "diagnose", "digits")
     assert done.exit_code == 0
-    assert done.out.startswith("ElasticJob default/digits at ")
+    assert done.out.startswith("Verdict\n") and "\nElasticJob default/digits at " in done.out
     assert "Nodes could not be read: nodes is forbidden: no" in done.out
     assert "[status.restarts]" in done.out
 

@@ -11,11 +11,11 @@ from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.facts import facts_of
 from dlr.job.failures import find_culprit
 from dlr.job.findings import findings
 from dlr.job.goodput import account_of
 from dlr.job.group_rows import COLUMNS, rows
+from dlr.job.headline import headline
 from dlr.job.report import job_events
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
@@ -160,21 +160,20 @@ def _away() -> JSON:
 
 def test_status_and_diagnosis_have_the_cost() -> None:
     of = case()
-    facts = {fact.label: fact.text for fact in facts_of(of)}
-    assert facts["Cost"].startswith("3 failures cost 9s of one group's time")
+    assert "; 3 failures cost 9s of one group's time" in headline(of).text
     told = {each.title: each.sentences for each in sections(of, findings(of))}
     assert "group-2, Killed: worker-1: signal 9. It cost 3s" in told["Last failures"][0].text
 
 
 def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
-    page = job_page(case(), [], [])
+    page = job_page(case(), [])
     assert page["groups"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
     assert [(each["worker"], each["seconds"]) for each in page["failures"]] == [
         ("group-2", 3), ("group-0", 3), ("group-1", 3),
     ]  # fmt: skip
     assert "group-1" in page["life"]["drawing"]
     assert any(each["value"] == "9s" for each in page["figures"]), "the time that failures cost"
-    assert "Cost" in dict(page["facts"])
+    assert "3 failures cost 9s" in page["headline"]["text"]
 
 
 def test_goodput_is_that_of_the_groups_and_mixes_no_rounds_of_theirs() -> None:
@@ -249,4 +248,4 @@ def test_a_group_that_was_just_made_has_a_lane_and_stops_nobody_from_looking() -
         ("group-2", False),
     ]
     svg_file(found)
-    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [], [])
+    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlr.commands.reference import FILE, commands, parameters_of, reference
+from dlr.commands.reference import FILE, commands, reference
 
 CLUSTERLESS = {
     *("dlr up", "dlr down", "dlr kubeconfig", "dlr convert", "dlr manifests", "dlr bundle", "dlr run"),
@@ -24,10 +24,10 @@ def test_every_command_has_a_line_in_the_manual() -> None:
 
 
 def test_every_command_that_asks_a_cluster_has_kubectls_options() -> None:
-    for name, function in commands():
+    for name, command in commands():
         if name in CLUSTERLESS:
             continue
-        flags = {flag for each in parameters_of(function) if each.is_option for flag in each.flags}
+        flags = {flag for each in command.params for flag in each.opts}
         wanted = {"--context", "--kubeconfig"} | (
             set() if name in WITHOUT_NAMESPACE else {"--namespace", "-n"}
         )

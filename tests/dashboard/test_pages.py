@@ -14,7 +14,7 @@ from crds import names
 from dlr.dashboard import fleet, ranks
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
-from dlr.dashboard.ranks import MOST_CELLS, MOST_SAMPLES, StepTimes, cells_of, grid
+from dlr.dashboard.ranks import MOST_CELLS, cells_of, grid
 from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import job, worker
@@ -115,10 +115,10 @@ def test_strip_is_no_longer_than_the_oldest_job() -> None:
 
 
 def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
-    page = json.loads(json.dumps(job_page(case(), [(290.0, 0.42)], ["Nodes could not be read: no"])))
+    page = json.loads(json.dumps(job_page(case(), ["Nodes could not be read: no"])))
     assert page["cause"] == "UserError"
     assert page["headline"] == {
-        "text": "Trains on 3 of 3 workers; 2 failures, 44s lost",
+        "text": "Trains on 3 of 3 workers; 2 failures cost 44s and 27 steps trained again",
         "state": "Training",
     }
     assert page["findings"][0]["text"].startswith("Rank 1 (digits-worker-1) on node-1 failed")
@@ -130,7 +130,6 @@ def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
         ("Lost to failures", "44s", None),
     ]
     assert all(f"<title>worker-{index} node-" in page["life"]["drawing"] for index in range(3))
-    assert page["steps"]["samples"] == [[290.0, 0.42]]
     assert page["unread"] == ["Nodes could not be read: no"]
     assert [(each["worker"], each["class"], each["seconds"]) for each in page["failures"]] == [
         ("worker-2", "NodeLost", 32.0),
@@ -162,7 +161,7 @@ def with_series(workers: list[JSON], index: int, points: int) -> list[JSON]:
 
 def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
     workers = with_series(with_series(troubled_workers(), 1, 2), 0, 3)
-    steps = job_page(case(workers=workers), [], [])["steps"]
+    steps = job_page(case(workers=workers), [])["steps"]
     assert steps["past"] == {
         "at": [10.0, 20.0, 30.0, 30.0],
         "steps": [10, 20, 30, 35],
@@ -170,9 +169,9 @@ def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
         "numbers": {"loss": [1, 0.5, 1 / 3, 0.01], "lr": [None, None, None, 0.1]},
     }
     assert steps["slowSince"] is None
-    (lone,) = job_page(case(workers=with_series(troubled_workers(), 2, 1)), [], [])["steps"]["past"]["at"][:1]
+    (lone,) = job_page(case(workers=with_series(troubled_workers(), 2, 1)), [])["steps"]["past"]["at"][:1]
     assert lone == 10.0
-    assert job_page(case(), [], [])["steps"]["past"]["at"] == []
+    assert job_page(case(), [])["steps"]["past"]["at"] == []
 
 
 def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
@@ -183,7 +182,7 @@ def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
     told = {"since": at(240), "step": 1200, "secondsPerStep": 0.42, "usualSeconds": 0.3}
     workers[0]["status"]["agent"]["slow"] = told
     assert line(made, [lead()])["why"] == f"Slow: {message}"
-    page = job_page(case(made, workers), [], [])
+    page = job_page(case(made, workers), [])
     assert page["findings"][0]["text"] == f"The job is slower than it was: {message}"
     assert page["headline"]["text"].startswith("Trains more slowly than before on 3 of 3 workers")
     assert [each["title"] for each in page["evidence"]] == ["Conditions"], "the finding has the warning"
@@ -192,7 +191,7 @@ def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
 
 
 def test_job_that_nobody_has_looked_at_yet_has_a_page() -> None:
-    page = job_page(case(job(), []), [], [])
+    page = job_page(case(job(), []), [])
     assert (page["cause"], page["life"], page["failures"], page["culprit"]) == ("Unobserved", None, [], None)
     assert page["ranks"]["cells"] == []
 
@@ -214,19 +213,19 @@ def with_stacks(workers: list[JSON], request: str, frames: str) -> list[JSON]:
 def test_what_dlr_job_stacks_found_last_is_on_the_page_and_bounded() -> None:
     asked = f"{at(240)}-0a1b2c3d"
     made = troubled_job()
-    assert job_page(case(made), [], [])["stacks"]["asked"] is None
+    assert job_page(case(made), [])["stacks"]["asked"] is None
     made["metadata"]["annotations"] = {names.ANNOTATION_STACKS: asked}
-    told = job_page(case(made, with_stacks(troubled_workers(), asked, "read\nload")), [], [])["stacks"]
+    told = job_page(case(made, with_stacks(troubled_workers(), asked, "read\nload")), [])["stacks"]
     assert (told["asked"], told["processes"], told["leftOut"]) == (parse_time(at(240)).timestamp(), 3, 0)
     assert told["lines"][0].startswith("rank 1 (") and told["lines"][1].strip() == "read"
     assert told["lines"][3].startswith("ranks 0,2") and "waiting for other ranks" in told["lines"][3]
     many = with_stacks(troubled_workers(), asked, "\n".join("x" * 900 for _ in range(900)))
-    bounded = job_page(case(made, many), [], [])["stacks"]
+    bounded = job_page(case(made, many), [])["stacks"]
     assert bounded["leftOut"] > 700 and len(json.dumps(bounded)) < 40_000
     made["metadata"]["annotations"] = {names.ANNOTATION_STACKS: "by hand"}
-    by_hand = job_page(case(made, with_stacks(troubled_workers(), "by hand", "read")), [], [])["stacks"]
+    by_hand = job_page(case(made, with_stacks(troubled_workers(), "by hand", "read")), [])["stacks"]
     assert (by_hand["asked"], by_hand["processes"]) == (None, 3)
-    assert job_page(case(troubled_job(phase="Succeeded")), [], [])["stacks"] is None
+    assert job_page(case(troubled_job(phase="Succeeded")), [])["stacks"] is None
 
 
 def in_trouble(index: int) -> JSON:
@@ -251,13 +250,13 @@ def in_trouble(index: int) -> JSON:
 def test_page_of_thousands_of_workers_in_trouble_is_bounded() -> None:
     made = troubled_job()
     made["status"]["rendezvous"]["members"] = "0-4999"
-    page = job_page(case(made, [in_trouble(index) for index in range(5_000)]), [], [])
+    page = job_page(case(made, [in_trouble(index) for index in range(5_000)]), [])
     text = json.dumps(page, separators=(",", ":"))
     assert len(page["ranks"]["cells"]) <= MOST_CELLS
     assert len(page["failures"]) <= MOST_FAILURES
     assert page["nodes"]["leftOut"] == 625 - len(page["nodes"]["shown"])
     assert len(text) < 1_500_000
-    quiet = job_page(case(made, [worker(index, nodeName=f"node-{index}") for index in range(1_000)]), [], [])
+    quiet = job_page(case(made, [worker(index, nodeName=f"node-{index}") for index in range(1_000)]), [])
     assert len(json.dumps(quiet, separators=(",", ":"))) < 150_000
 
 
@@ -303,19 +302,6 @@ def test_each_cell_is_the_worst_of_its_workers(count: int, most: int, bad: set[i
         assert shown == expected
 
 
-@settings(max_examples=30)
-@given(st.integers(1, 6_000), st.floats(0.2, 20))
-def test_samples_stay_bounded_and_reach_back_to_the_first(count: int, interval: float) -> None:
-    steps = StepTimes("a")
-    for number in range(count):
-        steps.add(number * interval, 0.5)
-    times = [time for time, _ in steps.samples]
-    assert len(times) <= MOST_SAMPLES
-    assert times == sorted(set(times))
-    assert times[0] == 0.0
-    assert times[-1] >= (count - 1) * interval - max(2 * steps.interval_seconds, interval)
-
-
 def test_fleet_shows_groups_below_their_job_with_the_step_of_the_one_furthest_on() -> None:
     first, second = of_group(0, 0, agent=step(100)), of_group(1, 0, agent=step(130))
     page = fleet_page([group(1), job("other"), grouped(), group(0)], [first, second], NOW)
@@ -330,7 +316,7 @@ def test_fleet_shows_groups_below_their_job_with_the_step_of_the_one_furthest_on
 
 def test_the_page_of_a_job_with_groups_leads_to_theirs_and_has_no_ranks() -> None:
     workers = [of_group(number, index, agent=step(100 + number)) for number in range(3) for index in range(2)]
-    page = job_page(Case(grouped(), workers, [], NOW), [], [])
+    page = job_page(Case(grouped(), workers, [], NOW), [])
     assert [(each["job"], each["TRAINS"], each["STEP"]) for each in page["groups"]] == [
         ("digits-group-1", "no", 101),
         ("digits-group-0", "yes", 100),
@@ -338,4 +324,4 @@ def test_the_page_of_a_job_with_groups_leads_to_theirs_and_has_no_ranks() -> Non
     ]
     assert page["ranks"]["workers"] == 0
     assert ("Groups", "2 of 3 train together, version 7") in page["facts"]
-    assert job_page(case(), [], [])["groups"] is None
+    assert job_page(case(), [])["groups"] is None

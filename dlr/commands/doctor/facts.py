@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from controller.errors import ApiError, NotFound
 from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SERVICES
@@ -26,9 +26,8 @@ from dlr.commands.install.installer import (
     live_crds,
 )
 from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, POLICIES
-from dlr.kube.api import PODS, Api, is_embedded
+from dlr.kube.api import JSON, PODS, Api, is_embedded
 
-JSON = dict[str, Any]
 Found = TypeVar("Found")
 
 DNS_LABEL = "k8s-app=kube-dns"

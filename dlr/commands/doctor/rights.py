@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from controller.resources import LEASES
 from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS, kind_of
-from dlr.kube.api import ELASTICJOBS, PODS, Resource
-
-JSON = dict[str, Any]
+from dlr.kube.api import ELASTICJOBS, JSON, PODS, Resource
 
 _APPLYING = ("get", "create", "patch")
 _ROLES = ("ClusterRole", "Role")

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from controller.wording import some_of
 from dlr.commands.doctor.facts import DNS_PORT, Facts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
-
-JSON = dict[str, Any]
+from dlr.job.report import is_ready
+from dlr.kube.api import JSON
 
 MINIMUM_MINOR = 30
 """Of Kubernetes 1: since then ValidatingAdmissionPolicy is v1, which holds workers to their own objects."""
@@ -109,7 +110,7 @@ def _dns(facts: Facts) -> Iterator[Line]:
     elif facts.dns_pods is None:
         yield _not_seen(facts, "dns", "dns_pods")
     else:
-        ready = sum(map(_is_ready, facts.dns_pods))
+        ready = sum(map(is_ready, facts.dns_pods))
         if ready:
             yield Line(
                 Level.OK, "dns", f"{ready} of {len(facts.dns_pods)} Pods of the cluster's DNS are ready."
@@ -225,7 +226,9 @@ def _controllers_rights(facts: Facts) -> Iterator[Line]:
         yield _not_seen(facts, "controller's rights", "missing_of_controller")
     elif missing:
         yield Line(
-            Level.PROBLEM, "controller's rights", f"It may not {_some(missing)}. Run `dlr install` again."
+            Level.PROBLEM,
+            "controller's rights",
+            f"It may not {_some(missing)}. Run `dlr install` again.",
         )
     else:
         yield Line(Level.OK, "controller's rights", "It may do all that it needs to.")
@@ -244,15 +247,8 @@ def _tag(image: str) -> str | None:
     return tag or None
 
 
-def _is_ready(pod: JSON) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
 def _some(rights: Sequence[Right]) -> str:
-    shown = ", ".join(map(str, rights[:_NAMED_AT_MOST]))
-    more = len(rights) - _NAMED_AT_MOST
-    return f"{shown} and {more} things more" if more > 0 else shown
+    return some_of([str(each) for each in rights], _NAMED_AT_MOST)
 
 
 def _not_seen(facts: Facts, topic: str, fact: str) -> Line:

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any
 
 from controller.errors import ApiError, Forbidden, NotFound, Unavailable
 from controller.resources import CRDS, LEASES
@@ -23,9 +22,7 @@ from dlr.commands.install.kinds import (
     title_of,
 )
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, Resource, is_embedded
-
-JSON = dict[str, Any]
+from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Resource, is_embedded
 
 POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"

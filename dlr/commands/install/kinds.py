@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dlr.kube.api import Resource
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON, Resource
 
 _PLURALS = {
     "CustomResourceDefinition": "customresourcedefinitions",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from controller.errors import NotFound
 from controller.resources import LEASES
@@ -19,9 +18,7 @@ from dlr.commands.install.kinds import (
     kind_of,
     title_of,
 )
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, Resource
-
-JSON = dict[str, Any]
+from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Resource
 
 POLL_SECONDS = 0.5
 _USER_ROLES = ("ClusterRole/dlr-view", "ClusterRole/dlr-edit", "ClusterRole/dlr-admin")

@@ -263,12 +263,13 @@ let slow = null;
 
 function renderSteps(page) {
   const place = $("steps"), { steps } = page, names = Object.keys(steps.past.numbers);
-  const known = page.life && steps.past.at.length + steps.samples.length > 1; // a line has two points
+  const known = page.life && steps.past.at.length > 1; // a line has two points
   place.hidden = !known;
   if (!known) return;
   const { submitted } = page.life;
   slow = steps.slowSince === null ? null : { at: submitted + steps.slowSince, label: "slower from here" };
-  const data = [stepData(steps, submitted), ...names.map((name) => [steps.past.at.map((at) => at + submitted), steps.past.numbers[name]])];
+  const times = steps.past.at.map((at) => at + submitted);
+  const data = [steps.past.seconds, ...names.map((name) => steps.past.numbers[name])].map((values) => [times, values]);
   const drawn = charts && charts.names === names.join("\n") && $("chart");
   if (!drawn) {
     const figures = ["Step time", ...names].map((name, at) => el("figure", {},

@@ -40,13 +40,6 @@ function strip(states, length) {
   return svg("svg", { class: "strip", viewBox: `0 0 ${length} 10`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars);
 }
 
-/* Times and step times: the points that an agent kept, then what this dashboard has seen since. */
-function stepData(steps, submitted) {
-  const { at, seconds } = steps.past;
-  const rows = at.map((time, place) => [time, seconds[place]]).concat(steps.samples.filter(([time]) => !at.length || time > at.at(-1)));
-  return [rows.map(([time]) => time + submitted), rows.map(([, value]) => value)];
-}
-
 /* A line over UTC. `output` shows the value under the pointer, or the last one; `mark()` is a time and a label for it, or null. */
 function chartOf(place, output, data, width, { unit = "", zero = false, mark = () => null }) {
   const style = getComputedStyle(document.documentElement);

@@ -6,11 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from dlr.job.wording import parse_time
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 SHORTEST_LIFE_SECONDS = 1e-3
 
