@@ -16,12 +16,14 @@ from agent.kube.api import Api, ApiClient
 from agent.kube.watcher import Watcher
 from agent.monitor.stepping import Figures
 from agent.monitor.usage import UsageMeter, meter_of_pod
+from agent.replicas.facts import Groups
 from agent.report.elasticworker import is_of_this_pod, last_report, section_of
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from crds.agent_report import AgentCheck, AgentCheckpointTrouble, AgentState, RoundProgress, Series, Slow
+from crds.grouping import worker_number
 from crds.wire import from_wire
 
 FLUSH_SECONDS = 5.0
@@ -35,6 +37,8 @@ class Link:
     environment: Environment
     api: Api
     watcher: Watcher[JobView]
+    groups: Watcher[Groups] | None
+    """What follows the ElasticWorld of the grouped job, if this worker's job is a replica group."""
     desk: Desk
     first_view: JobView
     predecessor: Mapping[str, Any]
@@ -64,23 +68,29 @@ class Link:
         heartbeat = Heartbeat(api, me)
         heartbeat.start()
         cleanup.callback(heartbeat.stop)
-        desk = Desk(me.worker_index, me.incarnation)
+        number = worker_number(me.group_index, me.worker_index) if me.grouped_job else me.worker_index
+        desk = Desk(number, me.incarnation)
         cleanup.callback(desk.stop)
 
         def view_of(world: Mapping[str, Any]) -> JobView:
-            desk.see(world)
+            if not me.grouped_job:
+                desk.see(world)
             return JobView.parse(world)
 
         watcher = Watcher(api, "elasticworlds", me.namespace, me.owner_name, parse=view_of, missing=JobView())
         watcher.start()
         cleanup.callback(watcher.stop)
+        groups = _groups_watcher(api, me, desk) if me.grouped_job else None
+        if groups is not None:
+            groups.start()
+            cleanup.callback(groups.stop)
         meter = meter_of_pod(me.pod_uid)
         meter.start()
         cleanup.callback(meter.stop)
         predecessor = last_report(api, me)
         view = _first_view(watcher)
         first = first_report(predecessor, me, view)
-        return cls(me, api, watcher, desk, view, predecessor, first, heartbeat, meter)
+        return cls(me, api, watcher, groups, desk, view, predecessor, first, heartbeat, meter)
 
     @property
     def view(self) -> JobView:
@@ -124,6 +134,17 @@ class Link:
         later = me.heartbeat_seconds / 2
         self.desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)))
         return reporter
+
+
+def _groups_watcher(api: Api, me: Environment, desk: Desk) -> Watcher[Groups]:
+    """Return what follows the groups that train together; the shard sets that all of them pull from go to the
+    desk."""
+
+    def groups_of(world: Mapping[str, Any]) -> Groups:
+        desk.see(world)
+        return Groups.parse(world)
+
+    return Watcher(api, "elasticworlds", me.namespace, me.grouped_job, parse=groups_of, missing=Groups())
 
 
 def _first_view(watcher: Watcher[JobView]) -> JobView:

@@ -143,7 +143,7 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     cleanup.callback(files.remove)
     stacks = StackFiles(files.directory / "stacks")
     members = world.members if world else ()
-    replicas = ReplicasDesk.start(me, link.api, store, cleanup) if me.grouped_job else None
+    replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
     asked_stacks = asked.asked_stacks(guard, link.first_view.asks_for_stacks)
     asked_profile = asked.asked_profile(guard, link.first_view.asks_for_profile)

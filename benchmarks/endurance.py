@@ -170,16 +170,15 @@ class Killer:
 
 
 def manifest(cluster: EmbeddedCluster, events: Path) -> Object:
-    variables = {"EVENTS_DIR": str(events), "OMP_NUM_THREADS": "1"}
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "command": ["dlr", "run", f"--nproc-per-node={PROCESSES_PER_WORKER}", str(SCRIPT)],
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-    }
-    job = jobs.job(JOB, {"spec": {"restartPolicy": "Never", "containers": [container]}}, WORKERS)
-    job["spec"]["replicaSpecs"]["worker"]["restartCount"] = MOST_RESTARTS
-    return job
+    return jobs.scripted(
+        cluster,
+        JOB,
+        WORKERS,
+        ["dlr", "run", f"--nproc-per-node={PROCESSES_PER_WORKER}", str(SCRIPT)],
+        env={"EVENTS_DIR": str(events)},
+        resources={},
+        worker={"restartCount": MOST_RESTARTS},
+    )
 
 
 def footprints(cluster: EmbeddedCluster, observation: Observation) -> dict[str, Footprint]:

@@ -56,21 +56,16 @@ class Dlr(Contender):
         self._cluster.apply(self._manifest(events), self._observation.namespace)
 
     def _manifest(self, events: Path) -> Object:
-        variables = {"EVENTS_DIR": str(events), "OMP_NUM_THREADS": "1"}
         flags = ["--nproc-per-node=1"] + ["--no-warm-start"] * (not self._warm_start)
-        container = {
-            "name": "main",
-            "image": self._cluster.image,
-            "command": ["dlr", "run", *flags, str(SCRIPT)],
-            "env": [{"name": name, "value": value} for name, value in variables.items()],
-        }
-        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-        manifest = jobs.one_a_node(jobs.job(JOB, template, WORLD_SIZE))
-        worker = manifest["spec"]["replicaSpecs"]["worker"]
-        worker["restartCount"] = MOST_RESTARTS
-        if self._standby:
-            worker["standby"] = self._standby
-        return manifest
+        manifest = jobs.scripted(
+            self._cluster,
+            JOB,
+            WORLD_SIZE,
+            ["dlr", "run", *flags, str(SCRIPT)],
+            env={"EVENTS_DIR": str(events)},
+            worker={"restartCount": MOST_RESTARTS, "standby": self._standby},
+        )
+        return jobs.one_a_node(manifest)
 
     def strike(self, failure: Failure, victim: Step) -> float:
         assert self._observation is not None

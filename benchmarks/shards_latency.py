@@ -22,17 +22,14 @@ WITHIN_SECONDS = 600.0
 
 
 def asking(cluster: Cluster, namespace: str, workers: int, sets: int) -> Object:
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "command": ["dlr", "exec", "python3", str(SCRIPT)],
-        "env": [
-            {"name": "OUT", "value": cluster.storage(namespace).path},
-            {"name": "SETS", "value": str(sets)},
-        ],
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-    }
-    return jobs.job(NAME, {"spec": {"restartPolicy": "Never", "containers": [container]}}, workers)
+    return jobs.scripted(
+        cluster,
+        NAME,
+        workers,
+        ["dlr", "exec", "python3", str(SCRIPT)],
+        env={"OUT": cluster.storage(namespace).path, "SETS": str(sets)},
+        resources={"requests": {"cpu": "100m", "memory": "64Mi"}},
+    )
 
 
 def measure(cluster: Cluster, workers: int, sets: int) -> dict[str, list[float]]:

@@ -141,21 +141,19 @@ class Dlr(Contender):
         self.folder = Path(storage.path) / "stall"
         self.folder.mkdir()
         env = {"FOLDER": str(self.folder), "STEP_SECONDS": str(STEP_SECONDS), "WIDTH": str(width)}
-        env |= {"OMP_NUM_THREADS": "1"}
-        container: Object = {
-            "name": "main",
-            "image": cluster.image,
-            "command": ["dlr", "run", str(SCRIPT)],
-            "env": [{"name": key, "value": value} for key, value in env.items()],
-            "resources": jobs.TRAINING_RESOURCES,
-            "volumeMounts": storage.mounts,
-        }
-        spec = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
         policy: Object = {"lastCallSeconds": 1}
         if grouped:
             policy["replicaGroups"] = {"workers": 1, "min": 2}
-        manifest = jobs.job("stall", {"spec": spec}, GROUPS, elasticPolicy=policy)
-        manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 1_000
+        manifest = jobs.scripted(
+            cluster,
+            "stall",
+            GROUPS,
+            ["dlr", "run", str(SCRIPT)],
+            storage=storage,
+            env=env,
+            worker={"restartCount": 1_000},
+            elasticPolicy=policy,
+        )
         cluster.apply(manifest, observation.namespace)
 
     def kill(self, group: int) -> float:

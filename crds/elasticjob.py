@@ -57,3 +57,9 @@ class ElasticJob(Model):
     metadata: JobMeta
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
+
+    @property
+    def group_count(self) -> int:
+        """Number of replica groups, as `crds.grouping.group_count` reads it from a plain object."""
+        groups = self.spec.elastic_policy.replica_groups
+        return self.spec.replica_specs[WORKER].replicas // groups.workers if groups else 0

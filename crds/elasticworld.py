@@ -68,7 +68,7 @@ class ElasticWorldSpec(World):
     has_trained: bool = False
     """Whether a step of the job has been reported."""
     replicas: TrainingGroups | None = None
-    """The groups that train together: of a job with replica groups, whose object has nothing else."""
+    """The groups that train together: of a job with replica groups, whose object has no world."""
 
 
 class ElasticWorld(Model):

@@ -26,18 +26,23 @@ class OnExitCodes(Model):
     """Matches a container's exit code."""
 
     container_name: Annotated[str, Field(max_length=63)] | None = None
+    """Container whose exit codes match; by default a training process, or the container to blame."""
     operator: ExitCodeOperator
+    """In: the exit code is one of `values`. NotIn: it is none of them."""
     values: Annotated[
         list[Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]],
         Field(min_length=1, max_length=255, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ]
+    """Exit codes; signal 9 is -9 or 137."""
 
 
 class OnPodCondition(Model):
     """Matches a condition of the Pod."""
 
     type: Annotated[str, Field(max_length=316)]
+    """The condition's type, such as DisruptionTarget."""
     status: Annotated[str, Field(max_length=16)] = "True"
+    """The status that the condition has to have."""
 
 
 class FailureRule(Model):
@@ -54,10 +59,13 @@ class FailureRule(Model):
     )
 
     action: FailureAction
+    """Restart: in place if the Pod lives, else a new Pod. Replace: a new Pod, preferably on another node.
+    FailJob: the job fails at once. Ignore: as Restart, and the failure is not counted."""
     on_exit_codes: OnExitCodes | None = None
     on_pod_conditions: Annotated[
         list[OnPodCondition], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
+    """Conditions of the Pod, one of which has to be there. With other matchers, all must match."""
     on_message_pattern: (
         Annotated[
             str,
@@ -80,3 +88,4 @@ class FailurePolicy(Model):
     rules: Annotated[
         list[FailureRule], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
+    """Rules in their order: the first that matches decides."""

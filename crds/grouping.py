@@ -52,9 +52,31 @@ def index_of(job: str, name: str) -> int | None:
     return int(digits) if name == group_name(job, int(digits)) else None
 
 
+def worker_number(group: int, index: int) -> int:
+    """Return the number of a worker among those of all groups, by which leases of shards name it.
+
+    Args:
+        group: index of its group.
+        index: of the worker in its group.
+    """
+    return index * MAX_GROUPS + group
+
+
+def group_of_worker(number: int) -> int:
+    """Return the index of the group of the worker with this number."""
+    return number % MAX_GROUPS
+
+
 def is_grouped(job: Mapping[str, Any]) -> bool:
     """Return whether an ElasticJob is divided into groups, and so has no workers of its own."""
     return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))
+
+
+def group_count(job: Mapping[str, Any]) -> int:
+    """Return the number of groups that an ElasticJob is divided into; 0 for one without any."""
+    groups = (job["spec"].get("elasticPolicy") or {}).get("replicaGroups")
+    worker = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
+    return int(worker.get("replicas", 0)) // int(groups["workers"]) if groups else 0
 
 
 def patience_seconds(step_seconds: float | None) -> float:

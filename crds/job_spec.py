@@ -214,6 +214,7 @@ class NodeCheckPolicy(Model):
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 3_600
     """Seconds for which a node that passed a check is not checked again, unless hardware failed since."""
     topology_keys: TopologyKeys = Field(default_factory=list)
+    """Node labels that name racks or switches, the smallest first."""
 
 
 class CleanPodPolicy(StrEnum):
@@ -416,6 +417,8 @@ class ElasticJobSpec(Model):
     )
 
     distribution_strategy: DistributionStrategy = DistributionStrategy.ALLREDUCE
+    """DLRover's. With CustomStrategy, workers may list those of the namespace, as `dlr hosts` does; other
+    values have no effect."""
     optimize_mode: OptimizeMode | None = None
     """DLRover's. manual: nothing is judged or changed. single-job, the default: warnings Oversized and
     Undersized, and elasticPolicy.opportunistic. cluster: these, and a new job begins with the memory and the
@@ -433,6 +436,7 @@ class ElasticJobSpec(Model):
     elastic.iml.github.io/dlr-controller, that is dlr's; with any other, dlr leaves the job alone entirely.
     It cannot be changed."""
     replica_specs: ReplicaSpecs
+    """The job's Pods, by their type; most jobs have type worker alone."""
     elastic_policy: ElasticPolicy = Field(default_factory=ElasticPolicy)
     node_check: NodeCheckPolicy = Field(default_factory=NodeCheckPolicy)
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)

@@ -74,6 +74,7 @@ class NodeCheckSpec(Model):
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
     """Seconds for which a node that passed another check is not tested again; it serves as a partner."""
     topology_keys: TopologyKeys = Field(default_factory=list)
+    """Node labels that name racks or switches, the smallest first."""
     screening_rounds: Annotated[int, Field(ge=1, le=12)] = 2
     """Rounds in which every node is tested, each with another partner, though nothing has failed. Each meets
     one of the N - 1 links of a node, and sees again what fails only now and then."""

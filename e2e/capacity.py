@@ -47,19 +47,18 @@ def grower(
     storage = cluster.storage(namespace)
     folder = Path(storage.path) / name
     folder.mkdir(exist_ok=True)
-    variables = {"FOLDER": str(folder), "SCALES": str(int(scales))}
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "command": ["dlr", "run", "--no-warm-start", str(GROWER)],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": {"requests": {"cpu": NODE_CPUS}},
-        "volumeMounts": storage.mounts,
-    }
-    template = {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}}
     growth = {"priorityClassName": IDLE, "probeSeconds": probe_seconds}
     policy = elasticity.POLICY | {"opportunistic": growth}
-    manifest = jobs.job(name, template, workers, **({"elasticPolicy": policy} | spec))
+    manifest = jobs.scripted(
+        cluster,
+        name,
+        workers,
+        ["dlr", "run", "--no-warm-start", str(GROWER)],
+        storage=storage,
+        env={"FOLDER": str(folder), "SCALES": str(int(scales))},
+        resources={"requests": {"cpu": NODE_CPUS}},
+        **({"elasticPolicy": policy} | spec),
+    )
     return elasticity.bounded(manifest, workers, most)
 
 

@@ -65,36 +65,27 @@ class Mortals:
         **spec: Any,
     ) -> None:
         """Submit with an artificial GPU in every Pod, and memory limits that are kept."""
-        told = {
+        env = {
             "DEATHS": str(self.folder),
             "XIDS": str(self.folder),
             "PYTHONPATH": str(self.folder / "fake_nvml"),
             "NVIDIA_VISIBLE_DEVICES": "all",  # of the one that is none
-            "OMP_NUM_THREADS": "1",
             **(variables or {}),
         }
-        container = {
-            "name": "main",
-            "image": self.cluster.image,
-            "command": ["dlr", "run", str(self.folder / "mortal.py")],
-            "env": [{"name": key, "value": value} for key, value in told.items()],
-            "resources": {
+        manifest = jobs.scripted(
+            self.cluster,
+            self.name,
+            workers,
+            ["dlr", "run", str(self.folder / "mortal.py")],
+            env=env,
+            resources={
                 "requests": {"cpu": CPUS_OF_MORE_THAN_HALF_A_NODE},
                 "limits": {"memory": MEMORY_LIMIT},
             },
-        }
-        template = {
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 1,
-                "containers": [container],
-            }
-        }
-        manifest = jobs.job(self.name, template, workers, **spec)
-        worker = manifest["spec"]["replicaSpecs"]["worker"]
-        worker["standby"] = standby
-        if least is not None:
-            worker["minReplicas"] = least
+            grace_seconds=1,
+            worker={"standby": standby} | ({} if least is None else {"minReplicas": least}),
+            **spec,
+        )
         self.cluster.apply(manifest, self.observation.namespace)
 
     def tell(self, rank: int, way: str) -> None:
@@ -205,12 +196,6 @@ class Mortals:
             if event.get("reason") == reason and event["involvedObject"].get("name") == self.name
         ]
         return list(dict.fromkeys(found))
-
-    def seen_conditions(self, kind: str) -> list[tuple[str, str, str]]:
-        """Status, reason and message of a condition, in every version of the job."""
-        versions = self.observation.history[Kind.JOB]
-        found = [jobs.condition(v, kind) for v in versions if v["metadata"]["name"] == self.name]
-        return [(c["status"], c["reason"], c["message"]) for c in found if c]
 
     # --- what is done to it ---
 

@@ -56,15 +56,9 @@ def idle(
     cluster: Cluster, *, workers: int, minimum: int, maximum: int, policy: Object | None = None, **spec: Any
 ) -> Object:
     """A job whose training processes only sleep: agents, worlds and restarts as ever, and no other work."""
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["dlr", "run", "--no-warm-start", "--no-python", "sleep", "3600"],  # nothing imports torch
-        "resources": jobs.TRAINING_RESOURCES,
-    }
-    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    manifest = jobs.job("idle", template, workers, elasticPolicy=POLICY | (policy or {}), **spec)
+    command = ["dlr", "run", "--no-warm-start", "--no-python", "sleep", "3600"]  # nothing imports torch
+    policy = POLICY | (policy or {})
+    manifest = jobs.scripted(cluster, "idle", workers, command, elasticPolicy=policy, **spec)
     return bounded(manifest, minimum, maximum)
 
 

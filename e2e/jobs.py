@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from crds.rendezvous import Rendezvous
 from e2e.api import Kind, Object
-from e2e.cluster import Capability, Cluster
+from e2e.cluster import Capability, Cluster, Storage
 from e2e.observation import PATIENCE_SECONDS, Observation
 from localcluster.quantities import parse_quantity
 
@@ -39,6 +40,48 @@ def job(name: str, template: Object, workers: int, **spec: Any) -> Object:
     }
 
 
+def scripted(
+    cluster: Cluster,
+    name: str,
+    workers: int,
+    command: Sequence[str],
+    *,
+    storage: Storage | None = None,
+    env: Mapping[str, str] | None = None,
+    resources: Object = TRAINING_RESOURCES,
+    grace_seconds: int | None = None,
+    worker: Object | None = None,
+    **spec: Any,
+) -> Object:
+    """Return a job whose Pods run a command.
+
+    Args:
+        storage: mounted in the Pods.
+        env: variables beside OMP_NUM_THREADS, which is 1.
+        grace_seconds: the Pods' grace period; default: that of Kubernetes.
+        worker: further fields of its workers.
+        spec: further fields of its spec.
+    """
+    variables = {"OMP_NUM_THREADS": "1", **(env or {})}
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [*command],
+        "env": [{"name": key, "value": value} for key, value in variables.items()],
+        "resources": resources,
+        "volumeMounts": storage.mounts if storage else [],
+    }
+    pod: Object = {"restartPolicy": "Never", "containers": [container]}
+    if storage:
+        pod["volumes"] = storage.volumes
+    if grace_seconds is not None:
+        pod["terminationGracePeriodSeconds"] = grace_seconds
+    manifest = job(name, {"spec": pod}, workers, **spec)
+    manifest["spec"]["replicaSpecs"]["worker"] |= worker or {}
+    return manifest
+
+
 def digits(
     cluster: Cluster,
     namespace: str,
@@ -60,32 +103,23 @@ def digits(
         "CHECKPOINT_DIR": storage.path,
         "EPOCHS": str(epochs),
         "STEP_DELAY_SECONDS": str(step_delay_seconds),
-        "OMP_NUM_THREADS": "1",
     }
     if paced and Capability.STORAGE in cluster.capabilities:  # elsewhere, nobody can tell it to hurry
         variables |= {"PACE": str(step_delay_seconds), "STEP_DELAY_SECONDS": "0"}
         variables |= {"SCRIPT": script, "HURRY": str(_hurry(cluster, namespace))}
         variables |= {"CRAWL_FROM": str((epochs - CRAWLING_EPOCHS) * STEPS_AN_EPOCH)}
         script = str(PACED)
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": [*launcher, script],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": TRAINING_RESOURCES,
-        "volumeMounts": storage.mounts,
-    }
-    template = {
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 00,
-            "containers": [container],
-            "volumes": storage.volumes,
-        }
-    }
     defaults = {"elasticPolicy": QUICK_REPORTS, "runPolicy": KEEP_PODS}
-    return job("digits", template, workers, **{**defaults, **spec})
+    return scripted(
+        cluster,
+        "digits",
+        workers,
+        [*launcher, script],
+        storage=storage,
+        env=variables,
+        grace_seconds=0,
+        **{**defaults, **spec},
+    )
 
 
 def hurry(cluster: Cluster, observation: Observation) -> None:
@@ -108,16 +142,8 @@ def in_dlrovers_words(manifest: Object) -> Object:
 
 def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 1, **spec: Any) -> Object:
     """A job whose Pods run a shell script and know nothing of training."""
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["/bin/sh", "-c", script],
-    }
-    template = {
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
-    }
-    return job(name, template, workers, **spec)
+    command = ["/bin/sh", "-c", script]
+    return scripted(cluster, name, workers, command, resources={}, grace_seconds=0, **spec)
 
 
 def one_a_node(manifest: Object, cpus: str = "5") -> Object:

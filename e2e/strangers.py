@@ -59,31 +59,18 @@ class Stranger:
         **spec: Any,
     ) -> None:
         """A job that trains slowly, until `finish`."""
-        said = {
+        env = {
             "FIGURES": str(self.folder),
             "HURRY": str(self.folder / "hurry"),
             "SAMPLE_SECONDS": SAMPLE_SECONDS,
-            "OMP_NUM_THREADS": "1",
             "PATH": BARE_PATH,
             **(variables or {}),
         }
-        container = {
-            "name": "main",
-            "image": "a-stranger",
-            "command": list(command),
-            "env": [{"name": name, "value": value} for name, value in said.items()],
-            "resources": jobs.TRAINING_RESOURCES,
-        }
+        manifest = jobs.scripted(self.cluster, self.name, workers, command, env=env, grace_seconds=1, **spec)
         if working_directory is not None:
+            (container,) = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"]
             container["workingDir"] = str(working_directory)
-        template = {
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 1,
-                "containers": [container],
-            }
-        }
-        self.cluster.apply(jobs.job(self.name, template, workers, **spec), self.observation.namespace)
+        self.cluster.apply(manifest, self.observation.namespace)
 
     def survive_a_kill(self, *, victim: int, local_rank: int = 0) -> Restart:
         """Kill a training process while it trains, after a checkpoint, and see the job through to its end."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from localcluster.field_sets import difference, intersection, node, paths, union
+from localcluster.field_sets import difference, intersection, is_set, node, paths, union
 from localcluster.resource import JSON
 from localcluster.schema_nodes import PRESERVE, Components, resolve
 
@@ -62,6 +62,13 @@ class Writer:
         metadata = kept.pop("f:metadata", {})
         metadata = {key: inner for key, inner in metadata.items() if key[2:] not in _NOT_OWNED and key != "."}
         return {**kept, "f:metadata": metadata} if metadata else kept
+
+
+def is_entry(entry: JSON) -> bool:
+    """Whether an entry of managedFields from a client makes sense. Its fields have their types."""
+    named = all(entry.get(field) for field in ("manager", "apiVersion"))
+    known = entry.get("operation") in ("Apply", "Update") and entry.get("fieldsType") == "FieldsV1"
+    return named and known and is_set(entry.get("fieldsV1"))
 
 
 class ApplyConflict(Exception):

@@ -194,6 +194,13 @@ def more_than_progress(worker: Object) -> object:
     )
 
 
+@change_of
+def more_of_a_puller(worker: Object) -> object:
+    """What a job goes by of a worker of its groups that pulls shards: its life, and what it asks for."""
+    report = worker.get("status", {}).get("agent") or {}
+    return (_without_report(worker), _asked_of_shards(report)) if report.get("shards") else None
+
+
 def _asked_of_shards(report: Object) -> list[Object]:
     """How far a worker is with its lease matters only when it wants another, or lets go of it."""
     return [

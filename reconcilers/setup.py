@@ -39,6 +39,7 @@ from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.claims import has_nodes, tests
 from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.trust import CLUSTER, Trust
@@ -55,6 +56,7 @@ from reconcilers.predicates import (
     more_of_a_group,
     more_of_a_grouped_job,
     more_of_a_jobs_checks,
+    more_of_a_puller,
     more_of_an_answer,
     more_than_a_heartbeat,
     more_than_a_renewal,
@@ -141,11 +143,21 @@ def add_jobs(manager: Manager, clock: Clock, pods: PodOptions | None = None) -> 
 
 
 def add_groups(manager: Manager, clock: Clock) -> None:
+    jobs = manager.cache.store(ELASTICJOBS)
+
+    def grouped_job(worker: dict[str, Any]) -> Iterable[Request]:
+        """The job of the worker's replica group, if it is of one."""
+        namespace = worker["metadata"]["namespace"]
+        job = jobs.get(namespace, worker["spec"].get("jobName") or "")
+        group = None if job is None else group_of(job)
+        return [] if group is None else [Request(namespace, group.name)]
+
     reconciler = ReplicaGroupsReconciler(manager.client, manager.cache, manager.recorder, clock)
     (
         ControllerBuilder(manager, "replicagroups")
         .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
         .owns(ELASTICJOBS, predicate=more_of_a_group)
+        .watches(ELASTICWORKERS, grouped_job, predicate=more_of_a_puller)
         .owns(ELASTICWORLDS)
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "replicagroups", ELASTICJOBS, clock))

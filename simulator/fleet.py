@@ -259,7 +259,9 @@ def parsed(data: dict[str, Any], origin: str) -> Fleet:
     try:
         return Fleet.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        errors = error.errors(include_url=False, include_context=False)
+        unknown = [each for each in errors if each["type"] == "extra_forbidden"]
+        first = [*unknown, *errors][0]  # a misspelt field is why another one is missing
         where = ".".join(str(step) for step in first["loc"] if str(step) not in _BRANCHES)
         what = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":

@@ -16,8 +16,11 @@ settings.load_profile("dlr")
 
 LONGEST_FIRST = (
     *("agent/test_warm_start.py", "agent/test_checks.py", "localcluster/test_supervisor.py"),
+    *("replicas/test_outer.py", "replicas/test_late.py", "replicas/test_checkpoints.py"),
     *("cli/test_install_against_api_server.py", "agent/test_agent.py", "agent/test_leaving.py"),
     *("localcluster/test_kubelet.py", "reconcilers/test_interleavings.py", "agent/test_hanging.py"),
+    *("replicas/test_training.py", "reconcilers/capacity/test_growth.py", "replicas/test_data.py"),
+    *("reconcilers/test_groups_interleavings.py", "reconcilers/test_node_check.py"),
     *("bundle/test_shipped.py", "healthcheck/test_probe_group.py", "checkpoint/test_worlds.py"),
     *("cli/test_interrupts.py", "cli/test_cli_entry.py", "agent/checkpoints/test_leaving.py"),
     *(
@@ -27,6 +30,7 @@ LONGEST_FIRST = (
     ),
     *("agent/checkpoints/test_resuming.py", "agent/test_distributed.py", "agent/test_device_fault.py"),
     *("sdk/test_data_example.py", "sdk/test_data_gradients.py", "agent/test_step_counter.py"),
+    *("simulator/test_calibration.py", "hostile/test_objects.py"),
     *("reconcilers/test_scale.py", "deploy/test_namespaced_rights.py", "agent/test_report.py"),
     *("reconcilers/test_against_api_server.py", "reconcilers/test_failures_against_api_server.py"),
 )

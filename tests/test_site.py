@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 MADE_BY_THE_BUILD = {"fields.md"}
 GENERATED = {*MADE_BY_THE_BUILD, "cli-reference.md"}
-MOST_PAGES = 26
+MOST_PAGES = 25
 MOST_WORDS = 35_000
 """Beside generated pages, measurements and the table of contents (index.md)."""
 

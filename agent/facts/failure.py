@@ -61,6 +61,10 @@ _OUTERMOST = 2
 """Spaces before what the group says of itself; those in it have more."""
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
+_SYNTAX_ERROR = re.compile(
+    r'^  File "(?P<file>[^"\n]*)", line (?P<line>\d+)\n(?:^    .*\n)*^(?P<said>\w*Error: .*)\Z', re.MULTILINE
+)
+"""What Python writes, without a traceback, when the script itself cannot be compiled."""
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
 """torch's excepthook puts it before each line, as often as `init_process_group` was called."""
 
@@ -157,12 +161,16 @@ def write_error_file(environ: Mapping[str, str], failure: Failure) -> None:
 def exit_text(exit_code: int, log: str = "") -> str:
     """Say in words how a process ended that left no exception.
 
-    After a crash the text has what faulthandler wrote. For a process that chose to exit it has the last
-    line on stderr, which often says why.
+    After a crash the text has what faulthandler wrote; of a script that cannot be compiled, the line. For a
+    process that chose to exit it has the last line on stderr, which often says why.
     """
     if name := _signal_name(exit_code):
         return "\n".join(part for part in (f"{KILLED_BY} {name}", last_crash(log)) if part)
-    last_line = _RANK_PREFIX.sub("", log).strip().rpartition("\n")[2]
+    log = _RANK_PREFIX.sub("", log).rstrip()
+    if found := _SYNTAX_ERROR.search(log, max(log.rfind('  File "'), 0)):
+        place, _, error = found.group().rpartition("\n")
+        return f"{error} ({Path(found['file']).name}, line {found['line']})\n{place}"
+    last_line = log.strip().rpartition("\n")[2]
     return f"{EXITED_WITH} {exit_code}" + (f": {last_line}" if last_line else "")
 
 

@@ -18,7 +18,10 @@ _HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 _STANDARD_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3\.\d+/(?!site-packages/|dist-packages/)")
-_PACKAGES = re.compile(r"^.*/(?:site|dist)-packages/")
+_PACKAGES = re.compile(r"^(?:.*/(?:site|dist)-packages|dlr\.pyz)/")
+"""Where packages lie; dlr itself may lie in the injected zip."""
+_WAITS_FOR_GROUPS = re.compile(r"(?:^|/)dlr/replicas/patience\.py$")
+"""Where a rank waits for the other replica groups of its job."""
 _TORCH = re.compile(
     r"(?:/(?:site|dist)-packages/torch/|/torch/(?=(?:distributed|nn|autograd|cuda|optim|utils)/|_tensor\.py))"
     r"(?P<module>.*)$"
@@ -85,8 +88,8 @@ def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False) -> 
     """Whether a thread waits for other ranks, as far as its stack tells.
 
     It does if the innermost code outside of the standard library is torch's, but for parts that load or save,
-    or if the innermost line of all waits for the device. User code that torch calls (a hook, a module's
-    forward) is innermost itself, and so does not wait.
+    or dlr's that waits for other replica groups, or if the innermost line of all waits for the device. User
+    code that torch calls (a hook, a module's forward) is innermost itself, and so does not wait.
 
     Args:
         nccl_is_done: all collectives are completed that NCCL knows of. Then it waits in a call of
@@ -99,6 +102,8 @@ def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False) -> 
             module = torch["module"]
             is_collective = module.startswith("distributed/") or not nccl_is_done
             return is_collective and _WAITS_FOR_NOBODY.match(module) is None
+        if _WAITS_FOR_GROUPS.search(frame.file):
+            return True
         return depth == 0 and not nccl_is_done and _DEVICE_WAIT.search(frame.source) is not None
     return False
 

@@ -204,7 +204,7 @@ class ProgressFiles:
         for rank, path in enumerate(self._steps):
             try:
                 told = json.loads(_trouble_of(path).read_bytes())
-            except (OSError, ValueError):
+            except (OSError, ValueError, RecursionError):
                 continue  # as with most: there was nothing to tell
             for kind in CheckpointTrouble:
                 if isinstance(told, dict) and kind in told:

@@ -271,7 +271,7 @@ def create_handler(
         listener, store = listen(me, cleanup)
         link = Link.start(me, os.environ, cleanup, api)
         interfaces = SocketInterfaces(os.environ)
-        replicas = ReplicasDesk.start(me, link.api, store, cleanup) if me.grouped_job else None
+        replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
         processes = elastic.launched_processes()
         reporter = link.reporter(
             Facts(listener.port, processes, accelerators.detect()),

@@ -25,7 +25,6 @@ from agent.connection.handshake import connect
 from agent.connection.store import PeerStore
 from agent.connection.store_server import SERVICE, StoreServer, version_prefix
 from agent.environment import Environment, bound
-from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.replicas.facts import Groups, Training, summary
 from crds.agent_report import ReplicasReport
@@ -96,17 +95,18 @@ class ReplicasDesk:
 
     @classmethod
     def start(
-        cls, me: Environment, api: Api, store: StoreServer, cleanup: contextlib.ExitStack
+        cls, me: Environment, watcher: Watcher[Groups], store: StoreServer, cleanup: contextlib.ExitStack
     ) -> ReplicasDesk:
-        """Return a desk that follows the ElasticWorld of this worker's grouped job until `cleanup`."""
+        """Return a desk of this worker that serves until `cleanup`.
+
+        Args:
+            watcher: what follows the ElasticWorld of its grouped job.
+        """
         desk = cls(me.group_index, me.key, store)
         cleanup.callback(desk.close)
-        watcher = Watcher(
-            api, "elasticworlds", me.namespace, me.grouped_job, parse=Groups.parse, missing=Groups()
-        )
         watcher.call_at_changes(lambda: desk.see(watcher.view() or Groups()))
-        watcher.start()
-        cleanup.callback(watcher.stop)
+        if (seen := watcher.view()) is not None:  # before it had somebody to call
+            desk.see(seen)
         return desk
 
     def serve(self, tell: Callable[[], None]) -> None:

@@ -161,7 +161,7 @@ class ProcessFiles:
                 if notice["round"] != round_:
                     return None
                 found = Resumed(round_, Tier(notice["tier"]), int(notice["loaded"]))
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, OverflowError):
                 return None
         return found
 
@@ -177,6 +177,6 @@ class ProcessFiles:
 def _read(notice: Path) -> dict[str, Any]:
     try:
         content = json.loads(notice.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

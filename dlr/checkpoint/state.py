@@ -257,7 +257,8 @@ def _load(state: MutableMapping[str, Any], name: str, thing: Any, saved: Any) ->
 def _generators() -> dict[str, Any]:
     generators: dict[str, Any] = {"python": random.getstate(), "torch": bytes(torch.get_rng_state().tolist())}
     if "numpy" in sys.modules:
-        generators["numpy"] = sys.modules["numpy"].random.get_state()
+        kind, key, *place = sys.modules["numpy"].random.get_state()
+        generators["numpy"] = (kind, key.tolist(), *place)  # readable without NumPy
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generators["cuda"] = bytes(torch.cuda.get_rng_state().tolist())
     return generators
@@ -269,14 +270,20 @@ def _set_generators(generators: dict[str, Any]) -> None:
     random.setstate(generators["python"])
     torch.set_rng_state(_bytes(generators["torch"]))
     if "numpy" in generators:
-        import numpy
-
-        _, _, at, *_ = generators["numpy"]
-        if not 0 <= at <= _MERSENNE_WORDS:  # NumPy would read beyond its end
-            raise ValueError(f"NumPy's generator is at word {at} of {_MERSENNE_WORDS}")
-        numpy.random.set_state(generators["numpy"])
+        _set_numpy_generator(generators["numpy"])
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(_bytes(generators["cuda"]))
+
+
+def _set_numpy_generator(state: tuple[Any, ...]) -> None:
+    _, _, at, *_ = state
+    if not 0 <= at <= _MERSENNE_WORDS:  # NumPy would read beyond its end
+        raise ValueError(f"NumPy's generator is at word {at} of {_MERSENNE_WORDS}")
+    try:
+        import numpy
+    except ImportError:
+        return  # the checkpoint is from an image that has it; nothing draws from it here
+    numpy.random.set_state(state)
 
 
 def _bytes(data: bytes) -> Tensor:

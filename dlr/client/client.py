@@ -13,11 +13,9 @@ from dlr.client.manifest import Launch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
 from dlr.job.groups import tree
 from dlr.job.lookup import get_job, require_namespace
-from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError, UsageError
-
-JSON = dict[str, Any]
+from dlr.kube.errors import ApiError, NotFound, UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -169,6 +167,12 @@ def _refusal(api: Api, name: str, failure: ApiError) -> str:
     if failure.reason == "NotFound" and failure.names_object:
         require_namespace(api)
     if failure.reason == "AlreadyExists":
+        with suppress(NotFound):
+            api.get(ELASTICJOBS, name)
+            return (
+                f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already: delete it first "
+                f"(dlr job delete {name}), or choose another name."
+            )
         return (
             f"{str(failure).rstrip('.')} in namespace {api.namespace!r}: delete it, or choose another name."
         )

@@ -12,24 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds import names
-from crds.grouping import is_grouped
+from crds.grouping import group_count
 from dlr.job import report
 from dlr.job.deletion import wait_until_gone
-from dlr.job.groups import group_count, refuse_group, training
+from dlr.job.groups import refuse_group, training
 from dlr.job.logs import Following, Wanted, choose_workers, job_and_workers, log_lines, send_log
 from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, list_workers, set_replicas, workers_of
 from dlr.job.progress import progress_of, total_steps
 from dlr.job.stacks import ask_all, merge, stack_lines, together, without_answer
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.job.tones import tone_of
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 
-JSON = dict[str, Any]
-
 STACKS_SECONDS = 15.0
 DELETE_SECONDS = 120.0
-PHASE_COLOURS = {"Succeeded": "#2e7d32", "Running": "#2e7d32", "Failed": "#c62828"}
-OTHER_COLOUR = "#b26a00"
 
 
 @dataclass(frozen=True)
@@ -99,8 +96,8 @@ def read_status(job: JSON, workers: Sequence[JSON]) -> JobStatus:
         total_steps=total_steps(job),
         restarts={name: int(count) for name, count in (status.get("restarts") or {}).items() if count},
         why=why,
-        groups=len(training(job)) if is_grouped(job) else 0,
-        desired_groups=group_count(job) if is_grouped(job) else 0,
+        groups=len(training(job)),
+        desired_groups=group_count(job),
     )
 
 
@@ -279,28 +276,8 @@ class Job:
         """Return HTML for a notebook: the job's state when the cluster last answered."""
         with suppress(ApiError):
             self.status()
-        last = self._last
-        colour = PHASE_COLOURS.get(last.phase, OTHER_COLOUR)
-        rows = {} if last.finished else {"workers": f"{last.workers}/{last.desired_workers}"}
-        if last.desired_groups:
-            rows["groups"] = f"{last.groups}/{last.desired_groups}"
-        else:
-            rows["round"] = str(last.round)
-        if last.step is not None:
-            rows["step"] = str(last.step) + (f" of {last.total_steps}" if last.total_steps else "")
-        if last.restarts:
-            rows["failures"] = ", ".join(f"{name} {count}" for name, count in last.restarts.items())
-        if last.why:
-            rows["why"] = last.why
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{key}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for key, value in rows.items()
-        )
-        return (
-            f"<div><b>{html.escape(self.namespace)}/{html.escape(self.name)}</b> "
-            f"<span style='color:{colour}'>{html.escape(last.phase)}</span><table>{cells}</table></div>"
-        )
+        mark = f"<span style='color:{tone_of(self._last.phase).fill}'>●</span>"
+        return f"{mark} <b>{html.escape(f'{self.namespace}/{self.name}')}</b>: {html.escape(str(self._last))}"
 
 
 def result_of(job: JSON, workers: Sequence[JSON]) -> Any:

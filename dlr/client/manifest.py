@@ -10,14 +10,12 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from crds import names
 from dlr.client.program import FOLDER, Program
 from dlr.kube.amounts import is_amount
+from dlr.kube.api import JSON
 from dlr.kube.errors import UsageError
-
-JSON = dict[str, Any]
 
 VOLUME = "dlr-code"
 LONGEST_STEM = 30

@@ -27,7 +27,7 @@ def simulate(
         Path | None, typer.Option("--picture", help="Write where the time went as an SVG.")
     ] = None,
     times: Annotated[
-        bool, typer.Option("--times", help="Print the table of times, and where each is from.")
+        bool, typer.Option("--times", help="First print the table of times, and where each is from.")
     ] = False,
 ) -> None:
     """Simulate a fleet with the controller's own decisions."""

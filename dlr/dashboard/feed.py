@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlr.dashboard.reading import View
 from dlr.kube.errors import ApiError
 
-JSON = dict[str, Any]
 Result = TypeVar("Result")
 LOG = logging.getLogger(__name__)
 

@@ -10,15 +10,13 @@ from typing import Any
 from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
-from dlr.job.groups import groups_line, tree
-from dlr.job.jobs import headline_of_jobs, state_of
+from dlr.job.groups import groups_line, headline_of_jobs, state_of, tree
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
 from dlr.job.timeline.episodes import Clock, episodes_of
 from dlr.job.timeline.outages import LOST
 from dlr.job.wording import parse_time
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 LEAD_SELECTOR = f"{names.LABEL_TYPE}={names.WORKER},{names.LABEL_INDEX}=0"
 """The first worker of each job: ranks step together, so its speed is the job's."""

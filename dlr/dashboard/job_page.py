@@ -6,15 +6,14 @@ that it leaves out. Times are seconds since the job's submission, as in a timeli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
+from controller.wording import counted
 from crds import names
 from crds.grouping import group_name, is_grouped
 from crds.phases import JobPhase
-from dlr.dashboard.figures import figures
 from dlr.dashboard.ranks import grid
 from dlr.job import group_rows, report
 from dlr.job.case import Case
@@ -22,16 +21,22 @@ from dlr.job.evidence import Section, sections
 from dlr.job.facts import facts_of
 from dlr.job.failures import heading
 from dlr.job.findings import Finding, findings
-from dlr.job.goodput import time_by_state
-from dlr.job.headline import headline
+from dlr.job.goodput import goodput_line, time_by_state
+from dlr.job.headline import headline, people
 from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import outages_by_failure, outages_of, own_failures
-from dlr.job.wording import parse_time
-
-JSON = dict[str, Any]
+from dlr.job.timeline.outages import (
+    Outage,
+    hours_line,
+    outages_by_failure,
+    outages_of,
+    own_failures,
+    total_hours,
+)
+from dlr.job.wording import duration, loss, parse_time, significant
+from dlr.kube.api import JSON
 
 MOST_FAILURES = 30
 MOST_EVENTS = 20
@@ -44,9 +49,9 @@ MOST_TEXT = 300
 MOST_LINES = 60
 MOST_STACK_LINES = 120
 MOST_FINDINGS = 6
-FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures", "Cost")
+FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures")
 """The facts that no other part of the page shows."""
-EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
+EVIDENCE = ("Conditions", "Waiting", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
 NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
@@ -61,11 +66,6 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
     metadata, life = case.job["metadata"], case.life
     outages = outages_of(life) if life else []
     top = headline(case)
-    said = " ".join(each.sentence.text for each in found)
-    shown = {
-        title: [each for each in _sentences(evidence, title) if each["text"].partition(": ")[2] not in said]
-        for title in EVIDENCE
-    }
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -75,14 +75,18 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "cause": found[0].cause,
         "headline": {"text": top.text, "state": top.word},
         "findings": [_finding(each) for each in found[:MOST_FINDINGS] if not _is_how_it_is(each, case)],
-        "figures": figures(case, outages),
+        "figures": _figures(case, outages),
         "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
         "times": time_by_state(case.account, case.job, case.now) if case.account else {},
         "life": _life(life) if life else None,
         "failures": _failures(life) if life else [],
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
-        "evidence": [{"title": title, "sentences": each} for title, each in shown.items() if each],
+        "evidence": [
+            {"title": title, "sentences": shown}
+            for title in EVIDENCE
+            if (shown := _sentences(evidence, title))
+        ],
         "steps": {
             "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
             "slowSince": _slow_since(case, life) if life else None,
@@ -252,3 +256,52 @@ def _events(case: Case) -> list[JSON]:
         {"seen": seen, "type": type_, "reason": reason, "message": message[:MOST_TEXT]}
         for seen, type_, reason, message in reversed(rows)
     ]
+
+
+def _figures(case: Case, outages: Sequence[Outage]) -> list[JSON]:
+    """Return each with its label, value and note; one of a whole has its share of it."""
+    return [*_workers(case), *_progress(case), *_goodput(case), *_lost(case, outages)]
+
+
+def _figure(label: str, value: str, note: str = "", share: float | None = None) -> JSON:
+    return {"label": label, "value": value, "note": note, "share": share}
+
+
+def _workers(case: Case) -> Iterator[JSON]:
+    *value, what = people(case).split()
+    round_ = (case.status.get("rendezvous") or {}).get("round")
+    note = f"round {round_}" if round_ else "no round yet"
+    if is_grouped(case.job):
+        note = f"{report.workers_line(case.job)} workers"
+    yield _figure(what.capitalize(), " ".join(value), note)
+
+
+def _progress(case: Case) -> Iterator[JSON]:
+    progress = case.progress
+    if progress is None:
+        return
+    if progress.share is None:
+        yield _figure("Progress", f"{progress.step:,}", "steps")
+    else:
+        note = f"step {progress.step:,} of {progress.total:,}"
+        yield _figure("Progress", f"{progress.share:.0%}", note, progress.share)
+    if progress.seconds_per_step and not report.is_finished(case.job):
+        left = f"about {duration(progress.seconds_left)} left" if progress.seconds_left else ""
+        yield _figure("Step time", f"{significant(progress.seconds_per_step)} s", left)
+
+
+def _goodput(case: Case) -> Iterator[JSON]:
+    if case.account and (line := goodput_line(case.account)):
+        value, _, repeats = line.partition(" of the time since submission")
+        yield _figure("Goodput", value, repeats.removeprefix("; "), case.account.ratio)
+
+
+def _lost(case: Case, outages: Sequence[Outage]) -> Iterator[JSON]:
+    if case.life is None:
+        return
+    if not outages:
+        yield _figure("Lost to failures", "nothing")
+        return
+    hours = total_hours(outages)
+    note = counted(len(outages), "outage") + (f", {hours_line(hours)}" if hours else "")
+    yield _figure("Lost to failures", loss(sum(each.seconds for each in outages)), note)

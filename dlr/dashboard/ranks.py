@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
-from typing import Any
 
 from crds import names
 from dlr.job.failures import worker_failures
 from dlr.job.report import current_report, is_finished, ranks, state_of
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MOST_CELLS = 4_096
 """More workers share cells: one shows the worst of some consecutive ranks."""

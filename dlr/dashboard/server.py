@@ -21,19 +21,17 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from dlr.dashboard.feed import Feed, in_thread
-from dlr.dashboard.reading import ApiServer, Fleet, JobView
+from dlr.dashboard.reading import Fleet, JobView
 from dlr.job import tones
 from dlr.job.timeline import drawing
-from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
+from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME, Api
 from dlr.kube.errors import ApiError, UsageError
 
-JSON = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ADDRESS = "127.0.0.1"
@@ -67,10 +65,10 @@ HEADERS = {
 
 
 class Dashboard:
-    def __init__(self, server: ApiServer, token: str | None = None) -> None:
-        self._server = server
-        self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
-        self._fleet = Feed(Fleet(server))
+    def __init__(self, api: Api, *, all_namespaces: bool = False) -> None:
+        self._api = api
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._fleet = Feed(Fleet(api, all_namespaces=all_namespaces))
         self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0
         self.opened = asyncio.Event()
@@ -148,7 +146,7 @@ class Dashboard:
                 del self._jobs[oldest]
             elif len(self._jobs) >= MOST_FEEDS:
                 raise web.HTTPServiceUnavailable(text="Too many jobs are looked at; close some pages.\n")
-            job = JobView(self._server, *key)
+            job = JobView(self._api.within(key[0]), key[1])
             self._jobs[key] = (job, Feed(job))
         self._jobs.move_to_end(key)
         return self._jobs[key]

@@ -142,6 +142,23 @@ def span(size: int, part: int, parts: int) -> tuple[int, int]:
     return size * part // parts, size * (part + 1) // parts
 
 
+def parts_of_step(left: Intervals, part_size: int, most: int) -> tuple[tuple[int, int], ...]:
+    """Return the parts of a step, as (start, end), in the order of the elements.
+
+    Args:
+        left: elements that no step has learned from.
+        part_size: elements of a part; one before a gap may have fewer.
+        most: number of parts, one for each rank of all groups.
+    """
+    parts: list[tuple[int, int]] = []
+    for start, end in left:
+        for at in range(start, min(end, start + part_size * (most - len(parts))), part_size):
+            parts.append((at, min(at + part_size, end)))
+        if len(parts) == most:
+            break
+    return tuple(parts)
+
+
 def share_size(size: int, groups: Contributors) -> int:
     """Return how many samples of a step of this size this group learns from."""
     if groups.position is None:

@@ -4,10 +4,14 @@ They are leased to workers as those of `dlr.shards.pull`. All ranks take a part 
 other which: so each rank knows all elements that the model has learned from, which is what the model's
 checkpoint says of the set, and all leave the loop after the same step. What the job calls done follows: each
 start takes the set back to what the loaded checkpoint says.
+
+In replica groups nothing is leased: what each committed step has learned from is in the state that the groups
+have in common, so all of them compute the same next parts.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +19,9 @@ import torch
 import torch.distributed as dist
 
 from crds.intervals import LIMIT, NONE, Intervals, common, count, from_text, minus, to_text, union, whole
+from crds.names import ENV_GROUPED_JOB
 from crds.shard_set import Definition
+from dlr.data.groups import ReplicaGroups, parts_of_step
 from dlr.ranks import are_connected
 from dlr.shards.pulling import Elements, checked, digest_of
 from dlr.shards.source import AgentSource, OwnShare, ShardsError, source_of
@@ -57,6 +63,9 @@ class ElasticShards(Generic[T]):
     Every rank makes one at the same time. An element that cannot be learned from is the script's to leave
     out: nothing is tried again, since its step cannot be made a second time.
 
+    In a job with replica groups, name it in `state=` of `dlr.replicas.join`. Then `iter(shards)` has a part
+    for each step, through all epochs without an end (docs/groups.md).
+
     Raises ShardsError if an argument makes no sense.
     """
 
@@ -70,16 +79,31 @@ class ElasticShards(Generic[T]):
         self._in_hand: tuple[int, int] | None = None
         self._source: AgentSource | OwnShare | None = None
         self._has_begun = False
+        self._replicas: ReplicaGroups | None = None
+        self._contributing: tuple[int, ...] | None = None
+        """Indices of the groups that contribute to the step being made; None while there is none."""
+        self._step_number: int | None = None
+        """Number of the newest step that was dealt; None if a state has been loaded since."""
         self._group = dist.new_group(backend="gloo") if are_connected() else None
 
     def __iter__(self) -> Iterator[StepPart[T]]:
-        """The rest of the epoch; after it, this object is in the next.
+        """The rest of the epoch; after it, this object is in the next. With replica groups, all epochs.
 
         Raises:
             ShardsError: the set cannot be pulled from.
         """
+        while self._replicas is not None and self._size:
+            yield self._next_of_groups(self._replicas)
         while (part := self._next()) is not None:
             yield part
+
+    def deal_to(self, replicas: ReplicaGroups) -> None:
+        """Share out each step over the groups of `replicas` from now on; `dlr.replicas.join` calls it.
+
+        A step's elements are then done when the groups commit it.
+        """
+        self._replicas = replicas
+        replicas.call_after_commit(self._commit)
 
     def state_dict(self) -> dict[str, Any]:
         """The same on every rank, with the step that is being made: save after `optimizer.step()`."""
@@ -105,6 +129,7 @@ class ElasticShards(Generic[T]):
                 "it before the first step"
             )
         self.epoch, self._done = state["epoch"], from_text(state["done"])
+        self._step_number = None
 
     def close(self) -> None:
         """Pull no more here: what this worker holds is for others."""
@@ -117,6 +142,12 @@ class ElasticShards(Generic[T]):
         if not self._size:
             self._end_epoch()
             return None
+        if grouped_job := os.environ.get(ENV_GROUPED_JOB):
+            raise ShardsError(
+                f"shard set {self._name!r}: what the replica groups of {grouped_job} have learned from is in "
+                "the state that they share: name the ElasticShards in state= of dlr.replicas.join before its "
+                "first step"
+            )
         source = self._source or self._begin()
         if self._in_hand is not None:
             source.settle(self._in_hand, None)
@@ -134,6 +165,52 @@ class ElasticShards(Generic[T]):
                 self._end_epoch()
                 return None
             patience_seconds = PATIENCE_SECONDS
+
+    def _next_of_groups(self, replicas: ReplicaGroups) -> StepPart[T]:
+        """Return this rank's part of the step that the groups make now."""
+        if self._contributing is not None and self._step_number == replicas.applied:
+            raise ShardsError(
+                f"shard set {self._name!r}: a second part was asked for within step {replicas.applied}: take "
+                "one in each turn of replicas.steps()"
+            )
+        self._turn_epoch()
+        self._contributing, self._step_number = tuple(replicas.contributing), replicas.applied
+        rank, ranks = self._rank
+        parts, position = self._parts_of_groups(self._contributing), replicas.contributors[0]
+        place = len(parts) if position is None else position * ranks + rank
+        mine = parts[place] if place < len(parts) else None
+        start, stop = mine or parts[0]
+        total = sum(end - begin for begin, end in parts)
+        weight = (stop - start) * ranks * len(self._contributing) / total if mine else 0.0
+        return StepPart(self._items, start, stop, weight)
+
+    def _parts_of_groups(self, groups: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return the parts of a step, of all ranks of the first of these groups, then of the second."""
+        left = minus(whole(self._size), self._done)
+        return parts_of_step(left, self._part_size, self._rank[1] * max(len(groups), 1))
+
+    def _commit(self, _step: int, committed: Sequence[int]) -> None:
+        """Count what the groups that are in the step have learned from.
+
+        The parts are those of the state that the step is of: a group that takes it over has it by now.
+        """
+        if self._contributing is None:
+            return
+        groups, self._contributing = self._contributing, None
+        there, owners = frozenset(committed), (index for index in groups for _ in range(self._rank[1]))
+        dealt = zip(owners, self._parts_of_groups(groups), strict=False)
+        self._done = union(self._done, tuple(part for owner, part in dealt if owner in there))
+        self._turn_epoch()
+
+    def _turn_epoch(self) -> None:
+        """Begin the next epoch if this one is done."""
+        if count(self._done) == self._size:
+            self.epoch, self._done = self.epoch + 1, NONE
+
+    @property
+    def _rank(self) -> tuple[int, int]:
+        """The rank of this process in its world or group, and the number of ranks."""
+        return (0, 1) if self._group is None else (dist.get_rank(), dist.get_world_size())
 
     def _begin(self) -> AgentSource | OwnShare:
         source = source_of(Definition(self._name, self.epoch, self._size, self._digest, 0, 0))

@@ -8,9 +8,8 @@ from typing import Any
 
 from crds import names
 from crds.elasticworker import ExitClass
+from dlr.kube.api import JSON
 from reconcilers.observed.quantities import format_bytes, parse
-
-JSON = dict[str, Any]
 
 DONE_BY: dict[str, str] = {
     ExitClass.OOM: "ran out of memory",
@@ -45,6 +44,19 @@ SLOW_ADVICE = (
     "measured, for which its training stops: dlr node-check --job {name}."
 )
 """What to do about steps that take longer."""
+TROUBLE_ADVICE: dict[str, str] = {
+    "StorageFails": "Look at the storage: full, read-only, away, or a path that not all ranks see",
+    "SaveSkipped": "Raise the Checkpointer's persist_every, or use faster storage",
+    "CheckpointLost": "Save to storage more often, by persist_every, or set memoryCheckpoint.replicas: 1",
+    "MemoryFails": "Do what the message says of the memory: the Pod's limit, /dev/shm, or the GPU's driver",
+    "SlotTooSmall": "Set memoryCheckpoint.size to what the message names",
+    "StateNotSaved": "Remove the value that the message names from the Checkpointer's state, or replace it",
+    "NoSteps": "See where all processes are: dlr job stacks {name}; if they train, call dlr.report(step) in "
+    "the script",
+    "WorkersGivenUp": "Correct what made them fail, dlr job logs {name} --failed, and try one again by "
+    "kubectl delete ew WORKER",
+}
+"""What to do about a warning, by its type or its reason."""
 UNSCHEDULABLE = "Unschedulable"
 TOO_LARGE_ADVICE = (
     "No node is large enough for one of its Pods, however free: {why}. Ask for less in "

@@ -10,30 +10,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from controller.wording import shortened
 from crds.further_nodes import whole
 from crds.grouping import is_grouped
 from crds.job_status import Goodput
+from crds.phases import RendezvousPhase
 from dlr.job import report
 from dlr.job.advice import UNSCHEDULABLE
 from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of, redone
-from dlr.job.lookup import get_job, groups_of, workers_of
+from dlr.job.lookup import find_nodes, get_job, groups_of, workers_of
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
-from dlr.job.wording import plain, utc_now
-from dlr.kube.api import EVENTS, NODECHECKS, NODES, Api
+from dlr.job.wording import parse_time, plain, utc_now
+from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError
-
-JSON = dict[str, Any]
 
 MOST_CHARACTERS = 600
 """The length of one sentence: messages in a cluster may be as long as they like."""
-MOST_GETS = 20
-"""Nodes that are read one by one; more are listed, since a cluster may have thousands."""
+STALLED_STEPS = 20
+STALLED_SECONDS = 60.0
+"""Agents report steps every few seconds; without one for so long, and so many usual steps, nothing trains."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,15 @@ class Sentence:
     def as_json(self) -> JSON:
         fields = [{"object": field.object, "path": field.path} for field in self.fields]
         return {"text": self.text, "fields": fields} | ({"lines": list(self.lines)} if self.lines else {})
+
+
+@dataclass(frozen=True)
+class Stall:
+    seconds: float
+    """The time since the last step of any rank."""
+    worker: JSON
+    """The worker furthest behind."""
+    step: int | None
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,33 @@ class Case:
         except NoHistory:
             return None
 
+    @property
+    def trains(self) -> bool:
+        """Whether the job has a formed world, or replica groups that train together."""
+        world = self.status.get("rendezvous") or {}
+        formed = is_grouped(self.job) or world.get("phase") == RendezvousPhase.FORMED
+        return report.phase(self.job) == "Running" and formed
+
+    @cached_property
+    def stall(self) -> Stall | None:
+        """Return the stall of a formed world without a step for much longer than a step takes."""
+        steps = [
+            (moment, worker, progress)
+            for worker, progress in self.telling
+            if (moment := parse_time(progress.get("time")))
+        ]
+        if not steps or not self.trains:
+            return None
+        usual = self.progress.seconds_per_step if self.progress else None
+        newest = max(moment for moment, _, _ in steps)
+        silent = (self.now - newest).total_seconds()
+        formed = parse_time((self.status.get("rendezvous") or {}).get("formedAt"))
+        is_of_another_world = formed is not None and formed > newest
+        if is_of_another_world or silent < max(STALLED_SECONDS, STALLED_STEPS * (usual or 0.0)):
+            return None
+        _, worker, progress = min(steps, key=lambda each: (each[2].get("step", 0), each[0]))
+        return Stall(silent, worker, progress.get("step"))
+
     @cached_property
     def node_names(self) -> frozenset[str]:
         """Return the nodes of the job's present Pods."""
@@ -198,7 +233,7 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     events = _readable(lambda: api.find(EVENTS), "Events", unread)
     checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
     hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
-    nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
+    nodes = _readable(lambda: find_nodes(api, hosts), "Nodes", unread)
     waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
     every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
     found = replace(
@@ -210,19 +245,6 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
         all_nodes=every,
     )
     return found, list(dict.fromkeys(unread))
-
-
-def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
-    if len(hosts) > MOST_GETS:
-        return [node for node in api.find(NODES) if node["metadata"]["name"] in hosts]
-    found = []
-    for host in sorted(hosts):
-        try:
-            found.append(api.get(NODES, host))
-        except ApiError as failure:
-            if failure.reason != "NotFound":
-                raise
-    return found
 
 
 def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from crds.findings import Verdict
 from crds.nodecheck import NodeCheckPhase
+from dlr.kube.api import JSON
 from healthcheck.local import Health
 from healthcheck.measurements import Metric
-
-JSON = dict[str, Any]
 
 EXIT_CODES: Mapping[Health, int] = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
 LISTS = {"faultyNodes": Verdict.FAULTY, "stragglers": Verdict.STRAGGLER, "inconclusive": Verdict.INCONCLUSIVE}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
 
 from controller.wording import some_of
 from crds import names
 from crds.grouping import is_grouped
 from dlr.job.lookup import groups_of
 from dlr.job.report import FINISHED, is_ready
-from dlr.kube.api import ELASTICJOBS, NODES, PODS, Api
+from dlr.kube.api import ELASTICJOBS, JSON, NODES, PODS, Api
 from dlr.kube.errors import ApiError
-
-JSON = dict[str, Any]
 
 POLL_SECONDS = 0.5
 MOST_NAMED = 5

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.wording import counted
+from controller.wording import counted, some_of
 from crds import names
 from crds.grouping import group_name, is_grouped
 from dlr.job import report
-from dlr.job.case import JSON, Case, Field, Sentence, of_worker, sentence
-from dlr.job.facts import facts_of
-from dlr.job.failures import broken_worlds, by_cause, ended_pods
+from dlr.job.case import Case, Field, Sentence, of_worker, sentence
+from dlr.job.facts import facts_of, remarks_of
+from dlr.job.failures import SAME_MOMENT, broken_worlds, by_cause, ended_pods
 from dlr.job.findings import Finding
 from dlr.job.groups import training
-from dlr.job.nodes import cordon_field, mark_of, node_states, words_of_checks
+from dlr.job.nodes import NAMED, cordon_field, mark_of, node_states, words_of_checks
 from dlr.job.report import state_of
-from dlr.job.timeline.life import clock_of
-from dlr.job.timeline.outages import hours_line, outages_by_failure, outages_of, own_failures, total_hours
-from dlr.job.wording import age, duration, loss, parse_time
+from dlr.job.timeline.blame import Failure
+from dlr.job.timeline.life import Lane, clock_of
+from dlr.job.timeline.outages import (
+    cost_line,
+    hours_line,
+    outages_by_failure,
+    outages_of,
+    own_failures,
+    total_hours,
+)
+from dlr.job.wording import duration, loss, parse_time
 from dlr.job.workers import AT_EASE
+from dlr.kube.api import JSON
 from reconcilers.cordon.policy import reason_of
 
 MOST = 5
 """Entries of one kind, so that a diagnosis stays one page."""
 FEWEST_TO_COMPARE = 2
-STATE_REASONS = frozenset({"Running", "WorldFormed", "WorkersReady"})
-"""Conditions that the lines of phase, world and workers and the warnings speak for."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +44,40 @@ class Section:
 
 
 def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
-    """Return the sections that have anything to show; the verdict first, what to do last.
+    """Return the sections that have anything to show: the verdict, what to do, and the evidence.
 
     Args:
-        found: of `diagnose_verdict.findings`.
+        found: of `dlr.job.findings.findings`.
     """
-    advice = list(dict.fromkeys(each for finding in found for each in finding.advice))
+    advice = {each.text: each for finding in reversed(found) for each in reversed(finding.advice)}
+    findings_text = " ".join(each.sentence.text for each in found)
+
+    def beside_findings(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
+        """Leave out what a finding says, after a type or a name, and perhaps a reason."""
+        parts = [(each, each.text.rstrip(".").split(": ")) for each in sentences]
+        return tuple(
+            each
+            for each, of in parts
+            if not any(": ".join(of[n:]) in findings_text for n in range(1, len(of[:3])))
+        )
+
     made = [
         Section("Verdict", (found[0].sentence,)),
+        Section("What to do", tuple(reversed(advice.values()))[:MOST]),
         Section("Also", tuple(each.sentence for each in found[1 : MOST + 1])),
         Section("State", tuple(_state(case))),
         Section("Groups", tuple(_groups(case))),
         Section("Last failures", tuple(_failures(case))),
-        Section("Warnings", tuple(_warnings(case))),
-        Section("Conditions", tuple(_conditions(case))),
+        Section("Conditions", beside_findings(sentence(str(each), each.fields) for each in remarks_of(case))),
+        Section("Waiting", tuple(_of_many(_waiting(case)))),
         Section("Budgets", tuple(_budgets(case))),
-        Section("Nodes", tuple(_nodes(case))),
+        Section(
+            "Nodes",
+            (*beside_findings(sentence(w.text, w.fields) for w in words_of_checks(case)), *_nodes(case)),
+        ),
         Section("Time", tuple(_time(case))),
         Section("Shards", tuple(_of_facts(case, "Shards"))),
         Section("Events", tuple(_events(case))),
-        Section("What to do", tuple(advice[:MOST])),
     ]
     return [section for section in made if section.sentences]
 
@@ -115,25 +136,47 @@ def _failures(case: Case) -> Iterator[Sentence]:
     if case.life is None:
         return
     outages = outages_by_failure(case.life)
-    failed = own_failures(case.life)
-    for failure, lane in reversed(failed[-MOST:]):
+    together = _at_one_moment(own_failures(case.life))
+    for alike in reversed(together[-MOST:]):
+        failure, lane = alike[0]
         moment = case.life.submitted + timedelta(seconds=failure.at)
         ago = duration((case.now - moment).total_seconds())
         when = f"{clock_of(case.life, failure.at)} UTC, {ago} ago"
         cost = ""
-        if outage := outages.get((failure, lane)):
-            cost = f" It cost {loss(outage.seconds)}"
+        if outage := next((outages[each] for each in alike if each in outages), None):
             hours = outage.worker_hours
-            cost += f", {hours_line(hours)}." if hours is not None else "."
+            cost = f" It cost {loss(outage.seconds)}" + (
+                f", {hours_line(hours)}." if hours is not None else "."
+            )
         detail = f": {failure.text.rstrip('.')}" if failure.text else ""
-        yield sentence(
-            f"{when}: {lane.title}, {failure.what}{detail}.{cost}", _fields_of_failure(case, lane.worker)
-        )
-    if len(failed) > MOST:
-        yield sentence(
-            f"{counted(len(failed) - MOST, 'earlier one is', 'earlier ones are')} known",
-            case.of_job("status.history"),
-        )
+        who = some_of([lane.title for _, lane in alike], NAMED)
+        yield sentence(f"{when}: {who}, {failure.what}{detail}.{cost}", _fields_of_failure(case, lane.worker))
+    if len(together) > MOST:
+        earlier = counted(len(together) - MOST, "earlier one is", "earlier ones are")
+        yield sentence(f"{earlier} known", case.of_job("status.history"))
+
+
+def _at_one_moment(failures: Sequence[tuple[Failure, Lane]]) -> list[list[tuple[Failure, Lane]]]:
+    """Return neighbours that say the same of workers at one moment together."""
+    found: list[list[tuple[Failure, Lane]]] = []
+    for failure, lane in failures:
+        last = found[-1][-1][0] if found else None
+        is_near = last is not None and failure.at - last.at <= SAME_MOMENT.total_seconds()
+        if last is not None and is_near and (last.what, last.text) == (failure.what, failure.text):
+            found[-1].append((failure, lane))
+        else:
+            found.append([(failure, lane)])
+    return found
+
+
+def _of_many(found: Iterable[tuple[str, str, Field]]) -> Iterator[Sentence]:
+    """Yield a sentence for each text, which names the first of all (subject, text, field) that have it."""
+    alike: dict[str, list[tuple[str, Field]]] = {}
+    for subject, text, field in found:
+        alike.setdefault(text, []).append((subject, field))
+    for text, subjects in [*alike.items()][:MOST]:
+        who = some_of([subject for subject, _ in subjects], NAMED)
+        yield sentence(f"{who}: {text}", [field for _, field in subjects[:NAMED]])
 
 
 def _fields_of_ended_pods(case: Case) -> list[Field]:
@@ -160,35 +203,14 @@ def _fields_of_failure(case: Case, name: str) -> list[Field]:
     return fields
 
 
-def _warnings(case: Case) -> Iterator[Sentence]:
-    for warning in report.warnings_of(case.job):
-        reason = f" ({warning['reason']})" if warning.get("reason") else ""
-        text = f"{warning['type']}{reason}: {warning['message']}"
-        yield sentence(text, case.of_warning(warning["type"]))
-
-
-def _conditions(case: Case) -> Iterator[Sentence]:
-    for condition in case.status.get("conditions") or ():
-        if condition.get("type") in STATE_REASONS or not condition.get("message"):
-            continue
-        text = (
-            f"{condition['type']} is {condition['status']}, {condition.get('reason')}: {condition['message']}"
-        )
-        yield sentence(text, case.of_condition(condition["type"]))
-    if report.is_finished(case.job):
-        return
-    waiting = [each for each in case.workers if state_of(each) not in AT_EASE]
-    for worker in waiting[:MOST]:
+def _waiting(case: Case) -> Iterator[tuple[str, str, Field]]:
+    """Yield the workers that do not train."""
+    for worker in [] if report.is_finished(case.job) else case.workers:
         status = worker.get("status") or {}
-        path = "status.message" if status.get("message") else "status.phase"
-        detail = f": {status['message']}" if status.get("message") else ""
-        if status.get("phase"):
-            text = f"{worker['metadata']['name']} is {state_of(worker)}{detail}"
-            yield sentence(text, of_worker(worker, path))
-    if len(waiting) > MOST:
-        yield sentence(
-            f"{counted(len(waiting), 'worker')} in all do not train", case.of_job("status.replicaStatuses")
-        )
+        if state_of(worker) not in AT_EASE and status.get("phase"):
+            path = "status.message" if status.get("message") else "status.phase"
+            text = ", ".join(filter(None, (state_of(worker), status.get("message"))))
+            yield worker["metadata"]["name"], text, *of_worker(worker, path)
 
 
 def _budgets(case: Case) -> Iterator[Sentence]:
@@ -223,43 +245,34 @@ def _spent(spent: JSON, limit: int) -> str:
 
 
 def _nodes(case: Case) -> Iterator[Sentence]:
-    for word in words_of_checks(case):
-        yield sentence(f"{word.text} ({age(word.completed, case.now)} ago)", word.fields)
+    yield from _of_many(_troubled_nodes(case))
+    yield from _of_many(
+        (worker["metadata"]["name"], f"kept off {some_of(kept_off[::-1], MOST)}", *of_worker(worker, path))
+        for path in ("spec.faultyNodes", "spec.excludedNodes")
+        for worker in case.workers
+        if (kept_off := worker["spec"].get(path.partition(".")[2]))
+    )
+
+
+def _troubled_nodes(case: Case) -> Iterator[tuple[str, str, Field]]:
     objects = {node["metadata"]["name"]: node for node in case.nodes}
-    troubled = [state for state in node_states(case) if state.cordon or state.ready is False]
-    for state in troubled[:MOST]:
-        node = objects[state.name]
+    for state in node_states(case):
         if state.cordon:
-            mark = mark_of(node)
-            by = (
-                f" by {mark.finding.kind} {mark.finding.name}, {reason_of(mark.finding)}"
-                if mark
-                else ", not by dlr"
-            )
-            yield sentence(f"{state.name} is {state.cordon}{by}", (cordon_field(node),))
+            mark = mark_of(objects[state.name])
+            by = f" by {mark.finding.kind} {mark.finding.name}, {reason_of(mark.finding)}" if mark else ""
+            text = f"{state.cordon}{by or ', not by dlr'}"
+            yield state.name, text, cordon_field(objects[state.name])
         if state.ready is False:
-            yield sentence(
-                f"{state.name} is not ready", (Field("Node", state.name, "status.conditions[Ready]"),)
-            )
-    avoiding = [
-        each for each in case.workers if each["spec"].get("excludedNodes") or each["spec"].get("faultyNodes")
-    ]
-    for worker in avoiding[:MOST]:
-        for key in ("faultyNodes", "excludedNodes"):
-            if kept_off := worker["spec"].get(key):
-                text = f"{worker['metadata']['name']} keeps off {', '.join(kept_off[-MOST:])}"
-                yield sentence(text, of_worker(worker, f"spec.{key}"))
+            yield state.name, "not ready", Field("Node", state.name, "status.conditions[Ready]")
 
 
 def _time(case: Case) -> Iterator[Sentence]:
     yield from _of_facts(case, "Goodput", "Time")
-    if case.life is None or not (outages := outages_of(case.life)):
+    if case.life is None or not (cost := cost_line(case.life)):
         return
-    hours = total_hours(outages)
-    cost = f", {hours_line(hours)}" if hours is not None else ""
-    lost = loss(sum(outage.seconds for outage in outages))
-    many = counted(len(outages), "outage")
-    yield sentence(f"{many} in the job's history cost {lost}{cost}", case.of_job("status.history"))
+    hours = total_hours(outages_of(case.life))
+    text = f"{cost}; {hours_line(hours)}" if hours is not None else cost
+    yield sentence(f"{text}, as far as the history goes", case.of_job("status.history"))
 
 
 def _events(case: Case) -> Iterator[Sentence]:

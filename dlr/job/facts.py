@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from crds.grouping import is_grouped
 from crds.job_status import JobState
+from crds.phases import JobPhase
 from dlr.job import report
 from dlr.job.case import Case, Field, of_worker
 from dlr.job.failures import failures_line, job_failure_line
 from dlr.job.goodput import goodput_line, time_by_state, time_line
 from dlr.job.groups import group_line, groups_line
 from dlr.job.progress import progress_line, shards_line
-from dlr.job.timeline.outages import cost_line
 from dlr.job.wording import duration
 
 
@@ -26,6 +26,23 @@ class Fact:
 
     def __str__(self) -> str:
         return self.text if self.label in ("Phase", "Time", "Shards") else f"{self.label}: {self.text}"
+
+
+SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed", "WorkersReady"})
+"""Conditions that the facts of phase, world and workers and the warnings speak for."""
+
+
+def remarks_of(case: Case) -> Iterator[Fact]:
+    """Yield the warnings, and conditions that no other fact shows."""
+    for each in report.warnings_of(case.job):
+        text = ": ".join(filter(None, (each.get("reason"), each["message"])))
+        yield Fact(each["type"], text, case.of_warning(each["type"]))
+    for each in case.status.get("conditions") or ():
+        if each.get("message") and each["type"] not in SHOWN_ELSEWHERE:
+            text = f"{each['status']}, {each.get('reason')}: {each['message']}"
+            yield Fact(each["type"], text, case.of_condition(each["type"]))
+    if profile := case.status.get("profile"):
+        yield Fact("Profile", f"{profile['outcome']}: {profile['message']}", case.of_job("status.profile"))
 
 
 def facts_of(case: Case) -> Iterator[Fact]:
@@ -60,8 +77,6 @@ def facts_of(case: Case) -> Iterator[Fact]:
         yield Fact("Shards", shards_line(each), case.of_job(f"status.shards[{each.name}]"))
     if failures := failures_line(job, case.workers):
         yield Fact("Failures", failures, ())
-    if is_grouped(job) and case.life is not None and (cost := cost_line(case.life)):
-        yield Fact("Cost", cost, case.of_job("status.history"))
     if failure := status.get("lastFailure"):
         yield Fact("Last failure", job_failure_line(failure, case.now), case.of_job("status.lastFailure"))
 

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
 
 from controller.wording import first_line
 from crds.agent_report import AgentFailure, FailureCause
 from crds.elasticworker import ExitClass
 from dlr.job.wording import EPOCH, age, duration, parse_time
+from dlr.kube.api import JSON
 from reconcilers.observed.exit_class import classify_process
-
-JSON = dict[str, Any]
 
 FOLLOWED = "after a peer"
 """The word for the class of a process that died because a peer had."""

@@ -18,6 +18,7 @@ from dlr.job.advice import (
     DONE_BY,
     SLOW_ADVICE,
     TOO_LARGE_ADVICE,
+    TROUBLE_ADVICE,
     UNSCHEDULABLE,
     WAITS,
     too_large,
@@ -27,7 +28,6 @@ from dlr.job.failures import SAME_MOMENT, Culprit, ended_pods, worker_failures
 from dlr.job.goodput import goodput_line
 from dlr.job.nodes import words_of_checks
 from dlr.job.progress import progress_line
-from dlr.job.stall import stall_of, trains
 from dlr.job.wording import age, duration
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
 from reconcilers.observed.exit_class import FREE
@@ -48,10 +48,11 @@ class Finding:
 
 
 def findings(case: Case) -> list[Finding]:
-    """Return the verdict, and what else is wrong with the job; one at least."""
+    """Return the verdict, and what else is wrong; how the job is, if it succeeded or nothing is wrong."""
     found = [each for rule in RULES for each in rule(case)]
-    says_all = bool(found) and (report.is_finished(case.job) or not case.status.get("phase"))
-    return found if says_all else [*found, _how_it_is(case)]
+    if report.phase(case.job) == "Succeeded":
+        return [_how_it_is(case), *found]
+    return found or [_how_it_is(case)]
 
 
 def _unobserved(case: Case) -> Iterator[Finding]:
@@ -120,7 +121,7 @@ def _nodes(case: Case) -> Iterator[Finding]:
         advice = sentence(f"See the evidence: kubectl describe nc {word.check}; docs/cordon.md", word.fields)
         yield Finding(word.reason, sentence(word.text, word.fields), (advice,))
     condition = case.condition(NODES_CHECKED, "False") or {}
-    if condition and not checked and not trains(case) and condition.get("reason") not in QUIET:
+    if condition and not checked and not case.trains and condition.get("reason") not in QUIET:
         fields = case.of_condition(NODES_CHECKED)
         text = f"A node check says {condition['reason']}: {condition.get('message')}"
         yield Finding(str(condition["reason"]), sentence(text, fields))
@@ -180,7 +181,7 @@ def _hangs(case: Case) -> Iterator[Finding]:
 
 def _waits(case: Case) -> Iterator[Finding]:
     """Yield why a job that should train does not."""
-    if report.is_finished(case.job) or not case.status.get("phase") or trains(case):
+    if report.is_finished(case.job) or not case.status.get("phase") or case.trains:
         return
     if report.phase(case.job) == "Suspended":
         return
@@ -214,7 +215,7 @@ def _waits(case: Case) -> Iterator[Finding]:
 
 def _slow(case: Case) -> Iterator[Finding]:
     warning = case.warning("Slow")
-    if warning and trains(case):
+    if warning and case.trains:
         fields = case.of_warning("Slow")
         statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
         yield Finding("Slow", statement, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
@@ -222,7 +223,7 @@ def _slow(case: Case) -> Iterator[Finding]:
 
 def _stalls(case: Case) -> Iterator[Finding]:
     """Yield that there was no step for much longer than a step takes, in a formed world."""
-    stall = stall_of(case)
+    stall = case.stall
     if stall is None:
         return
     fields = of_worker(stall.worker, "status.agent.progress")
@@ -238,8 +239,13 @@ def _troubles(case: Case) -> Iterator[Finding]:
     """Yield what else does not work, in the words of the controller."""
     for type_, what in TROUBLES.items():
         if warning := case.warning(type_):
-            cause = str(warning.get("reason") or type_)
-            yield Finding(cause, sentence(f"{what}: {warning['message']}", case.of_warning(type_)))
+            cause, fields = str(warning.get("reason") or type_), case.of_warning(type_)
+            advice = (
+                [sentence(TROUBLE_ADVICE[cause].format(name=case.name), fields)]
+                if cause in TROUBLE_ADVICE
+                else []
+            )
+            yield Finding(cause, sentence(f"{what}: {warning['message']}", fields), tuple(advice))
     if condition := case.condition("Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"
         yield Finding(str(condition.get("reason")), sentence(text, case.of_condition("Reconciled")))
@@ -248,6 +254,7 @@ def _troubles(case: Case) -> Iterator[Finding]:
 TROUBLES = {
     "CheckpointsFailing": "Checkpoints do not get where they are to be",
     "WorkersGivenUp": "Workers are given up",
+    "NoSteps": "It is unknown whether training gets on",
 }
 """Warnings that are findings, with what is wrong."""
 

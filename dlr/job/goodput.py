@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,9 +14,8 @@ from crds.grouping import is_grouped
 from crds.job_status import Goodput
 from dlr.job.report import by_job
 from dlr.job.wording import duration, parse_time
+from dlr.kube.api import JSON
 from reconcilers.goodput.goodput import goodput_now, of_groups, seconds_by_state, start_is_unknown
-
-JSON = dict[str, Any]
 
 AGENT_FIELDS = ("incarnation", "podUid", "address", "storePort", "localWorldSize", "state", "since", "rounds")
 """The required fields of a report, and its rounds."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from dlr.job.groups import index_of, training
-from dlr.job.report import current_report
+from dlr.job.report import Row, current_report
 from dlr.job.timeline.life import Life
 from dlr.job.timeline.outages import outages_by_failure, own_failures
 from dlr.job.wording import duration, loss
-
-JSON = dict[str, Any]
-Row = tuple[object, ...]
+from dlr.kube.api import JSON
 
 COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "LAST FAILURE", "WHY")
 NARROW_COLUMNS = ("GROUP", "PHASE", "TRAINS", "STEP", "RESTARTS", "LAST FAILURE")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from controller.wording import counted
 from crds import names
-from crds.grouping import GroupOf, group_name, is_grouped, owner_of_group
+from crds.grouping import GroupOf, group_count, group_name, is_grouped, owner_of_group
 from dlr.job import report
-from dlr.job.report import is_finished
+from dlr.job.report import Row, is_finished
+from dlr.job.tones import TONES, tone_of
+from dlr.kube.api import JSON
 from dlr.kube.errors import UsageError
-
-JSON = dict[str, Any]
-Row = tuple[object, ...]
 
 GROUP_MARK = "└ "
 """Precedes the name of a group in a list, below its job."""
@@ -29,12 +27,6 @@ def index_of(item: JSON) -> int:
     """Return the index of the group that a job or a worker is of; -1 for none."""
     text = (item["metadata"].get("labels") or {}).get(names.LABEL_GROUP_INDEX) or ""
     return int(text) if text.isdecimal() else -1
-
-
-def group_count(job: JSON) -> int:
-    """Return the number of groups that a job with groups is divided into."""
-    workers = job["spec"]["elasticPolicy"]["replicaGroups"]["workers"]
-    return int(job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0)) // int(workers)
 
 
 def training(job: JSON) -> list[int]:
@@ -96,6 +88,21 @@ def tree(jobs: Iterable[JSON]) -> list[tuple[JSON, bool]]:
         of_job = groups.get(str(job["metadata"].get("uid")), [])
         ordered += [(each, True) for each in sorted(of_job, key=index_of)]
     return ordered
+
+
+def headline_of_jobs(jobs: Sequence[JSON]) -> str:
+    """Say how many of the jobs that have not ended train."""
+    active = [job for job, is_group in tree(jobs) if not is_group and not is_finished(job)]
+    if not active:
+        return "No job is active" if jobs else "No jobs"
+    trains = sum(tone_of(state_of(job)) is TONES[0] for job in active)
+    return f"{trains} of {counted(len(active), 'active job')} {'trains' if trains == 1 else 'train'}"
+
+
+def state_of(job: JSON) -> str:
+    """Return what takes the job's time at present; its phase, if nothing does."""
+    state = None if is_finished(job) else ((job.get("status") or {}).get("goodput") or {}).get("state")
+    return state or report.phase(job)
 
 
 def refuse_group(job: JSON, act: str) -> None:

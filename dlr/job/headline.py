@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 from controller.wording import counted
 from crds import names
-from crds.grouping import is_grouped
+from crds.grouping import group_count, is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
-from dlr.job.groups import group_count, training
-from dlr.job.stall import stall_of
-from dlr.job.timeline.outages import outages_of, own_failures
-from dlr.job.wording import age, loss, parse_time
+from dlr.job.groups import training
+from dlr.job.timeline.outages import cost_line
+from dlr.job.wording import age, parse_time
 
 DOES: dict[str, str] = {
     JobState.TRAINING: "Trains on",
@@ -42,7 +41,8 @@ class Headline:
 def headline(case: Case) -> Headline:
     """Say what the job does, on how many workers or groups, and what failures cost."""
     phase = report.phase(case.job)
-    lost = _lost(case)
+    cost = cost_line(case.life) if case.life else ""
+    lost = f"; {cost}" if cost else ""
     if report.is_finished(case.job):
         ended = parse_time(case.status.get("completionTime")) or case.now
         after = age(case.job["metadata"]["creationTimestamp"], ended)
@@ -61,7 +61,7 @@ def _trouble(case: Case) -> tuple[str, str] | None:
     """Return what a job in Training does instead, or how, and a word with its tone; None if all is well."""
     if (case.status.get("rendezvous") or {}).get("hangSince"):
         return "Hangs on", "Failed"
-    if stall_of(case):
+    if case.stall:
         return "Makes no step on", "Failed"
     if case.warning("NonFiniteLoss"):
         return "Trains, with a loss that is no number, on", "Failed"
@@ -69,22 +69,12 @@ def _trouble(case: Case) -> tuple[str, str] | None:
 
 
 def people(case: Case) -> str:
-    """Return how many of a job's workers, or of its groups, are active."""
+    """Return how many of a job's workers, or of its groups, train; of one that does not train, are active."""
     if is_grouped(case.job):
         return f"{len(training(case.job))} of {counted(group_count(case.job), 'group')}"
     counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
         return counted(case.job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0), "worker")
-    return f"{counts.get('active', 0):,} of {counts.get('desired', 0):,} workers"
-
-
-def _lost(case: Case) -> str:
-    if case.life is None or not (failed := own_failures(case.life)):
-        return ""
-    return f"; {counted(len(failed), 'failure')}, {cost(case)} lost"
-
-
-def cost(case: Case) -> str:
-    """Return the time that failures cost, as far as the job's history goes."""
-    seconds = sum(outage.seconds for outage in outages_of(case.life)) if case.life else 0.0
-    return loss(seconds)
+    trains = case.account is not None and case.account.state == JobState.TRAINING
+    members = report.members_of(case.status.get("rendezvous") or {}) if trains else []
+    return f"{len(members) or counts.get('active', 0):,} of {counts.get('desired', 0):,} workers"

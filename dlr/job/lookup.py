@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped, owner_of_group
 from crds.ranges import as_ranges
-from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, Api
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, NAMESPACES, NODES, Api
 from dlr.kube.errors import ApiError, UsageError
 
-JSON = dict[str, Any]
+MOST_GETS = 20
+"""Nodes that are read one by one; more are listed, since a cluster may have thousands."""
 
 
 class NoSuchJob(ApiError):
@@ -103,6 +103,20 @@ def workers_of(api: Api, job: JSON, groups: Sequence[JSON] | None = None) -> lis
     found = api.find(ELASTICWORKERS, label_selector=f"{names.LABEL_GROUPED_JOB}={job['metadata']['name']}")
     workers = [worker for worker in found if worker["spec"].get("jobName") in order]
     return sorted(workers, key=lambda worker: (order[worker["spec"]["jobName"]], worker["spec"]["index"]))
+
+
+def find_nodes(api: Api, node_names: Collection[str]) -> list[JSON]:
+    """Return the nodes of these names that there are."""
+    if len(node_names) > MOST_GETS:
+        return [node for node in api.find(NODES) if node["metadata"]["name"] in node_names]
+    found = []
+    for name in sorted(node_names):
+        try:
+            found.append(api.get(NODES, name))
+        except ApiError as failure:
+            if failure.reason != "NotFound":
+                raise
+    return found
 
 
 def set_replicas(api: Api, name: str, replicas: int) -> int:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from controller.wording import some_of
 from crds import names
 from crds.findings import Verdict
-from dlr.job.case import JSON, Case, Field
+from dlr.job.case import Case, Field
 from dlr.job.check_outcome import verdicts_of
 from dlr.job.report import is_ready
+from dlr.job.wording import age
+from dlr.kube.api import JSON
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 
@@ -23,7 +25,6 @@ class NodeWord:
     """The reason in the condition `NodesChecked`: FaultyNodes, FaultyLinks, Stragglers, Inconclusive."""
     text: str
     fields: tuple[Field, ...]
-    completed: str
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ FOUND = {
     Verdict.INCONCLUSIVE: ("Inconclusive", "inconclusive", "perhaps faulty"),
 }
 """By verdict: the condition's reason, the field that lists all such nodes, and a word for it."""
-QUOTED = 3
+NAMED = 3
+"""Nodes or links that a sentence names."""
 
 
 def finished_checks(case: Case) -> list[JSON]:
@@ -64,44 +66,41 @@ def words_of_checks(case: Case) -> Iterator[NodeWord]:
         ours = unheard & set(status.get("nodes") or ())
         if not ours:
             continue
-        yield from _bad_nodes(check, ours)
-        yield from _bad_links(check, ours)
+        ago = f"{age(status['completionTime'], case.now)} ago"
+        yield from _bad_nodes(check, ours, ago)
+        yield from _bad_links(check, ours, ago)
         unheard -= ours
 
 
-def _bad_nodes(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
+def _bad_nodes(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
     status, name = check["status"], check["metadata"]["name"]
     results = {result["node"]: result for result in status.get("nodeResults") or ()}
     for reason, listed, word in FOUND.values():
-        bad = sorted(ours.intersection(status.get(listed) or ()))
+        # In the order of the check, which is that of a person.
+        bad = [node for node in status.get(listed) or () if node in ours]
         if not bad:
             continue
-        evidence = [
-            f"{node}: {results[node]['message']}" for node in bad if results.get(node, {}).get("message")
-        ]
-        detail = f": {'; '.join(evidence[:QUOTED])}" if evidence else ""
         fields = [Field("NodeCheck", name, f"status.{listed}")]
-        fields += [
-            Field("NodeCheck", name, f"status.nodeResults[{node}]")
-            for node in bad[:QUOTED]
-            if node in results
-        ]
-        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{detail}"
-        yield NodeWord(name, reason, text, tuple(fields), status["completionTime"])
+        detail = ""
+        if example := next((node for node in bad if results.get(node, {}).get("message")), None):
+            detail = f": {example}: {results[example]['message']}"
+            fields.append(Field("NodeCheck", name, f"status.nodeResults[{example}]"))
+        text = f"NodeCheck {name} found {some_of(bad, NAMED)} {word}, {ago}{detail}"
+        yield NodeWord(name, reason, text, tuple(fields))
 
 
-def _bad_links(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
+def _bad_links(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
     """Yield the bad links that have both ends among the job's nodes: it uses no others."""
     status, name = check["status"], check["metadata"]["name"]
-    links = [link for link in status.get("faultyLinks") or () if {link["a"], link["b"]} <= ours]
-    if not links:
-        return
     ends = [
-        f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})" for link in links
+        f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})"
+        for link in status.get("faultyLinks") or ()
+        if {link["a"], link["b"]} <= ours
     ]
-    text = f"NodeCheck {name} found bad links between {some_of(ends, QUOTED, '; ')}, whose nodes are well"
-    fields = (Field("NodeCheck", name, "status.faultyLinks"),)
-    yield NodeWord(name, "FaultyLinks", text, fields, status["completionTime"])
+    if ends:
+        between = some_of(ends, NAMED, "; ")
+        text = f"NodeCheck {name} found bad links between {between}, whose nodes are well, {ago}"
+        yield NodeWord(name, "FaultyLinks", text, (Field("NodeCheck", name, "status.faultyLinks"),))
 
 
 def node_states(case: Case) -> list[NodeState]:

@@ -9,12 +9,12 @@ from statistics import median
 from typing import Any
 
 from crds import names
+from crds.grouping import index_of, worker_number
 from crds.intervals import common, count, from_text, minus
 from crds.leases import leases_from_text
 from dlr.job.report import current_report, is_finished, ranks
 from dlr.job.wording import duration, parse_time, significant
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 LEAST_SECONDS = 1.0
 """The age from which a shard set has a rate."""
@@ -140,7 +140,7 @@ def sets_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[SetProgre
     completed = parse_time(status.get("completionTime"))
     found = []
     for each in status.get("shards") or ():
-        ahead = _done_of_leases(each, workers)
+        ahead = _done_of_leases(each, job["metadata"]["name"], workers)
         done = each.get("done", 0) + ahead
         began = parse_time(each.get("startedAt"))
         ended = parse_time(each.get("finishedAt")) or completed or now
@@ -168,18 +168,28 @@ def shards_line(found: SetProgress) -> str:
         parts.append(f"{found.leased + found.waiting} left undone")
     elif not found.is_over:
         parts += [f"{found.leased} leased", f"{found.waiting} waiting"]
-    if found.failed:
-        parts.append(f"{found.failed} failed")
+    return ", ".join([*parts, *pace_parts(found)])
+
+
+def pace_parts(found: SetProgress) -> list[str]:
+    """Say how many elements failed, how many are done a second, and how long the others take."""
+    parts = [f"{found.failed} failed"] if found.failed else []
     if found.per_second:
         parts.append(f"{significant(found.per_second)} a second")
     if found.seconds_left and not found.is_over and not found.job_has_ended:
         parts.append(f"about {duration(found.seconds_left)} left")
-    return ", ".join(parts)
+    return parts
 
 
-def _done_of_leases(shards: Mapping[str, Any], workers: Sequence[JSON]) -> int:
+def _number(job: str, worker: JSON) -> int:
+    """Return the number by which leases of a job name a worker, which may be of one of its replica groups."""
+    group, index = index_of(job, worker["spec"].get("jobName") or ""), int(worker["spec"]["index"])
+    return index if group is None else worker_number(group, index)
+
+
+def _done_of_leases(shards: Mapping[str, Any], job: str, workers: Sequence[JSON]) -> int:
     """Return the done elements of open leases; the job counts them with the worker's next request."""
-    reports = {worker["spec"]["index"]: current_report(worker) for worker in workers}
+    reports = {_number(job, worker): current_report(worker) for worker in workers}
     done = 0
     try:
         for lease in leases_from_text(shards.get("leases") or ""):

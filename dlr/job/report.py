@@ -8,17 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from controller.wording import counted, first_line
 from crds import names
 from crds.checkpoint_files import Tier
 from crds.grouping import is_grouped
-from crds.phases import JobPhase
 from crds.ranges import from_text
 from dlr.job.wording import age, parse_time
+from dlr.kube.api import JSON
 
-JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
@@ -26,8 +24,6 @@ NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
 """The columns on a narrow terminal, where WHY has lines of its own."""
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
-SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed", "WorkersReady"})
-"""Conditions that the lines for phase, world, workers and warnings speak for."""
 
 
 def phase(job: JSON) -> str:
@@ -107,22 +103,6 @@ def phase_line(job: JSON, now: datetime) -> str:
     return line
 
 
-def remarks(job: JSON) -> list[tuple[str, str]]:
-    """Return the warnings, and conditions that the rest of a status does not show: (type, text)."""
-    status = job.get("status") or {}
-    found = [
-        (warning["type"], ": ".join(filter(None, (warning.get("reason"), warning["message"]))))
-        for warning in warnings_of(job)
-    ]
-    found += [
-        (condition["type"], f"{condition['status']}, {condition.get('reason')}: {condition['message']}")
-        for condition in status.get("conditions") or []
-        if condition.get("message") and condition["type"] not in SHOWN_ELSEWHERE
-    ]
-    profile = status.get("profile")
-    return [*found, ("Profile", f"{profile['outcome']}: {profile['message']}")] if profile else found
-
-
 def world_line(job: JSON, now: datetime) -> str:
     if cluster := (job.get("status") or {}).get("cluster"):
         return _cluster_line(cluster)
@@ -193,8 +173,8 @@ def state_of(worker: JSON) -> str | None:
     return str(current_report(worker).get("state") or "Starting")
 
 
-def is_ready(node: JSON) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or ()
+def is_ready(node_or_pod: JSON) -> bool:
+    conditions = (node_or_pod.get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from controller.wording import counted, some_of
 from crds import names
@@ -16,11 +15,9 @@ from crds.ranges import as_ranges
 from dlr.job.lookup import list_workers
 from dlr.job.report import current_report, sort_workers, state_of
 from dlr.job.wording import parse_time, utc_now
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.following import until_finished
 from dlr.kube.waiting import waiting_for
-
-JSON = dict[str, Any]
 
 TIME_CHARACTERS = len("2026-01-01T00:00:00Z")
 """The length of the time with which a request begins."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FINE_SECONDS = 9.95
-"""The duration from which whole seconds are enough."""
+FRACTIONS_SECONDS = 9.95
+"""The duration below which fractions of a second are shown."""
 
 
 def plain(text: str) -> str:
@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 def loss(seconds: float) -> str:
     """Return a duration that may be a fraction of a second: 0.04s, 2.1s, 47s, 3m12s."""
-    return f"{round(max(0.0, seconds), 2):.2g}s" if seconds < FINE_SECONDS else duration(seconds)
+    return f"{round(max(0.0, seconds), 2):.2g}s" if seconds < FRACTIONS_SECONDS else duration(seconds)
 
 
 def utc_now() -> datetime:

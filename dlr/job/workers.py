@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from controller.wording import counted
 from crds import names
 from dlr.job.failures import by_cause, worker_failure
-from dlr.job.report import current_report, ranks, sort_workers, state_of
+from dlr.job.report import Row, current_report, ranks, sort_workers, state_of
 from dlr.job.wording import significant
-
-JSON = dict[str, Any]
-Row = tuple[object, ...]
+from dlr.kube.api import JSON
 
 COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
 NARROW_COLUMNS = ("RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST FAILURE")

@@ -6,6 +6,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlr.data.epochs import Epochs
+from dlr.data.shards import ElasticShards
 from dlr.replicas.channel import Channel, channel_of_process
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.outer import OuterReplicas
@@ -40,8 +41,8 @@ def join(
         model: plain, or in DistributedDataParallel, FSDP2 or tensor parallelism within the group.
         optimizer: that of the model, or several.
         state: what else the groups have in common, by name: schedulers, GradScalers, samplers, anything with
-            `state_dict` and `load_state_dict`. A group that comes back takes it over. Samplers and streams of
-            `dlr.data` deal to the groups from then on.
+            `state_dict` and `load_state_dict`. A group that comes back takes it over. Samplers, streams and
+            shards of `dlr.data` deal to the groups from then on.
         checkpoint: the groups' Checkpointer. Where no other group trains, the newest checkpoint is loaded
             here; else this group takes over the state of the others, and reads none. One group at a time
             writes to storage. What else is in its state follows too, but for plain values.
@@ -87,7 +88,7 @@ def join(
     else:
         replicas = OuterReplicas(everything, optimizers, start, own, way, sync_every, outer, checkpoint)
     for each in everything.values():
-        if isinstance(each, Epochs):
+        if isinstance(each, Epochs | ElasticShards):
             each.deal_to(replicas)
     replicas.load_unless_others_train()
     return replicas

@@ -6,6 +6,7 @@ read with torch's limits for weights.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -75,7 +76,9 @@ class Connection:
             buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         if int(size):
             self.broadcast(buffer)
-        return bytes(buffer.numpy().tobytes()) if data is None else data
+        if data is not None:
+            return data
+        return ctypes.string_at(buffer.data_ptr(), buffer.numel())  # NumPy may not be installed
 
 
 class Transfer(threading.Thread):

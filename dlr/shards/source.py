@@ -88,9 +88,15 @@ class AgentSource:
         Of those who ask for that in one round of the job, the first is heard: all are to ask for the same.
 
         Raises:
-            ShardsError: they are in too many places, this process is of no round, or there is nobody to say
-                it to.
+            ShardsError: they are in too many places, this process is of no round or in a replica group, or
+                there is nobody to say it to.
         """
+        if grouped_job := os.environ.get(ENV_GROUPED_JOB):
+            raise ShardsError(
+                f"shard set {self._definition.name!r}: the replica groups of {grouped_job} share the set, "
+                "and the others train on when one starts again, so it cannot go back to a checkpoint: leave "
+                "its state out of the checkpoint, or use a job without replicaGroups"
+            )
         text = to_text(undone)
         if len(text) > MAX_SHARD_TEXT or len(undone) > MAX_SHARD_RANGES:
             raise ShardsError(
@@ -202,15 +208,6 @@ class OwnShare:
 
 
 def source_of(definition: Definition) -> AgentSource | OwnShare:
-    """Return where this process pulls a set from.
-
-    Raises ShardsError in a replica group.
-    """
-    if grouped_job := os.environ.get(ENV_GROUPED_JOB):
-        raise ShardsError(
-            f"shard set {definition.name!r}: shards are leased within one ElasticJob, and each replica group "
-            f"of {grouped_job} is one, so that every group would get all elements: deal them with "
-            "dlr.data.ElasticBatchSampler, or pull in a job without replicaGroups"
-        )
+    """Return where this process pulls a set from."""
     path = os.environ.get(ENV_SHARDS_SOCKET)
     return AgentSource(definition, path) if path else OwnShare(definition)

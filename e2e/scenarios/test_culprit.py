@@ -92,27 +92,16 @@ def submit(case: Case, cluster: Cluster, namespace: str) -> None:
     folder = Path(cluster.storage(namespace).path) / case.name
     folder.mkdir()
     shutil.copy(SCRIPT, folder)
-    variables = {
-        "FOLDER": str(folder),
-        "WAY": case.way,
-        "WHO": str(case.rank),
-        "AT": str(case.step),
-        "OMP_NUM_THREADS": "1",
-    }
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "command": ["dlr", "run", str(folder / SCRIPT.name)],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": jobs.TRAINING_RESOURCES,
-    }
-    template = {
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": [container]}
-    }
-    manifest = jobs.job(
-        case.name, template, RANKS, elasticPolicy={**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 10}
+    manifest = jobs.scripted(
+        cluster,
+        case.name,
+        RANKS,
+        ["dlr", "run", str(folder / SCRIPT.name)],
+        env={"FOLDER": str(folder), "WAY": case.way, "WHO": str(case.rank), "AT": str(case.step)},
+        grace_seconds=2,
+        worker={"restartCount": case.restart_count},
+        elasticPolicy={**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 10},
     )
-    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = case.restart_count
     cluster.apply(manifest, namespace)
 
 

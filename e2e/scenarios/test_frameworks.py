@@ -47,16 +47,17 @@ def framework_job(
 ) -> Object:
     storage = cluster.storage(namespace)
     variables = {"CHECKPOINT_DIR": storage.path, "TF_CPP_MIN_LOG_LEVEL": "1"} | variables
-    container = {
-        "name": "main",
-        "image": "any",
-        "command": ["dlr", "exec", *launcher, f"{cluster.examples}/{example}/train.py"],
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-        "resources": jobs.TRAINING_RESOURCES,
-    }
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5, "containers": [container]}
-    manifest = jobs.job(NAME, {"spec": spec}, 1, elasticPolicy=jobs.QUICK_REPORTS, runPolicy=jobs.KEEP_PODS)
-    template = {"spec": spec}
+    manifest = jobs.scripted(
+        cluster,
+        NAME,
+        1,
+        ["dlr", "exec", *launcher, f"{cluster.examples}/{example}/train.py"],
+        env=variables,
+        grace_seconds=5,
+        elasticPolicy=jobs.QUICK_REPORTS,
+        runPolicy=jobs.KEEP_PODS,
+    )
+    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
     manifest["spec"]["replicaSpecs"] = {
         type_: {"replicas": count, "template": template} for type_, count in counts.items()
     }

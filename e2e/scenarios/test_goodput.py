@@ -114,18 +114,15 @@ def stepper(cluster: Cluster, folder: Path) -> Object:
     script = folder / "stepper.py"
     shutil.copy(Path(__file__).parent.parent / "fixtures" / script.name, script)
     (folder / "failures.json").write_text(json.dumps(FAILURES))
-    variables = {"STEPPER": str(folder), "STEPS": str(STEPS), "OMP_NUM_THREADS": "1"}
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "command": ["dlr", "run", str(script)],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": jobs.TRAINING_RESOURCES,
-    }
-    template = {
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
-    }
-    return jobs.job(NAME, template, 2, elasticPolicy=jobs.QUICK_REPORTS)
+    return jobs.scripted(
+        cluster,
+        NAME,
+        2,
+        ["dlr", "run", str(script)],
+        env={"STEPPER": str(folder), "STEPS": str(STEPS)},
+        grace_seconds=0,
+        elasticPolicy=jobs.QUICK_REPORTS,
+    )
 
 
 @pytest.mark.needs(Capability.CONTROL_PLANE)

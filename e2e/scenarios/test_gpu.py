@@ -36,19 +36,19 @@ class Training:
         self.folder.mkdir()
         env = {"FOLDER": str(self.folder), "CUDA_VISIBLE_DEVICES": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         host = {"name": "NCCL_HOSTID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-        container = {
-            "name": "main",
-            "image": cluster.image,
-            "command": ["dlr", "run", str(SCRIPT)],
-            "env": [{"name": k, "value": v} for k, v in (env | variables).items()] + [host],
-            "resources": jobs.TRAINING_RESOURCES,
-        }
-        spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5, "containers": [container]}
-        policy = {**jobs.QUICK_REPORTS, "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS}
-        manifest = jobs.job(NAME, {"spec": spec}, 2, elasticPolicy=policy, runPolicy=jobs.KEEP_PODS)
-        worker = manifest["spec"]["replicaSpecs"]["worker"]
-        worker["memoryCheckpoint"] = {"size": "64Mi", "replicas": 1}
-        worker["restartCount"] = 10
+        manifest = jobs.scripted(
+            cluster,
+            NAME,
+            2,
+            ["dlr", "run", str(SCRIPT)],
+            env=env | variables,
+            grace_seconds=5,
+            worker={"memoryCheckpoint": {"size": "64Mi", "replicas": 1}, "restartCount": 10},
+            elasticPolicy={**jobs.QUICK_REPORTS, "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS},
+            runPolicy=jobs.KEEP_PODS,
+        )
+        (container,) = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"]
+        container["env"].append(host)
         cluster.apply(manifest, observation.namespace)
 
     def entries(self, rank: int) -> list[dict[str, Any]]:

@@ -43,30 +43,18 @@ class Groups:
             worker: further fields of its workers.
             variables: of their environment.
         """
-        storage = self.cluster.storage(self.observation.namespace)
-        env = {"FOLDER": str(self.folder), "OMP_NUM_THREADS": "1", **variables}
-        container = {
-            "name": "main",
-            "image": self.cluster.image,
-            "command": ["dlr", "run", str(SCRIPT)],
-            "env": [{"name": key, "value": value} for key, value in env.items()],
-            "resources": jobs.TRAINING_RESOURCES,
-            "volumeMounts": storage.mounts,
-        }
-        template = {
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": grace_seconds,
-                "containers": [container],
-                "volumes": storage.volumes,
-            }
-        }
-        policy = jobs.QUICK_REPORTS | {
-            "replicaGroups": {"workers": self.workers, "min": minimum},
-            "lastCallSeconds": 1,
-        }
-        manifest = jobs.job(NAME, template, self.count * self.workers, elasticPolicy=policy)
-        manifest["spec"]["replicaSpecs"]["worker"] |= worker or {}
+        policy = {"replicaGroups": {"workers": self.workers, "min": minimum}, "lastCallSeconds": 1}
+        manifest = jobs.scripted(
+            self.cluster,
+            NAME,
+            self.count * self.workers,
+            ["dlr", "run", str(SCRIPT)],
+            storage=self.cluster.storage(self.observation.namespace),
+            env={"FOLDER": str(self.folder), **variables},
+            grace_seconds=grace_seconds,
+            worker=worker,
+            elasticPolicy=jobs.QUICK_REPORTS | policy,
+        )
         self.cluster.apply(manifest, self.observation.namespace)
 
     def status(self) -> Object:

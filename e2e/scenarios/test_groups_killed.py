@@ -39,22 +39,16 @@ class Run:
         """By process, in their order."""
 
     def submit(self) -> None:
-        storage = self._cluster.storage(self._observation.namespace)
-        container = {
-            "name": "main",
-            "image": self._cluster.image,
-            "command": ["dlr", "run", exact.__file__],
-            "env": [
-                {"name": "FOLDER", "value": str(self.folder)},
-                {"name": "OMP_NUM_THREADS", "value": "1"},
-            ],
-            "resources": jobs.TRAINING_RESOURCES,
-            "volumeMounts": storage.mounts,
-        }
-        spec = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
-        policy = {"replicaGroups": {"workers": exact.WORKERS, "min": 2}, "lastCallSeconds": 1}
-        manifest = jobs.job(NAME, {"spec": spec}, GROUPS * exact.WORKERS, elasticPolicy=policy)
-        manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 1_000
+        manifest = jobs.scripted(
+            self._cluster,
+            NAME,
+            GROUPS * exact.WORKERS,
+            ["dlr", "run", exact.__file__],
+            storage=self._cluster.storage(self._observation.namespace),
+            env={"FOLDER": str(self.folder)},
+            worker={"restartCount": 1_000},
+            elasticPolicy={"replicaGroups": {"workers": exact.WORKERS, "min": 2}, "lastCallSeconds": 1},
+        )
         self._cluster.apply(manifest, self._observation.namespace)
 
     def look(self) -> None:

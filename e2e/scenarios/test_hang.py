@@ -22,28 +22,18 @@ def hanging(cluster: Cluster, namespace: str) -> Object:
         "SCRIPT": SCRIPT.read_text(),
         "FOLDER": storage.path,
         "LONG_SECONDS": str(LONG_SECONDS),
-        "OMP_NUM_THREADS": "1",
     }
     write = 'script="$(mktemp -d)/hanging.py"; printf %s "$SCRIPT" > "$script"'
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["/bin/sh", "-c", f'{write}; exec dlr run --nproc-per-node=2 "$script"'],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": jobs.TRAINING_RESOURCES,
-        "volumeMounts": storage.mounts,
-    }
-    template = {
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 5,
-            "containers": [container],
-            "volumes": storage.volumes,
-        }
-    }
-    policy = {**jobs.QUICK_REPORTS, "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS}
-    return jobs.job(NAME, template, 2, elasticPolicy=policy)
+    return jobs.scripted(
+        cluster,
+        NAME,
+        2,
+        ["/bin/sh", "-c", f'{write}; exec dlr run --nproc-per-node=2 "$script"'],
+        storage=storage,
+        env=variables,
+        grace_seconds=5,
+        elasticPolicy={**jobs.QUICK_REPORTS, "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS},
+    )
 
 
 def test_rank_that_hangs_is_named_and_all_go_on_in_their_pods(

@@ -95,15 +95,8 @@ def driver(cluster: Cluster, observation: Observation, sources: Path) -> Iterato
 
 def waiting_workers(cluster: Cluster) -> Object:
     """Two Pods with an agent each, in which somebody else is to start processes."""
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["dlr", "exec", "--", "sleep", "3600"],
-        "resources": jobs.TRAINING_RESOURCES,
-    }
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
-    return jobs.job(NAME, {"spec": spec}, 2, distributionStrategy="CustomStrategy")
+    command = ["dlr", "exec", "--", "sleep", "3600"]
+    return jobs.scripted(cluster, NAME, 2, command, grace_seconds=1, distributionStrategy="CustomStrategy")
 
 
 def hosts(state: dict[str, Any]) -> dict[str, int]:

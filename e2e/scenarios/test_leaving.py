@@ -42,27 +42,23 @@ class Leaver:
             script = str(shutil.copy(WITHOUT_SDK, self.folder))
         variables = {
             "OUT": str(self.folder),
-            "OMP_NUM_THREADS": "1",
             "STEPS": "100000",
             "STEP_SECONDS": "0.05",
             "SHARDED": str(int(sharded)),
         }
-        container = {
-            "name": "main",
-            "image": self.cluster.image,
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["dlr", "run", script],
-            "env": [{"name": key, "value": value} for key, value in variables.items()],
-            "resources": jobs.TRAINING_RESOURCES,
-            "volumeMounts": storage.mounts,
-        }
-        pod = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
-        policy = {**elasticity.POLICY, "shrinkAfterSeconds": 60}  # a replacement is waited for
-        manifest = jobs.job(NAME, {"spec": pod}, workers, elasticPolicy=policy)
-        worker = manifest["spec"]["replicaSpecs"]["worker"]
-        worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
+        manifest = jobs.scripted(
+            self.cluster,
+            NAME,
+            workers,
+            ["dlr", "run", script],
+            storage=storage,
+            env=variables,
+            worker={"memoryCheckpoint": {"size": "16Mi", "replicas": 1}},
+            elasticPolicy={**elasticity.POLICY, "shrinkAfterSeconds": 60},  # a replacement is waited for
+        )
         elasticity.bounded(manifest, 2, workers)
-        worker["template"]["spec"]["terminationGracePeriodSeconds"] = GRACE_SECONDS
+        pod = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
+        pod["terminationGracePeriodSeconds"] = GRACE_SECONDS
         self.cluster.apply(manifest, self.observation.namespace)
 
     def steps(self) -> list[dict[str, Any]]:

@@ -28,26 +28,17 @@ class Training:
         storage = cluster.storage(observation.namespace)
         self.folder = Path(storage.path) / NAME
         self.folder.mkdir()
-        container = {
-            "name": "main",
-            "image": cluster.image,
-            "command": ["dlr", "run", str(SCRIPT)],
-            "env": [
-                {"name": "KEEPER", "value": str(self.folder)},
-                {"name": "OMP_NUM_THREADS", "value": "1"},
-            ],
-            "resources": jobs.TRAINING_RESOURCES,
-            "volumeMounts": storage.mounts,
-        }
-        spec = {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 2,
-            "containers": [container],
-            "volumes": storage.volumes,
-        }
-        manifest = jobs.job(NAME, {"spec": spec}, 2, elasticPolicy=jobs.QUICK_REPORTS)
-        worker = manifest["spec"]["replicaSpecs"]["worker"]
-        worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
+        manifest = jobs.scripted(
+            cluster,
+            NAME,
+            2,
+            ["dlr", "run", str(SCRIPT)],
+            storage=storage,
+            env={"KEEPER": str(self.folder)},
+            grace_seconds=2,
+            worker={"memoryCheckpoint": {"size": "16Mi", "replicas": 1}},
+            elasticPolicy=jobs.QUICK_REPORTS,
+        )
         cluster.apply(manifest, observation.namespace)
 
     def entries(self, rank: int) -> list[dict[str, Any]]:

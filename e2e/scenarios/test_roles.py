@@ -19,16 +19,17 @@ STAND_IN = Path(__file__).parent.parent / "fixtures" / "roles.py"
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
 
-def roles_job(command: list[str], **counts: int) -> Object:
-    """One with so many Pods of each type, all with the same command."""
-    container = {
-        "name": "main",
-        "image": "any",
-        "command": ["dlr", "exec", "--", *command],
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-    }
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5, "containers": [container]}
-    manifest = jobs.job(NAME, {"spec": spec}, counts["worker"], elasticPolicy=jobs.QUICK_REPORTS)
+def roles_job(cluster: Cluster, command: list[str], **counts: int) -> Object:
+    """Return a job with so many Pods of each type, all with the same command."""
+    manifest = jobs.scripted(
+        cluster,
+        NAME,
+        counts["worker"],
+        ["dlr", "exec", "--", *command],
+        resources={"requests": {"cpu": "100m", "memory": "64Mi"}},
+        grace_seconds=5,
+        elasticPolicy=jobs.QUICK_REPORTS,
+    )
     template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
     manifest["spec"]["replicaSpecs"] = {
         type_: {"replicas": count, "template": template, "restartCount": 1} for type_, count in counts.items()
@@ -62,7 +63,7 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
 ) -> None:
     folder = Path(cluster.storage(observation.namespace).path)
     command = [sys.executable, str(STAND_IN), str(folder)]
-    cluster.apply(roles_job(command, chief=1, ps=2, worker=2, evaluator=1), observation.namespace)
+    cluster.apply(roles_job(cluster, command, chief=1, ps=2, worker=2, evaluator=1), observation.namespace)
 
     def trains(version: int) -> bool:
         return (folder / f"trains-{version}").exists()

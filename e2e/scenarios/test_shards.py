@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e import elasticity, jobs
+from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
@@ -31,29 +32,28 @@ def submit(
     *command: str,
     workers: int = WORKERS,
     resizable: bool = False,
+    policy: Object | None = None,
     **variables: str,
 ) -> Path:
     """
     Args:
         resizable: whether it may have half of its workers too; it has memory for checkpoints then.
+        policy: further fields of its elastic policy.
     """
     storage = cluster.storage(observation.namespace)
-    variables = {"OUT": storage.path, "OMP_NUM_THREADS": "1", **variables}
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": [*(command or ("dlr", "run", f"{cluster.examples}/shards/infer.py"))],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": jobs.TRAINING_RESOURCES,
-        "volumeMounts": storage.mounts,
-    }
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
-    policy = {**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60}
-    manifest = jobs.job(NAME, {"spec": {**pod, "volumes": storage.volumes}}, workers, elasticPolicy=policy)
-    worker = manifest["spec"]["replicaSpecs"]["worker"]
-    worker["restartCount"] = 100
+    manifest = jobs.scripted(
+        cluster,
+        NAME,
+        workers,
+        command or ("dlr", "run", f"{cluster.examples}/shards/infer.py"),
+        storage=storage,
+        env={"OUT": storage.path, **variables},
+        grace_seconds=1,
+        worker={"restartCount": 100},
+        elasticPolicy={**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60, **(policy or {})},
+    )
     if resizable:
+        worker = manifest["spec"]["replicaSpecs"]["worker"]
         worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
         elasticity.bounded(manifest, workers // 2, workers)
     cluster.apply(manifest, observation.namespace)

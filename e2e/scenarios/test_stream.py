@@ -33,23 +33,18 @@ def steps_in(folder: Path) -> dict[int, dict[str, Any]]:
 
 def submit(cluster: Cluster, observation: Observation) -> Path:
     storage = cluster.storage(observation.namespace)
-    variables = {"OUT": storage.path, "EPOCHS": str(EPOCHS), "OMP_NUM_THREADS": "1"}
-    container = {
-        "name": "main",
-        "image": cluster.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["dlr", "run", f"{cluster.examples}/stream/train.py"],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        "resources": jobs.TRAINING_RESOURCES,
-        "volumeMounts": storage.mounts,
-    }
-    pod = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
-    policy = {**elasticity.POLICY, "shrinkAfterSeconds": 60}
-    manifest = jobs.job(NAME, {"spec": pod}, 3, elasticPolicy=policy)
-    worker = manifest["spec"]["replicaSpecs"]["worker"]
-    worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
+    manifest = jobs.scripted(
+        cluster,
+        NAME,
+        3,
+        ["dlr", "run", f"{cluster.examples}/stream/train.py"],
+        storage=storage,
+        env={"OUT": storage.path, "EPOCHS": str(EPOCHS)},
+        worker={"memoryCheckpoint": {"size": "16Mi", "replicas": 1}},
+        elasticPolicy={**elasticity.POLICY, "shrinkAfterSeconds": 60},
+    )
     elasticity.bounded(manifest, 2, 4)
-    worker["template"]["spec"]["terminationGracePeriodSeconds"] = 40
+    manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 40
     cluster.apply(manifest, observation.namespace)
     return Path(storage.path)
 

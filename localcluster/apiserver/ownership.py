@@ -7,7 +7,7 @@ from datetime import datetime
 
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.times import rfc3339
-from localcluster.apply import Writer, after_update
+from localcluster.apply import Writer, after_update, is_entry
 from localcluster.builtin import component_of, components
 from localcluster.openapi import custom_schema
 from localcluster.resource import JSON, ResourceType
@@ -46,11 +46,13 @@ def owners_after(
 
     Args:
         handed: managedFields that the client sent, which may differ from the object's; a list with one empty
-            entry ends tracking.
+            entry ends tracking. Where they make no sense, the object's stay.
     """
     entries: list[JSON] = old["metadata"].get("managedFields") or []
-    if handed and not context.subresource:
-        entries = [] if handed == [{}] else handed
+    if handed == [{}] and not context.subresource:
+        entries = []
+    elif handed and not context.subresource and all(map(is_entry, handed)):
+        entries = handed
     if not entries:
         return []
     schema = schema_of(context.type)

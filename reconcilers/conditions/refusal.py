@@ -29,7 +29,9 @@ SLOW_RETRY_SECONDS: dict[str, float] = {Answer.FORBIDDEN: 300.0, Answer.INVALID:
 REFUSED = (Answer.INVALID, Answer.FORBIDDEN)
 AGAIN = (Answer.FORBIDDEN, Answer.NONE)
 
-NOT_BEGUN = ". Correct the job in place: one that has not begun fails after {seconds:g} s of this"
+NOT_BEGUN = (
+    ". Correct the job in place within {seconds:g} s; after that it fails, and has to be created again"
+)
 HAS_BEGUN = (
     ". The Pods that exist go on, but no new one can be created; tried again every {minutes:g} minutes"
 )

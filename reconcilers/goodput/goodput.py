@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from crds import names
 from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -105,12 +104,10 @@ def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now:
     no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
     training.
     """
-    policy = job.spec.elastic_policy.replica_groups
     first = min((each.first_step for each in groups if each.first_step is not None), default=None)
     last = max((each.last_step for each in groups if each.last_step is not None), default=None)
-    if policy is None or first is None or last is None:
+    if first is None or last is None:
         return account
-    count = max(1, job.spec.replica_specs[names.WORKER].replicas // policy.workers)
     most = seconds_by_state(account, now).get(JobState.TRAINING, 0.0)
     trained = sum(min(most, effective_seconds(each, of_group=True) or 0.0) for each in groups)
     figures = {
@@ -118,7 +115,7 @@ def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now:
         "last_step": last,
         "steps_redone": max(each.steps_redone for each in groups),
         "steps_timed": last - first + 1,
-        "stepping_seconds": round(trained / count, _DIGITS),
+        "stepping_seconds": round(trained / max(1, job.group_count), _DIGITS),
     }
     return with_ratio(account.model_copy(update=figures), job, now)
 

@@ -7,7 +7,7 @@ group is deleted only when the others have a membership without it. The groups' 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from math import inf
@@ -18,18 +18,27 @@ from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
-from controller.slices import computed
+from controller.slices import computed, let_go
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
 from crds.grouping import index_of, is_grouped
 from reconcilers.groups.children import group_job, renewal
 from reconcilers.groups.plan import GroupsPlan, plan_groups
+from reconcilers.groups.shards import Pullers
 from reconcilers.job.published import seconds_to_write, writes_of_world
-from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.ownership import (
+    BY_OWNER,
+    in_namespace,
+    is_leftover,
+    owner_uids,
+    workers_owned_by,
+)
 from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.writer import JobPlans, ScaleWriter
 
 WORKERS_OF_A_GROUP = 5
@@ -45,11 +54,14 @@ class ReplicaGroupsReconciler(Reconciler):
         self._clock = clock
         self._jobs = cache.store(ELASTICJOBS)
         self._worlds = cache.store(ELASTICWORLDS)
+        self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._plans = JobPlans(cache)
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._written_at: Memory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
+        self._leased = Observations(self._jobs, clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
@@ -62,21 +74,36 @@ class ReplicaGroupsReconciler(Reconciler):
             await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, metadata)])
             return Result()
         found = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
-        plan = await computed(len(found) * WORKERS_OF_A_GROUP, self._plan, job, raw, found, now)
+        pulling = self._pulling(job, found)
+        plans = self._plans.count(metadata.namespace, metadata.name)
+        size = len(found) * WORKERS_OF_A_GROUP + sum(map(len, pulling.values())) + plans
+        plan, workers = await computed(size, self._plan, job, raw, found, pulling, now)
+        await let_go(workers)
         plan, paced_seconds = self._paced(raw, plan)
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
         return Result(min(waits, default=None))
 
-    def _plan(self, job: ElasticJob, raw: Object, found: Sequence[Object], now: datetime) -> GroupsPlan:
-        """Plan a look.
+    def _plan(
+        self,
+        job: ElasticJob,
+        raw: Object,
+        found: Sequence[Object],
+        pulling: Mapping[str, Sequence[Object]],
+        now: datetime,
+    ) -> tuple[GroupsPlan, list[ElasticWorker]]:
+        """Plan a look. The workers that it read are returned to be let go.
 
         Args:
             found: what the job owns.
+            pulling: the workers of these by uid, if any pulls shards.
         """
         metadata = job.metadata
         plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
-        return plan_groups(job, raw.get("status") or {}, self._groups_of(metadata.name, found), plans, now)
+        groups = self._groups_of(metadata.name, found)
+        pullers = self._pullers_of(job, groups, pulling)
+        plan = plan_groups(job, raw.get("status") or {}, groups, plans, now, pullers)
+        return plan, [worker for workers in pullers.workers.values() for worker in workers]
 
     def _groups_of(self, job: str, owned: Sequence[Object]) -> dict[int, ElasticJob]:
         """The job's groups, by index in ascending order. What the job owns under another name is none."""
@@ -86,6 +113,27 @@ class ReplicaGroupsReconciler(Reconciler):
             if index is not None and not found["metadata"].get("deletionTimestamp"):
                 groups.update((index, each) for each in self._parse.readable([found]))
         return dict(sorted(groups.items()))
+
+    def _pulling(self, job: ElasticJob, found: Sequence[Object]) -> dict[str, list[Object]]:
+        """The workers of all that the job owns, by uid; none if nobody pulls shards, or has."""
+        uids = [each["metadata"]["uid"] for each in found]
+        workers = {uid: workers_owned_by(self._workers, job.metadata.namespace, uid) for uid in uids}
+        is_pulled = job.status.shards or any(_pulls(raw) for each in workers.values() for raw in each)
+        return workers if is_pulled else {}
+
+    def _pullers_of(
+        self, job: ElasticJob, groups: Mapping[int, ElasticJob], pulling: Mapping[str, Sequence[Object]]
+    ) -> Pullers:
+        if not pulling:
+            return Pullers()
+        leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
+        age_seconds = self._leased.age_seconds(job.metadata.uid, leases) if leases else inf
+        of_groups = {index: pulling.get(group.metadata.uid, ()) for index, group in groups.items()}
+        return Pullers({index: self._read(found) for index, found in of_groups.items()}, age_seconds)
+
+    def _read(self, found: Sequence[Object]) -> list[ElasticWorker]:
+        there = (raw for raw in found if not raw["metadata"].get("deletionTimestamp"))
+        return list(self._parse_worker.readable(there))
 
     def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:
         """The plan, without a status that is for people alone and was written a moment ago; the time until
@@ -156,3 +204,8 @@ class ReplicaGroupsReconciler(Reconciler):
                 f"the ElasticJob {name} is no group of this job: delete it, or use another name for the job"
             )
             raise Forbidden(403, "Forbidden", message)
+
+
+def _pulls(worker: Object) -> bool:
+    """Return whether its processes pull from a shard set, by its agent's report."""
+    return bool(((worker.get("status") or {}).get("agent") or {}).get("shards"))

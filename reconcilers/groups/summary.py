@@ -32,6 +32,9 @@ from reconcilers.groups.membership import GroupView
 from reconcilers.groups.sums import named, nodes_checked, of_some, sums_of_warnings
 from reconcilers.groups.warnings import late_groups, warnings_of
 from reconcilers.observed.conditions import State, condition_of, is_false, observed_at, stated
+from reconcilers.shards.job_shards import SHARDS_DONE
+from reconcilers.shards.job_shards import judge as judge_shards
+from reconcilers.shards.sets import ShardSet
 
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 LATE = "Late: the others waited for it in vain, and train without it until it comes to its next step"
@@ -67,8 +70,18 @@ class Groups:
         return policy
 
 
-def status_of(groups: Groups, membership: Membership, end: End | None, now: datetime) -> ElasticJobStatus:
-    """Return the status that a look ends with."""
+def status_of(
+    groups: Groups,
+    membership: Membership,
+    end: End | None,
+    shards: Sequence[ShardSet] | None,
+    now: datetime,
+) -> ElasticJobStatus:
+    """Return the status that a look ends with.
+
+    Args:
+        shards: the next shard sets, which the job has already; None if nothing in them changes.
+    """
     job, before, each = groups.job, groups.job.status, list(groups.jobs.values())
     phase, second = end.phase if end else _phase(job, membership), now.replace(microsecond=0)
     restarts = Counter[str]()
@@ -85,7 +98,7 @@ def status_of(groups: Groups, membership: Membership, end: End | None, now: date
             "phase": phase,
             "reason": reason,
             "message": shortened(message, MAX_MESSAGE),
-            "conditions": _conditions(groups, phase, membership, end, counts, now),
+            "conditions": _conditions(groups, phase, membership, end, shards, counts, now),
             "warnings": [*own, *sums_of_warnings(groups.jobs)],
             "membership": membership,
             "groups": [
@@ -168,6 +181,7 @@ def _conditions(
     phase: JobPhase,
     membership: Membership,
     end: End | None,
+    shards: Sequence[ShardSet] | None,
     counts: ReplicaStatus,
     now: datetime,
 ) -> list[Condition]:
@@ -182,6 +196,9 @@ def _conditions(
         states[NODES_CHECKED] = checked
     if (size := _scaled(groups, phase, membership, counts)) is not None:
         states[SCALED] = size
+    known = condition_of(job.status.conditions, SHARDS_DONE)
+    if isinstance(pulled := judge_shards(known, shards, has_ended=phase.finished), State):
+        states[SHARDS_DONE] = pulled
     if job.spec.suspend and end is None:
         states[SUSPENDED] = State(TRUE, "Suspended")
     elif end is None and condition_of(job.status.conditions, SUSPENDED) is not None:

@@ -47,7 +47,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
-from reconcilers.scale.verdicts import Verdict, judge
+from reconcilers.scale.verdicts import Verdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
@@ -121,7 +121,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             refusal.seconds_to_look(look.pods_not_accepted, seen.job, seen.has_begun),
             served.seconds,
-            job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
+            job_shards.seconds_to_lease(seen.job, len(seen.workers.training), seen.shards_age_seconds),
         ),
     )
     return _paced(seen, plan)
@@ -134,7 +134,7 @@ def _ends(plan: Plan) -> bool:
 
 def _judged(look: Basis) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
     """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
-    write, verdicts = judge(look.seen.plans, look.job, look.workers, look.seen.nodes)
+    write, verdicts = choose_plan(look.seen.plans, look.job, look.workers, look.seen.nodes)
     return write, tuple(verdicts[:MIN_ACTS])
 
 
@@ -170,7 +170,8 @@ def _basis(
         surplus: the workers that are deleted; what they have done of their leases counts.
     """
     job, shards = seen.job, None
-    if surplus or job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
+    pause = job_shards.seconds_to_lease(job, len(seen.workers.training), seen.shards_age_seconds)
+    if surplus or pause is None:
         shards = job_shards.next_sets(job, seen.workers, surplus, now)
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})

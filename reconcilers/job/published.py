@@ -102,7 +102,7 @@ def world_spec(job: Object) -> Object:
     spec, status = job.get("spec") or {}, job.get("status") or {}
     if (membership := status.get("membership")) is not None:
         together = {field: value for field, value in membership.items() if field in TRAINING_GROUPS_FIELDS}
-        return _present(jobPhase=status.get("phase"), replicas=together)
+        return _present(jobPhase=status.get("phase"), replicas=together, shards=status.get("shards"))
     rendezvous = status.get("rendezvous") or {}
     policy = spec.get("elasticPolicy") or {}
     return {field: value for field, value in rendezvous.items() if field in WORLD_FIELDS} | _present(

@@ -205,7 +205,8 @@ class JobReader:
             return None
         job = self._parse_job.parse(raw)
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
-        size = LARGE if needs_history(job) else len(found)
+        plans = self._plans.count(job.metadata.namespace, job.metadata.name)
+        size = LARGE if needs_history(job) else len(found) + plans
         seen = await computed(size, self._read, job, raw, found)
         if job.status.finished:
             return seen

@@ -33,7 +33,7 @@ from reconcilers.observed.exit_class import (
     classify_container,
     classify_pod,
     classify_process,
-    deleted,
+    end_of_deleted,
     is_taken,
 )
 from reconcilers.observed.silence import Silence, Verdict
@@ -99,7 +99,7 @@ def judge(seen: Situation) -> Judgement:
     """How the Pod is, or how it ended."""
     pod = seen.pod
     if pod is None:
-        return _ended_well() if _has_said_so(seen) else _failed(deleted(seen.node))
+        return _ended_well() if _has_said_so(seen) else _failed(end_of_deleted(seen.node))
     containers = containers_of(pod)
     training = training_container(containers)
     if _is_over(pod, containers) or "deletionTimestamp" in pod.get("metadata", {}):
@@ -134,7 +134,7 @@ def failed_sidecars(pod: Object | None) -> str:
     return "; ".join(said)
 
 
-def last_failure(report: AgentReport | None) -> AgentFailure | None:
+def reported_failure(report: AgentReport | None) -> AgentFailure | None:
     """The failure of the round that the agent acted on last; an earlier one has been told before."""
     if report is None or report.failure is None or is_well(report.failure):
         return None
@@ -191,7 +191,7 @@ def _by_the_agents_word(end: PodEnd, report: AgentReport | None) -> PodEnd:
     A launcher without restarts leaves with the exit code of its process: 1 too where the kernel has killed a
     data loader for its memory, or a device has failed.
     """
-    failure = last_failure(report)
+    failure = reported_failure(report)
     is_plain = end.exit_class is ExitClass.USER_ERROR and bool(end.container) and not end.other_container
     if failure is None or not is_plain:
         return end
@@ -214,7 +214,7 @@ def _says_nothing(end: Object) -> bool:
 def _hidden_failure(seen: Situation, training: Container, end: Object | None) -> PodEnd:
     """The failure behind exit code 0 of a training container whose agent has not reported success."""
     whose: dict[str, Any] = {"container": training.name, "role": training.role}
-    report, failure = seen.report, last_failure(seen.report)
+    report, failure = seen.report, reported_failure(seen.report)
     if failure is not None:
         return PodEnd(classify_process(failure), PROCESS_FAILED, failure.exit_code, **whose)
     if end is not None and end.get("reason") in CONTAINER_REASONS:

@@ -173,7 +173,7 @@ def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) 
     if blamed is not None:
         return classify_container(*blamed)
     if pod.get("metadata", {}).get("deletionTimestamp"):
-        return deleted(node)
+        return end_of_deleted(node)
     return PodEnd(ExitClass.UNKNOWN, status.get("reason", "Unknown"), message=status.get("message", ""))
 
 
@@ -191,7 +191,7 @@ def is_taken(pod: Mapping[str, Any]) -> bool:
     return is_deleted or reason in POD_REASONS or disruption_of(pod) is not None
 
 
-def deleted(node: Mapping[str, Any] | None) -> PodEnd:
+def end_of_deleted(node: Mapping[str, Any] | None) -> PodEnd:
     """How a Pod that somebody deleted, or that is gone, came to its end."""
     for key in _taints(node or {}):
         if key.startswith(LEAVING_TAINTS):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from controller.resources import Object
-from crds import names
 from crds.elasticjob import ElasticJob
-from crds.grouping import GroupOf, is_grouped, owner_of_group
+from crds.grouping import GroupOf, group_count, is_grouped, owner_of_group
 
 
 def group_of(job: Object | ElasticJob) -> GroupOf | None:
@@ -29,9 +28,7 @@ def stranger_to(job: Object, parent: Object | None) -> str:
         return f"{name} is no replica group of {group.name}: there is no such job of its uid {group.uid}"
     if not is_grouped(parent):
         return f"{name} is no replica group of {group.name}, which has none"
-    spec = parent["spec"]
-    workers = spec["elasticPolicy"]["replicaGroups"]["workers"]
-    count = spec["replicaSpecs"][names.WORKER]["replicas"] // workers
+    count = group_count(parent)
     return "" if group.index < count else f"{name} is no replica group of {group.name}, which has {count}"
 
 

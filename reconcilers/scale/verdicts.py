@@ -75,7 +75,7 @@ def without_job(plans: Iterable[ScalePlan]) -> list[Verdict]:
     return [refused(plan, why) for plan in plans if (why := impossible(plan, None)) is not None]
 
 
-def judge(
+def choose_plan(
     plans: Sequence[ScalePlan],
     job: ElasticJob,
     workers: Sequence[ElasticWorker],

@@ -8,9 +8,10 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError, Conflict, NotFound
+from controller.errors import Conflict, NotFound, Refused
 from controller.events import EventRecorder
 from controller.resources import PODS, Object
+from controller.slices import computed
 from controller.store import Memory
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -39,6 +40,10 @@ class JobPlans:
         """The plans for a job that have no verdict yet; without the job, those that no earlier one owns."""
         found = self._plans.by_index(BY_OWNER_JOB, f"{namespace}/{name}")
         return list(self._parse.readable(r for r in found if not is_judged(r) and is_for(r, job_uid)))
+
+    def count(self, namespace: str | None, name: str) -> int:
+        """Number of plans for jobs of this name, judged ones among them."""
+        return len(self._plans.by_index(BY_OWNER_JOB, f"{namespace}/{name}"))
 
     def vacant(self, job: ElasticJob) -> Vacant:
         """The job's retired slots of which nothing is left, and what is being deleted is still left."""
@@ -128,7 +133,7 @@ class ScaleWriter:
         patch["metadata"]["resourceVersion"] = version
         try:
             answer = await self._client.patch(ELASTICJOBS, metadata.name, patch, metadata.namespace)
-        except ApiError as error:
+        except Refused as error:
             if not is_refusal(error):
                 raise
             return str(error)
@@ -163,7 +168,8 @@ class ScaleWriter:
 
     async def refuse_for(self, namespace: str | None, name: str) -> None:
         """Refuses the plans of a job that the cache does not show; the server may have one that is new."""
-        plans = self._job_plans.unjudged(namespace, name, None)
+        count = self._job_plans.count(namespace, name)
+        plans = await computed(count, self._job_plans.unjudged, namespace, name, None)
         if not plans:
             return
         try:

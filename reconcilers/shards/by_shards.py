@@ -30,7 +30,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Decision:
+class Sizing:
     scale: Scale | None = None
     look_again_seconds: float | None = None
     """Until a worker has been idle for long enough."""
@@ -44,7 +44,7 @@ def scaling_of(job: ElasticJob) -> tuple[ShardScaling, ReplicaSpec] | None:
     return policy, worker
 
 
-def bounds_of(worker: ReplicaSpec, unit: int) -> tuple[int, int]:
+def limits_of(worker: ReplicaSpec, unit: int) -> tuple[int, int]:
     """The least and the most workers, in whole units."""
     most = (worker.max_replicas or worker.replicas) // unit * unit
     least = -(-(worker.min_replicas or 1) // unit) * unit
@@ -53,7 +53,7 @@ def bounds_of(worker: ReplicaSpec, unit: int) -> tuple[int, int]:
 
 def workers_for(elements: int, policy: ShardScaling, worker: ReplicaSpec, unit: int) -> int:
     """How many workers so many elements keep busy, within what the job allows."""
-    least, most = bounds_of(worker, unit)
+    least, most = limits_of(worker, unit)
     needed = -(-elements // policy.slots_per_worker)
     return max(least, min(-(-needed // unit) * unit, most))
 
@@ -65,7 +65,7 @@ def expected_workers(job: ElasticJob, sets: Sequence[ShardSet], workers: Iterabl
         return 0
     unit = job.spec.elastic_policy.node_unit
     if not sets:
-        return bounds_of(found[1], unit)[1]
+        return limits_of(found[1], unit)[1]
     return workers_for(left_of(sets, workers), *found, unit)
 
 
@@ -75,7 +75,7 @@ def holders_of(job: ElasticJob) -> frozenset[tuple[int, int]]:
     return frozenset((lease.worker, lease.incarnation) for each in sets for lease in each.leases)
 
 
-def decide(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapping[str, float]) -> Decision:
+def size_of(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapping[str, float]) -> Sizing:
     """The count that the work asks for, if it is not the job's own.
 
     More come at once. Who goes holds no lease, and has held none for `idleSeconds`: nothing that is under way
@@ -86,13 +86,13 @@ def decide(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapp
     """
     found = scaling_of(job)
     if found is None or not job.status.shards:
-        return Decision()
+        return Sizing()
     policy, worker = found
     sets = tuple(map(of_status, job.status.shards))
     workers, unit = tuple(workers), job.spec.elastic_policy.node_unit
     wanted = workers_for(left_of(sets, workers), policy, worker, unit)
     if wanted >= worker.replicas:
-        return Decision(Scale(wanted) if wanted > worker.replicas else None)
+        return Sizing(Scale(wanted) if wanted > worker.replicas else None)
     slots = set(wanted_slots(job, names.WORKER))
     idle = sorted(
         (
@@ -106,8 +106,8 @@ def decide(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapp
     number = min(worker.replicas - wanted, len(long_idle), MAX_REMOVED) // unit * unit
     waits = [policy.idle_seconds - seconds for _, seconds in idle if seconds < policy.idle_seconds]
     if not number:
-        return Decision(look_again_seconds=min(waits, default=None))
-    return Decision(Scale(worker.replicas - number, tuple(sorted(long_idle[:number]))))
+        return Sizing(look_again_seconds=min(waits, default=None))
+    return Sizing(Scale(worker.replicas - number, tuple(sorted(long_idle[:number]))))
 
 
 def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:

@@ -14,6 +14,7 @@ from crds.phases import RendezvousPhase
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
 from crds.texts import shortened
 from reconcilers.observed.conditions import NextState, State
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.shards.by_shards import expected_workers
@@ -31,13 +32,14 @@ NAMED = 20
 """So many ranges of failed elements are in a sentence; the status has all."""
 
 
-def seconds_to_lease(job: ElasticJob, workers: Workers, age_seconds: float) -> float | None:
+def seconds_to_lease(job: ElasticJob, workers: int, age_seconds: float) -> float | None:
     """Until leases may be written again: all agents of the job are told of each write. None if it may be now.
 
     Args:
+        workers: number of the job's training workers.
         age_seconds: how long ago they were written last.
     """
-    wanted = len(workers.training) * SECONDS_PER_WORKER
+    wanted = workers * SECONDS_PER_WORKER
     if not job.status.shards or wanted < LEAST_SECONDS or age_seconds >= wanted:
         return None
     return wanted - age_seconds
@@ -48,10 +50,12 @@ def next_sets(
 ) -> tuple[ShardSet, ...] | None:
     """The shard sets after the workers' reports; None if nothing changes.
 
+    None too for a replica group: the status of its grouped job has them (reconcilers/groups/shards.py).
+
     Args:
         surplus: the workers that are deleted after this: their reports are the last ones.
     """
-    if not workers.telling_shards and not job.status.shards:
+    if group_of(job) is not None or not (workers.telling_shards or job.status.shards):
         return None
     world = job.status.rendezvous
     members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0

@@ -26,7 +26,7 @@ from reconcilers.failure.facts import highest_step
 from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.containers import containers_of, may_run, training_container
-from reconcilers.observed.ending import last_failure
+from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
 from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import REPLACED
@@ -175,7 +175,7 @@ def ended(
         times: how many ends like this one are counted.
     """
     is_others = (end.exit_class in FREE and end.message) or end.other_container
-    failure = None if is_others else last_failure(report)
+    failure = None if is_others else reported_failure(report)
     words = _words(failure, end.message, end.log)
     text = words["message"] or _with_last_line(end)
     action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))

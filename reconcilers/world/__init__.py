@@ -1,6 +1,6 @@
 """The world as desired state: who trains together in which round. Pure.
 
-`participants.py` turns workers into participants, `judge` in `rendezvous.py` answers with the world that they
-make, and `decide` in `decision.py` with the one to publish, within the constraints (docs/contract.md,
+`participants.py` turns workers into participants, `propose` in `rendezvous.py` answers with the world that
+they make, and `decide` in `decision.py` with the one to publish, within the constraints (docs/contract.md,
 "States"). Above are nodecheck and job; below is failure.
 """

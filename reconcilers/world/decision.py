@@ -1,7 +1,7 @@
 """The decision about a job's world: `decide`, in which everything that limits it is an argument. Pure.
 
-A world is proposed for the people who are there (`judge`), without workers on slow nodes as far as possible.
-Then it is admitted, or not yet: no world is formed during a node check, nor with workers that a check has to
+A world is proposed for the people who are there (`propose`), if possible without workers on slow nodes. Then
+it is admitted, or not yet: no world is formed during a node check, nor with workers that a check has to
 test first (docs/node-check.md, "In a job"), and none replaces a broken one while its failure is looked into.
 What is decided says why, once, at the end.
 """
@@ -28,9 +28,9 @@ from reconcilers.world.rendezvous import (
     form,
     given_up,
     is_ending,
-    judge,
     last_call,
     leaves_dead_peers,
+    propose,
 )
 
 
@@ -241,7 +241,7 @@ def _without_slow(
     members = published.members if published.phase is FORMED else ()
     left_out = out.difference(members)
     breaks = None if left_out else breaks
-    decision = judge(published, _leaving(people, left_out), bounds.without(len(left_out)), now, breaks)
+    decision = propose(published, _leaving(people, left_out), bounds.without(len(left_out)), now, breaks)
     if published.phase is not FORMED or not _is_new(published, decision):
         return replace(decision, left_out=left_out)
     world = decision.rendezvous

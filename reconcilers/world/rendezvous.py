@@ -1,9 +1,13 @@
 """World forming: which workers train together (docs/contract.md, "States"). Pure.
 
-`judge` answers for people and bounds alone; `decide` (decision.py) adds checks, slow nodes and waits. Rank is
-the position by index, so ranks are stable and rank 0 is always the lowest slot. A round, once published as
-Formed, has one member list for ever: no decision changes the members of a round, and the write carries the
-resourceVersion decided from.
+`propose` answers for people and bounds alone; `decide` (decision.py) adds checks, slow nodes and waits. A
+world shrinks here (`_propose_when_reforming`, `_propose_when_formed`, `_shrink`) and nowhere else, but for
+slow members, which decision.py leaves out. A standby worker needs no step of its own: it is one of those that
+can join, and `form` prefers present members and then the lowest indices.
+
+Rank is the position by index, so ranks are stable and rank 0 is always the lowest slot. A round, once
+published as Formed, has one member list for ever: no decision changes the members of a round, and the write
+carries the resourceVersion decided from.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.texts import shortened
 from reconcilers.failure.facts import Break
-from reconcilers.observed.ending import last_failure
+from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import KILL_EXIT_CODES
 from reconcilers.world.participants import Bounds, Participant
 
@@ -90,7 +94,7 @@ def _missing_again(index: int, round_: int, report: AgentReport | None) -> Break
 
 def _has_failed(report: AgentReport) -> bool:
     """Whether its processes failed before it left, as torch's own launcher says when it does."""
-    return last_failure(report) is not None
+    return reported_failure(report) is not None
 
 
 def _how_it_failed(index: int, report: AgentReport) -> str:
@@ -138,14 +142,14 @@ class Decision:
         return self.rendezvous.model_copy(update=words) != published
 
 
-def judge(
+def propose(
     published: Rendezvous,
     participants: Sequence[Participant],
     bounds: Bounds,
     now: datetime,
     breaks: Sequence[Break] | None = None,
 ) -> Decision:
-    """Judges the published world by who is there.
+    """Proposes the next world by who is there; the published one where nothing changes.
 
     Args:
         participants: the workers that count, one an index; of a slot and its replacement, one (`settle`).
@@ -154,10 +158,10 @@ def judge(
     ranked = sorted(participants, key=attrgetter("index"))
     if published.phase is RendezvousPhase.FORMED:
         breaks = broken_members(published, ranked) if breaks is None else breaks
-        return _judge_formed(published, ranked, bounds, now, tuple(breaks))
+        return _propose_when_formed(published, ranked, bounds, now, tuple(breaks))
     if published.phase is RendezvousPhase.REFORMING:
-        return _judge_reforming(published, ranked, bounds, now)
-    return _judge_forming(published, ranked, bounds, now)
+        return _propose_when_reforming(published, ranked, bounds, now)
+    return _propose_when_forming(published, ranked, bounds, now)
 
 
 def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
@@ -229,7 +233,7 @@ def checkpoint_wait(
     return max(bounds.grow_at_checkpoint_seconds - waited, 0.0)
 
 
-def _judge_formed(
+def _propose_when_formed(
     published: Rendezvous,
     ranked: Sequence[Participant],
     bounds: Bounds,
@@ -258,8 +262,8 @@ def _judge_formed(
         waiting = given_up(published, reason, now, broken=leaves_dead_peers(breaks))
         return Decision(_with_shortage(waiting, joinable, bounds), breaks, bounds.shrink_after_seconds)
     if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
-        return _with_fewer(published, joinable, bounds, now)
-    return _judge_growth(published, ranked, joinable, bounds, now)
+        return _shrink(published, joinable, bounds, now)
+    return _grow(published, ranked, joinable, bounds, now)
 
 
 def leaves_dead_peers(breaks: Sequence[Break]) -> bool:
@@ -274,7 +278,7 @@ def _nobody_is_lost(
     return set(published.members).difference(departed) <= {p.index for p in joinable}
 
 
-def _with_fewer(
+def _shrink(
     published: Rendezvous, joinable: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     """The world of a smaller count. Its slots are all still wanted: who is not in it stands by."""
@@ -286,7 +290,7 @@ def _with_fewer(
     return Decision(world, tuple(breaks))
 
 
-def _judge_growth(
+def _grow(
     published: Rendezvous,
     ranked: Sequence[Participant],
     joinable: Sequence[Participant],
@@ -318,7 +322,7 @@ def awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendez
     return published.model_copy(update={"checkpoint_awaited_since": since})
 
 
-def _judge_reforming(
+def _propose_when_reforming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
@@ -338,7 +342,7 @@ def _judge_reforming(
     return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
 
 
-def _judge_forming(
+def _propose_when_forming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]

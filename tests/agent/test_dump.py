@@ -101,6 +101,24 @@ def test_data_files_and_other_code_wait_for_nobody(file: str) -> None:
     assert not waits_for_others(stack)
 
 
+@pytest.mark.parametrize("folder", [f"{SITE}/dlr", "dlr.pyz/dlr", "/clone/dlr"])
+@pytest.mark.parametrize("nccl_is_done", [False, True])
+def test_a_rank_that_waits_for_other_replica_groups_waits_for_others(
+    folder: str, *, nccl_is_done: bool
+) -> None:
+    library = frame("/usr/lib/python3.11/threading.py", "waiter.acquire()")
+    optimizer = frame(f"{SITE}/torch/optim/optimizer.py")
+    stack = [library, frame(f"{folder}/replicas/patience.py"), optimizer, USER]
+    assert waits_for_others(stack, nccl_is_done=nccl_is_done)
+    assert not waits_for_others([library, frame(f"{folder}/shards/pull.py"), USER])
+
+
+def test_the_injected_dlr_is_a_package_and_not_the_script() -> None:
+    ours = Frame("dlr.pyz/dlr/checkpoint/checkpointer.py", 3, "step")
+    assert str(ours) == "dlr/checkpoint/checkpointer.py:3 in step"
+    assert line_of_the_script([ours, USER]) == str(USER)
+
+
 def test_users_code_that_torch_calls_is_the_users() -> None:
     forward = [
         USER,

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ import agent.warm.script
 from agent.facts.failure import (
     Failure,
     clip,
+    exit_text,
     failure_of_process,
     last_crash,
     last_traceback,
@@ -107,6 +110,18 @@ def test_signal_has_a_name() -> None:
 
 def test_exit_code_is_said_when_nothing_else_is() -> None:
     assert report(3).message == "the process exited with code 3"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_a_script_that_cannot_be_compiled_is_said_with_its_line(prefix: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\ndef train(:\n    pass\n")
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    log = "loading\n" + "".join(f"{prefix}{line}\n" for line in ran.stderr.splitlines())
+    first, second, *_ = exit_text(1, log).splitlines()
+    assert first == "SyntaxError: invalid syntax (train.py, line 2)"
+    assert second == f'  File "{script}", line 2'
+    assert exit_text(1, f"{log}usage: train\n") == "the process exited with code 1: usage: train"
 
 
 def test_of_chained_exceptions_the_last_counts() -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -181,6 +182,25 @@ def test_random_numbers_go_on_only_where_they_were_saved_and_are_to_be_loaded(
     checkpointer = Checkpointer(tmp_path, {"epoch": 0}, rng_state=loads)
     assert checkpointer.load() == 1
     assert torch.rand(1) == (drawn if saves and loads else other)
+    checkpointer.close()
+
+
+def test_a_checkpoint_of_an_image_with_numpy_is_loaded_in_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numpy.random.seed(5)
+    checkpointer = Checkpointer(tmp_path, {"epoch": 1}, persist_every=1)
+    checkpointer.step(1)
+    checkpointer.close()
+    drawn = numpy.random.rand()
+    checkpointer = Checkpointer(tmp_path, {"epoch": 0})
+    assert checkpointer.load() == 1
+    assert numpy.random.rand() == drawn
+    checkpointer.close()
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    checkpointer = Checkpointer(tmp_path, loaded := {"epoch": 0})
+    assert checkpointer.load() == 1
+    assert loaded["epoch"] == 1
     checkpointer.close()
 
 

@@ -61,7 +61,7 @@ CARELESS = [
     ("down --home nosuch", "There is no embedded cluster in "),
     ("down --home=", "'--home': it is empty"),
     ("down everything", "unexpected extra argument"),
-    ("kubeconfig --home a_file", "There is no embedded cluster in "),
+    ("kubeconfig --home a_file", "There is no embedded cluster in"),
     ("job status", "Missing argument"),
     ("job status ''", "'' is not a valid name in Kubernetes"),
     ("job status ä", "'ä' is not a valid name in Kubernetes"),

@@ -252,9 +252,7 @@ class TestWait:
         ]
         assert lines[4:] == [
             "Healthy: 2 of 2 nodes are healthy",
-            "",
-            "Check  default/node-check-abcde",
-            "Phase  Succeeded after 31s, 1 round",
+            "default/node-check-abcde: Succeeded after 31s, 1 round",
             "",
             "NODE    VERDICT  COMPUTE           NETWORK",
             "node-0  Healthy  bf16 612 TFLOP/s  11 GB/s",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import deploy
-from agent.kube.errors import NotFoundError
+from controller.errors import NotFound
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
@@ -80,7 +80,7 @@ def test_what_one_may_not_is_named() -> None:
     (text,) = told(replace(INSTALLED, missing_to_install=missing), "rights")
     assert text.startswith("warn: ")  # it is installed; others may upgrade it
     (text,) = told(replace(INSTALLED, missing_of_controller=missing[:1] * 6), "controller's rights")
-    assert text.startswith("problem: It may not create") and "and 2 things more" in text
+    assert text.startswith("problem: It may not create") and "and 2 more" in text
 
 
 def test_admission_that_is_off_or_lacks_our_policies() -> None:
@@ -152,6 +152,19 @@ def test_a_controller_that_is_not_ready_or_does_not_lead(change: JSON, says: str
     assert told(replace(INSTALLED, **change), "controller")[0].startswith(says)
 
 
+@pytest.mark.parametrize(
+    ("seconds_ago", "says"),
+    [
+        (1.0, "ok: The controller of `dlr up` leads (dlr-controller-x)."),
+        (16.0, "problem: The controller of `dlr up` does not lead: see logs/controller.log"),
+    ],
+)
+def test_the_controller_of_the_embedded_cluster_leads_or_is_a_problem(seconds_ago: float, says: str) -> None:
+    of = lease(seconds_ago) | {"metadata": {"namespace": "kube-system"}}
+    facts = replace(EMPTY, version={"gitVersion": "v1.36.0+dlr"}, lease=of)
+    assert told(facts, "controller")[0].startswith(says)
+
+
 def test_a_controller_s_pods_say_what_they_wait_for() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
     crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
@@ -209,7 +222,7 @@ class Reviewing:
         self._refused = refused
 
     def get(self, kind: Any, name: str) -> JSON:
-        raise NotFoundError("not there", 404, names_object=True)
+        raise NotFound(404, "NotFound", "not there", {"name": "it"})
 
     def create(self, kind: Any, review: JSON, as_user: str | None = None) -> tuple[JSON, list[str]]:
         (asked,) = review["spec"].values()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from crds.job_status import JobState
 from crds.phases import JobPhase
 from dlr.job.case import Case
+from dlr.job.groups import headline_of_jobs
 from dlr.job.headline import Headline, headline
-from dlr.job.jobs import headline_of_jobs
 from dlr.job.tones import TONE_OF, TONES, tone_of
 from tests.cli.scripted import job
 from tests.cli.test_job_groups import group, grouped
@@ -33,15 +33,27 @@ def in_state(state: str, **status: Any) -> JSON:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (troubled_job(), Headline("Trains on 3 of 3 workers; 2 failures, 44s lost", "Training")),
-        (in_state("Recovering"), Headline("Recovers on 3 of 3 workers; 2 failures, 44s lost", "Recovering")),
+        (
+            troubled_job(),
+            Headline("Trains on 3 of 3 workers; 2 failures cost 44s and 27 steps trained again", "Training"),
+        ),
+        (
+            troubled_job(replicaStatuses={"worker": {"active": 30, "desired": 30}}),  # new ones start
+            Headline("Trains on 3 of 30 workers; 2 failures cost 44s and 27 steps trained again", "Training"),
+        ),
+        (
+            in_state("Recovering"),
+            Headline(
+                "Recovers on 3 of 3 workers; 2 failures cost 44s and 27 steps trained again", "Recovering"
+            ),
+        ),
         (
             in_state("Pending", phase="Pending", reason="Unschedulable", history=[]),
             Headline("Waits for room, with 3 of 3 workers", "Pending"),
         ),
         (
             troubled_job(phase="Failed", completionTime=at(240)),
-            Headline("Failed after 4m; 2 failures, 44s lost", "Failed"),
+            Headline("Failed after 4m; 2 failures cost 44s and 17 steps trained again", "Failed"),
         ),
         (
             troubled_job(phase="Succeeded", completionTime=at(280), history=[]),
@@ -69,7 +81,9 @@ def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
 def test_a_short_outage_is_not_rounded_to_nothing() -> None:
     history = troubled_job()["status"]["history"][:4]
     history.append({"state": "Training", "since": at(60.4), "round": 2, "members": "0-2", "reason": ""})
-    assert of(troubled_job(history=history), troubled_workers()[:2]).text.endswith("1 failure, 0.4s lost")
+    assert of(troubled_job(history=history), troubled_workers()[:2]).text.endswith(
+        "1 failure cost 0.4s and 27 steps trained again"
+    )
 
 
 @given(st.sampled_from(JobPhase), st.none() | st.sampled_from(JobState))

@@ -505,7 +505,7 @@ def test_doctor_finds_what_is_missing(server: Server, dlr: Dlr, tmp_path: Path) 
     server.as_admin("PATCH", jobs, {"spec": {"versions": changed}})
     texts = {line["topic"]: line["text"] for line in json.loads(dlr("doctor", "-o", "json").out)}
     assert (
-        "It may not get pods, list pods, watch pods, create pods and 1 things more."
+        "It may not get pods, list pods, watch pods, create pods and 1 more."
         in (texts["controller's rights"])
     )
     assert "elasticjobs.elastic.iml.github.io of another version than this dlr" in texts["crds"]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlr.commands.job.diagnose import MOST_LINES, as_json, page
+from crds.checkpoint_files import CheckpointTrouble
+from dlr.commands.job.diagnose import MOST_LINES, as_json, one_screen, page
 from dlr.dashboard.job_page import job_page
 from dlr.job import report
 from dlr.job.advice import too_large
@@ -224,6 +225,34 @@ def a_nan() -> Case:
     return case(troubled_job(warnings=[warning("NonFiniteLoss", message)]))
 
 
+def a_job_that_succeeded_without_its_last_checkpoints() -> Case:
+    message = "digits-worker-0, first: step 20 is not saved to /data: [Errno 28] No space left on device"
+    failing = warning("CheckpointsFailing", message, "StorageFails")
+    return case(job(phase="Succeeded", completionTime=at(290), warnings=[failing]))
+
+
+def test_an_ended_job_has_its_end_as_the_verdict_and_its_warnings_below_with_what_to_do() -> None:
+    end, failing = findings(a_job_that_succeeded_without_its_last_checkpoints())
+    assert (end.cause, failing.cause) == ("Succeeded", "StorageFails")
+    assert end.sentence.text.startswith("The job succeeded 10s ago")
+    (advice,) = failing.advice
+    assert advice.text.startswith("Look at the storage: full, read-only")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        *(("CheckpointsFailing", each) for each in CheckpointTrouble),
+        ("WorkersGivenUp", None),
+        ("NoSteps", None),
+    ],
+)
+def test_each_warning_that_is_a_finding_says_what_to_do(kind: str, reason: str | None) -> None:
+    of = case(job(phase="Running", warnings=[warning(kind, "no", reason)]))
+    found = next(each for each in findings(of) if each.cause == (reason or kind))
+    assert found.advice
+
+
 def a_job_that_became_slower() -> Case:
     message = "a step takes 0.42 s since step 1200 (2026-01-01T00:04:00Z), 1.4 times the 0.3 s of before"
     moved = "digits-worker-2 is on node-3 since then, before on node-2"
@@ -280,13 +309,14 @@ def test_failed_job_names_the_culprit_and_why_it_was_the_end() -> None:
     assert_each_sentence_rests_on_fields(failed)
 
 
-def test_failure_that_was_survived_comes_before_how_the_job_is() -> None:
-    survived, then = findings(case())
+def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job_is() -> None:
+    (survived,) = findings(case())
     assert survived.sentence.text == (
         "Rank 1 (digits-worker-1) on node-1 failed by an error of its own, 4m ago, round 1, step 118: "
         "ValueError: a <bad> batch."
     )
-    assert then.sentence.text.startswith("The job is Running, Training for 2m28s")
+    state = next(each for each in sections(case(), [survived]) if each.title == "State")
+    assert state.sentences[0].text == "Running for 2m30s; Training for 2m28s."
 
 
 def test_verdict_of_a_check_counts_for_nodes_where_the_job_is_now() -> None:
@@ -385,7 +415,33 @@ def test_a_thousand_workers_in_trouble_are_one_page() -> None:
         worker(n, phase="Pending", message="no room", agent={"failure": failure}) for n in range(1_000)
     ]
     of = case(troubled_job(), workers)
-    assert len(page(of, sections(of, findings(of)), [])) < 120
+    assert len(page(of, sections(of, findings(of)), [])) < 80
+
+
+@pytest.mark.parametrize("count", [3, 100, 1_000])
+def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -> None:
+    """What is alike is one sentence, what a finding says comes once, and a terminal is full at most."""
+    names = [f"node-{each}" for each in range(count)]
+    bad = names[1::33]
+    results = [{"node": each, "verdict": "Faulty", "message": f"it failed with {each}-peer"} for each in bad]
+    check = node_check(
+        phase="Succeeded", completionTime=at(200), nodes=names, faultyNodes=bad, nodeResults=results
+    )
+    workers = [worker(each, nodeName=name) for each, name in enumerate(names)]
+    for each in workers:
+        each["spec"]["excludedNodes"] = bad
+    not_ready = {"conditions": [{"type": "Ready", "status": "False"}]}
+    nodes = [{"metadata": {"name": each}, "status": not_ready} for each in bad]
+    of = case(troubled_job(), workers, checks=[check], nodes=nodes)
+    made = sections(of, findings(of))
+    whole = page(of, made, [])
+    text = " ".join(" ".join(whole).split())
+    assert whole[0] == "Verdict" and "faulty, 1m40s ago: node-1: it failed with node-1-peer" in text
+    assert text.count("node-1-peer") == 1
+    assert len(made[0].sentences) == 1 and len(whole) < 70
+    screen = one_screen(page(of, made, [], for_screen=True), 30, of.name)
+    assert len(screen) <= 29 and screen[0] == "Verdict"
+    assert any("dlr job diagnose digits | less" in line for line in screen)
 
 
 def test_of_a_long_traceback_the_end_is_shown() -> None:
@@ -413,7 +469,7 @@ def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer
         server.answers[f"GET /api/v1/nodes/{node}"] = refusal(403, "Forbidden", "nodes is forbidden: no")
     done = dlr("job", "diagnose", "digits")
     assert done.exit_code == 0
-    assert done.out.startswith("ElasticJob default/digits at ")
+    assert done.out.startswith("Verdict\n") and "\nElasticJob default/digits at " in done.out
     assert "Nodes could not be read: nodes is forbidden: no" in done.out
     assert "[status.restarts]" in done.out
 

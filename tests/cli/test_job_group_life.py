@@ -11,11 +11,11 @@ from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.facts import facts_of
 from dlr.job.failures import find_culprit
 from dlr.job.findings import findings
 from dlr.job.goodput import account_of
 from dlr.job.group_rows import COLUMNS, rows
+from dlr.job.headline import headline
 from dlr.job.report import job_events
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
@@ -160,8 +160,7 @@ def _away() -> JSON:
 
 def test_status_and_diagnosis_have_the_cost() -> None:
     of = case()
-    facts = {fact.label: fact.text for fact in facts_of(of)}
-    assert facts["Cost"].startswith("3 failures cost 9s of one group's time")
+    assert "; 3 failures cost 9s of one group's time" in headline(of).text
     told = {each.title: each.sentences for each in sections(of, findings(of))}
     assert "group-2, Killed: worker-1: signal 9. It cost 3s" in told["Last failures"][0].text
 
@@ -174,7 +173,7 @@ def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
     ]  # fmt: skip
     assert "group-1" in page["life"]["drawing"]
     assert any(each["value"] == "9s" for each in page["figures"]), "the time that failures cost"
-    assert "Cost" in dict(page["facts"])
+    assert "3 failures cost 9s" in page["headline"]["text"]
 
 
 def test_goodput_is_that_of_the_groups_and_mixes_no_rounds_of_theirs() -> None:
@@ -236,3 +235,17 @@ def test_a_hundred_groups_of_a_hundred_workers_are_read_in_time() -> None:
     assert len(outages_of(of.life)) == 500
     assert time.process_time() - begun < 3
     assert of.account is not None
+
+
+def test_a_group_that_was_just_made_has_a_lane_and_stops_nobody_from_looking() -> None:
+    """Nobody has looked at it yet, as after the job got more groups."""
+    new = with_failure(2, 120)
+    del new["status"]
+    found = life_of(whole(), workers(2), 0.7, NOW, groups=[*groups()[:2], new])
+    assert [(lane.title, bool(lane.spans)) for lane in found.lanes] == [
+        ("group-0", True),
+        ("group-1", True),
+        ("group-2", False),
+    ]
+    svg_file(found)
+    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from dlr.commands.node_check import remote
 from dlr.commands.node_check.news import Look, news
 from dlr.commands.node_check.view import (
     compute,
@@ -91,10 +94,7 @@ class TestHead:
             completionTime="2026-01-01T00:00:41Z",
             rounds=[{"number": 1, "groups": []}],
         )
-        assert head(check, NOW) == [
-            ("Check", "default/node-check-abcde"),
-            ("Phase", "Succeeded after 31s, 1 round"),
-        ]
+        assert head(check, NOW) == "default/node-check-abcde: Succeeded after 31s, 1 round"
 
 
 class TestFinal:
@@ -114,11 +114,11 @@ class TestFinal:
         ],
     )
 
-    def test_rows_come_from_the_check_alone(self) -> None:
+    def test_rows_come_from_the_check_alone_the_worst_first(self) -> None:
         assert node_rows(self.CHECK) == [
-            ("node-0", "Healthy", "bf16 612 TFLOP/s", "7 GB/s"),
             ("node-1", "Faulty", "bf16 612 TFLOP/s", ""),
             ("node-2", "Inconclusive", "bf16 612 TFLOP/s", "7 GB/s"),
+            ("node-0", "Healthy", "bf16 612 TFLOP/s", "7 GB/s"),
         ]
 
     def test_each_node_that_is_not_healthy_has_a_verdict_a_reason_and_something_to_do(self) -> None:
@@ -131,6 +131,33 @@ class TestFinal:
             "  Do:  check it again",
         ]
         assert (notes(self.CHECK), summary(self.CHECK)) == ([], "Faulty: node-1 is faulty")
+
+    @pytest.mark.parametrize("count", [3, 100, 1_000])
+    def test_the_report_of_many_nodes_is_the_verdict_first_and_one_screen(self, count: int) -> None:
+        names = [f"node-{each}" for each in range(count)]
+        results = [verdict(each, "Faulty", f"{each} failed") | {"action": "Reboot"} for each in names[1::7]]
+        links = [{"a": a, "b": b, "symptom": "slow"} for a, b in pairwise(names[:9])]
+        check = node_check(
+            phase="Succeeded",
+            nodes=names,
+            nodeResults=results,
+            faultyNodes=names[1::7],
+            faultyLinks=links,
+            conditions=[condition("Healthy", "False", "many are faulty")],
+        )
+        done = dict.fromkeys(names[1::7], "cordoned") | dict.fromkeys(names[50::7], "held back")
+        screen = Console(width=100, height=40, force_terminal=True, color_system=None)
+        drawn = [
+            "".join(part.text for part in line).rstrip()
+            for line in screen.render_lines(remote.report(check, done, screen))
+        ]
+        assert drawn[0] == "Faulty: many are faulty" and len(drawn) < 40
+        assert sum("are Faulty: cordoned" in line or "is Faulty: cordoned" in line for line in drawn) == 1
+        assert (f"kubectl describe nc {check['metadata']['name']} -n default" in " ".join(drawn)) == (
+            count > 3
+        )
+        table = [line.split()[0] for line in drawn if " Faulty " in line and line.startswith("node-")]
+        assert [each for each in table if each in names[1::7]][:3] == names[1::7][:3]
 
     def test_says_which_accelerators_were_not_tested(self) -> None:
         untested = condition("AcceleratorsTested", "False", "node-0 has amd.com/gpu")
@@ -219,7 +246,7 @@ class TestNews:
 
     def test_a_large_round_is_not_told_by_name(self) -> None:
         look = running(1, groups=[group(f"n{i}", f"m{i}") for i in range(100)])
-        assert news(look, 0.0)[-1].endswith("; n7, m7; and 92 more")
+        assert news(look, 0.0)[-1].endswith("; n7, m7 and 92 more")
 
 
 def test_the_fastest_type_is_shown() -> None:

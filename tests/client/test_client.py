@@ -65,11 +65,26 @@ def test_training_makes_code_job_and_owner_in_this_order(made: ScriptedServer) -
 
 
 def test_nothing_is_left_behind_of_a_job_that_is_refused(made: ScriptedServer) -> None:
-    made.answers[f"POST {JOBS}"] = refusal(409, "AlreadyExists", 'elasticjobs "alone" already exists')
+    made.answers[f"POST {JOBS}"] = refusal(403, "Forbidden", "a policy forbids it")
     made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
-    with pytest.raises(ApiError, match="already exists in namespace 'default': delete it, or choose"):
+    with pytest.raises(ApiError, match="The job 'alone' is refused: a policy forbids it"):
         dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
     assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
+
+
+def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(
+    made: ScriptedServer,
+) -> None:
+    code = refusal(409, "AlreadyExists", f'configmaps "{NAME}-code" already exists')
+    made.answers[f"POST {CONFIG_MAPS}"] = code
+    with pytest.raises(ApiError, match=r"There is an ElasticJob 'alone' .* \(dlr job delete alone\)"):
+        dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
+    made.answers[f"GET {JOBS}/{NAME}"] = refusal(404, "NotFound", "not found")
+    with pytest.raises(
+        ApiError, match=r'^configmaps "alone-code" already exists in .*: delete it, or choose'
+    ):
+        dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
+    assert ("DELETE", f"{CONFIG_MAPS}/{NAME}-code") not in asked(made)
 
 
 def test_nothing_is_made_of_what_cannot_be_shipped(made: ScriptedServer) -> None:

@@ -53,6 +53,18 @@ def test_what_rules_look_at_is_bounded(definition: Definition) -> None:
             assert "maxProperties" in node, path
 
 
+@pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck", "ScalePlan"])
+def test_kubectl_explain_says_what_each_field_is_that_a_person_writes(kind: str) -> None:
+    (definition,) = (each for each in DEFINITIONS if each.kind == kind)
+    fields = {path: node for path, node in nodes(structural_schema(definition.model)) if is_own_field(path)}
+    assert fields and not [path for path, node in fields.items() if not node.get("description")]
+
+
+def is_own_field(path: str) -> bool:
+    """A Pod template is Kubernetes' own."""
+    return path.startswith(".spec.") and not path.endswith("[]") and ".template." not in path
+
+
 def test_manifests_are_the_files() -> None:
     assert {m["spec"]["names"]["kind"] for m in crds.manifests()} == {d.kind for d in DEFINITIONS}
 

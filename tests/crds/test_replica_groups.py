@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import crds
+from crds.elasticjob import ElasticJob
+from crds.grouping import group_count
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from tests.crds.test_cluster import RUNS, Object, faults
@@ -134,3 +136,13 @@ def _update_faults(schema: CompiledSchema, old: Object, new: Object) -> list[str
 
 def _complete(schema: CompiledSchema, job: Object) -> Object:
     return schema.default(job)
+
+
+@pytest.mark.parametrize("replicas, workers, count", [(6, 2, 3), (6, 6, 1), (7, 2, 3), (0, 2, 0), (6, 0, 0)])
+def test_the_number_of_groups_is_the_same_of_a_plain_object_and_of_a_model(
+    replicas: int, workers: int, count: int
+) -> None:
+    policy = {"replicaGroups": {"workers": workers}} if workers else {}
+    spec = {"replicaSpecs": {"worker": {"replicas": replicas, "template": RUNS}}, "elasticPolicy": policy}
+    job = {"metadata": {"name": "digits", "namespace": "default", "uid": "u"}, "spec": spec}
+    assert group_count(job) == ElasticJob.model_validate(job).group_count == count

@@ -118,7 +118,7 @@ def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
     page = json.loads(json.dumps(job_page(case(), ["Nodes could not be read: no"])))
     assert page["cause"] == "UserError"
     assert page["headline"] == {
-        "text": "Trains on 3 of 3 workers; 2 failures, 44s lost",
+        "text": "Trains on 3 of 3 workers; 2 failures cost 44s and 27 steps trained again",
         "state": "Training",
     }
     assert page["findings"][0]["text"].startswith("Rank 1 (digits-worker-1) on node-1 failed")

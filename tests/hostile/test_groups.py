@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import json
 import time
+from datetime import UTC
 from typing import Any
 
 import orjson
 from hypothesis import event, given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.grouping import MAX_GROUPS
+from crds.grouping import MAX_GROUPS, GroupOf
+from dlr.commands.job.screen import render
+from dlr.dashboard.fleet import fleet_page
+from dlr.dashboard.job_page import job_page
+from dlr.job.case import Case
+from dlr.job.evidence import sections
+from dlr.job.findings import findings
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.job.published import world_spec
 from reconcilers.observed.builder import owner_reference
 from tests.hostile.looks import look_at_job
 from tests.hostile.strategies import AGENT_SCHEMA, SCHEMAS, of_schema
 from tests.hostile.test_objects import VICTIM, VICTIM_RAW, examples, parse_or_none, with_report
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, report
 from tests.reconcilers.test_job_plan import trains
 
@@ -27,9 +38,20 @@ _STATUS = SCHEMAS["ElasticJob"]["properties"]["status"]["properties"]
 _OF_GROUPS = (
     *("phase", "reason", "message", "conditions", "warnings", "rendezvous", "replicaGroup", "lastFailure"),
 )
+
+
+def _with_count_of_rounds(status: JSON) -> JSON:
+    """The controller counts rounds, one a world."""
+    world = status.get("rendezvous")
+    rounds = (
+        {field: world[field] % 10**9 for field in ("round", "brokenRound") if field in world} if world else {}
+    )
+    return status | ({"rendezvous": world | rounds} if world else {})
+
+
 STATUSES = of_schema(
     {"type": "object", "properties": {name: _STATUS[name] for name in _OF_GROUPS}}, optional=0.5
-)
+).map(_with_count_of_rounds)
 MEMBERSHIPS = of_schema(_STATUS["membership"], optional=0.6).map(
     lambda found: found | {"version": found.get("version", 0) % 10**9}
 )
@@ -71,7 +93,7 @@ def look(of: ElasticJob, groups: dict[int, ElasticJob]) -> GroupsPlan:
     return plan
 
 
-@examples(100)
+@examples(60)
 @given(st.lists(STATUSES, min_size=1, max_size=3), MEMBERSHIPS)
 def test_whatever_the_statuses_of_groups_hold_their_job_has_one_that_can_be_written(
     statuses: list[JSON], membership: JSON
@@ -87,6 +109,44 @@ def test_whatever_the_statuses_of_groups_hold_their_job_has_one_that_can_be_writ
     event(f"readable: {len(groups)}, {of is not None}")
     if of is not None:
         look(of, groups)
+
+
+REPORTED = of_schema(AGENT_SCHEMA, optional=0.2)
+
+
+@examples(12)
+@given(st.lists(STATUSES, min_size=1, max_size=2), st.lists(REPORTED, min_size=1, max_size=1), MEMBERSHIPS)
+def test_people_see_a_job_whatever_its_groups_and_their_workers_tell(
+    statuses: list[JSON], reports: list[JSON], membership: JSON
+) -> None:
+    of = wide(3, {"version": 1}).to_wire()
+    of["metadata"] |= {"creationTimestamp": "2026-01-01T11:00:00Z", "uid": "uid-wide"}
+    of["status"]["membership"] = membership
+    spec, groups, workers = job("wide-group-0", 1).to_wire()["spec"], [], []
+    for index, status in enumerate(statuses):
+        name, labels = f"wide-group-{index}", GroupOf("wide", "uid-wide", index).labels
+        owner = owner_reference("ElasticJob", "wide", "uid-wide")
+        metadata = {"name": name, "namespace": "default", "uid": f"u{index}", "labels": labels}
+        metadata |= {"ownerReferences": [owner], "creationTimestamp": "2026-01-01T11:00:00Z"}
+        groups.append({"metadata": metadata, "spec": spec, "status": status})
+        worker = with_report(index, reports[index % len(reports)], is_current=True)
+        worker["spec"]["jobName"] = name
+        worker["metadata"] |= {"name": f"{name}-worker-0", "labels": labels}
+        workers.append(
+            worker | {"metadata": worker["metadata"] | {"creationTimestamp": "2026-01-01T11:00:00Z"}}
+        )
+    read = {at: each for at, raw in enumerate(groups) if (each := parse_or_none(ElasticJob, raw)) is not None}
+    groups = [groups[at] for at in read]  # the controller writes no others
+    whole = parse_or_none(ElasticJob, of)
+    if whole is not None:
+        of["status"] = merged(of["status"], look(whole, read).status_patch)
+    for shown, of_it in ((of, groups), *((each, []) for each in groups[:1])):
+        case = Case(shown, workers, [], NOW.astimezone(UTC), groups=of_it)
+        json.dumps(job_page(case, []))
+        out = Console(file=io.StringIO(), width=100)
+        out.print(render(case, out))
+        sections(case, findings(case))
+    json.dumps(fleet_page([of, *groups], workers, NOW.astimezone(UTC)))
 
 
 def test_a_look_at_the_most_groups_takes_time_by_their_number() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from controller.resources import PODS
+from crds.grouping import worker_number
 from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
 from tests.reconcilers.api import NAMESPACE, Api
@@ -61,12 +62,20 @@ def go_on(api: Api) -> None:
     report_of_group(api, 0, leftOutVersion=version_of(api))
 
 
+def pull(api: Api) -> None:
+    """The worker of the last group pulls from a set."""
+    said = {"name": "files", "epoch": 0, "size": 100, "digest": "", "retries": 3, "maxFailed": 0}
+    shards = [said | {"lease": 0, "rest": "", "failed": "", "wants": True}]
+    api.patch(ELASTICWORKERS, "j-group-1-worker-0", {"status": {"agent": {"shards": shards}}}, "status")
+
+
 LIFE = (
     Phase("create", submit_groups),
     Phase("grow", lambda api: edit(api, replicas(3))),
     Phase("shrink", lambda api: edit(api, replicas(2))),
     Phase("edit of the job", lambda api: edit(api, {"nodeCheck": {"timeoutSeconds": 77}})),
     Phase("edit of a group", edit_group),
+    Phase("pull", pull),
     Phase("deletion of a group", lambda api: api.delete(ELASTICJOBS, "j-group-1")),
     Phase("hang", hang),
     Phase("end of the hang", go_on),
@@ -200,6 +209,23 @@ def test_a_group_is_deleted_only_after_a_membership_without_it() -> None:
     else:
         pytest.fail("the group is not deleted")
     assert left_out
+
+
+def test_a_group_is_leased_shards_by_its_job_which_takes_them_back_when_it_is_deleted() -> None:
+    (pulled,) = status("pull")["shards"]
+    assert pulled["leases"] == f"{worker_number(1, 0)}.1.1=0-24"
+    world = life()["pull"].end.get(ELASTICWORLDS, JOB)["spec"]
+    assert world["shards"] == [pulled]
+    assert not status("pull", "j-group-1").get("shards")
+    (back,) = status("deletion of a group")["shards"]
+    assert (back.get("leases", ""), back["rest"], back.get("done", 0)) == ("", "0-99", 0)
+    for moment in life()["deletion of a group"].moments:
+        if str(moment.write) == "create ElasticJob j-group-1":
+            (before,) = moment.before.get(ELASTICJOBS, JOB)["status"]["shards"]
+            assert not before.get("leases"), "given back before another worker has the name"
+            break
+    else:
+        pytest.fail("the group is not made once more")
 
 
 def test_a_group_that_hangs_is_left_out_without_a_restart_until_it_comes_back() -> None:

@@ -21,7 +21,7 @@ from reconcilers.nodecheck.job_checks import (
 from reconcilers.observed.slots import named
 from reconcilers.world.decision import ActiveCheck, Constraints, decide
 from reconcilers.world.participants import Bounds, Participant, on_faulty_nodes
-from reconcilers.world.rendezvous import judge
+from reconcilers.world.rendezvous import propose
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.job_stage import Stage, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed, published_worlds, running, situations
@@ -223,7 +223,7 @@ def test_without_constraints_the_decision_is_the_judgement_of_people_and_bounds(
 ) -> None:
     people, limits = situation
     found = decide(published, people, limits, later(seconds))
-    assert found == judge(published, people, limits, later(seconds))
+    assert found == propose(published, people, limits, later(seconds))
     assert not found.check and not found.left_out
 
 
@@ -244,7 +244,7 @@ def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty
     active: list[int] | None,
     seconds: float,
 ) -> None:
-    """Invariants; also: breaks are those of `judge`, and a new world, or its check, is never forgotten.
+    """Invariants; also: breaks are those of `propose`, and a new world, or its check, is never forgotten.
 
     A world that is only to be left by some stands until the check is over.
     """

@@ -18,7 +18,7 @@ from reconcilers.observed.desired import DesiredJob
 from reconcilers.scale.request import Origin, ScaleRequest, is_left_over, own_request, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
-from reconcilers.scale.verdicts import judge
+from reconcilers.scale.verdicts import choose_plan
 from tests.reconcilers.build import NOW, job, report, worker
 
 COUNT = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:replicas": {}}}}}
@@ -145,7 +145,7 @@ def test_request_is_merged_if_the_job_has_its_counts_or_an_edit_followed(
 
 
 def verdicts(of: ElasticJob, *plans: ScalePlan) -> tuple[str | None, dict[str, str]]:
-    write, found = judge(plans, of, [worker(0), worker(1)], [])
+    write, found = choose_plan(plans, of, [worker(0), worker(1)], [])
     return write.request.plan if write else None, {v.plan.metadata.name: v.phase.value for v in found}
 
 

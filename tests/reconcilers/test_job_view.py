@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
+from unittest.mock import AsyncMock
+
+import pytest
 
 from controller.cache import Cache
 from controller.client import Client
+from controller.errors import NotFound
 from controller.reconciler import Request
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
@@ -13,7 +18,8 @@ from reconcilers.job.seen import JobReader
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
+from reconcilers.scale.writer import ScaleWriter
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import check, job, report, worker
 
@@ -75,3 +81,41 @@ async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None
     assert seen is not None and [each.status.agent for each in seen.workers] == [None, None]
     assert seen.workers[1].status.phase is WorkerPhase.RUNNING
     assert seen.workers[1].status.report_fault.startswith("agent.since: ")
+
+
+class Nobody:
+    """An API server that has nothing, and takes everything."""
+
+    async def get(self, *_: Any) -> dict[str, Any]:
+        raise NotFound(404, "NotFound", "not found", {"name": "digits"})
+
+    async def patch(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    def event(self, *_: Any) -> None:
+        """Nobody listens."""
+
+
+def scale_plan(number: int) -> dict[str, Any]:
+    spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": number % 5 + 1}}}
+    metadata = {"name": f"p{number}", "namespace": "default", "uid": f"p{number}", "generation": 1}
+    return {"metadata": metadata | {"resourceVersion": str(number + 1)}, "spec": spec}
+
+
+@pytest.mark.parametrize("has_job", [True, False])
+async def test_very_many_plans_are_read_beside_the_event_loop(has_job: bool) -> None:
+    cache = cached(job(status={"phase": "Succeeded"}))
+    for number in range(2_000):
+        cache.store(SCALEPLANS).apply(scale_plan(number))
+    nobody: Any = Nobody()
+    if has_job:
+        look = JobReader(nobody, cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    else:
+        cache.store(ELASTICJOBS).remove(("default", "digits"))
+        writer = ScaleWriter(nobody, cache, nobody, Clock())
+        writer.conclude = conclude = AsyncMock()  # type: ignore[method-assign]
+        look = writer.refuse_for("default", "digits")  # type: ignore[assignment]
+    begun = time.thread_time()
+    seen = await look
+    assert time.thread_time() - begun < 0.1
+    assert (len(seen.plans) if seen else len(conclude.call_args.args[0])) == 2_000

@@ -102,7 +102,7 @@ async def test_a_priority_class_that_is_not_there_is_told_before_anything_is_mad
     message = next(w for w in first["warnings"] if w["type"] == refusal.PODS_NOT_ACCEPTED)["message"]
     path = "spec.elasticPolicy.opportunistic.priorityClassName"
     assert message.startswith(
-        f"{path}: there is no PriorityClass idle; create it. Correct the job in place: "
+        f"{path}: there is no PriorityClass idle; create it. Correct the job in place within "
     )
     assert not await hollow.pods("grows")
 

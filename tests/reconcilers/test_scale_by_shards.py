@@ -11,7 +11,7 @@ from crds.leases import Lease
 from crds.shard_set import Definition
 from reconcilers.scale.plan import own_refusal
 from reconcilers.scale.request import Origin, own_request
-from reconcilers.shards.by_shards import Decision, Scale, decide, workers_for
+from reconcilers.shards.by_shards import Scale, Sizing, size_of, workers_for
 from reconcilers.shards.sets import ShardSet
 from tests.reconcilers.build import job, worker
 
@@ -46,14 +46,14 @@ def pulling(
 
 
 def test_more_come_at_once_for_what_waits_and_is_leased() -> None:
-    assert decide(pulling(2, 30, {0: 8, 1: 2}), [worker(0), worker(1)], {}) == Decision(Scale(10))
-    assert decide(pulling(2, 1_000, {}), [worker(0), worker(1)], {}) == Decision(Scale(20))
+    assert size_of(pulling(2, 30, {0: 8, 1: 2}), [worker(0), worker(1)], {}) == Sizing(Scale(10))
+    assert size_of(pulling(2, 1_000, {}), [worker(0), worker(1)], {}) == Sizing(Scale(20))
 
 
 def test_who_was_idle_for_long_goes_and_nobody_who_holds_a_lease() -> None:
     of, workers = pulling(4, 0, {1: 1, 3: 2}), [worker(index) for index in range(4)]
-    assert decide(of, workers, {"w0": 61.0, "w2": 20.0}) == Decision(Scale(3, (0,)))
-    assert decide(of, workers, {"w0": 59.0, "w2": 20.0}) == Decision(look_again_seconds=1.0)
+    assert size_of(of, workers, {"w0": 61.0, "w2": 20.0}) == Sizing(Scale(3, (0,)))
+    assert size_of(of, workers, {"w0": 59.0, "w2": 20.0}) == Sizing(look_again_seconds=1.0)
 
 
 def test_a_job_that_does_not_ask_for_it_stays_as_it_is() -> None:
@@ -61,15 +61,15 @@ def test_a_job_that_does_not_ask_for_it_stays_as_it_is() -> None:
     plain = job(
         replicas=2, worker={"maxReplicas": 9}, status={"shards": [s.to_wire() for s in of.status.shards]}
     )
-    assert decide(plain, [worker(0)], {}) == Decision()
+    assert size_of(plain, [worker(0)], {}) == Sizing()
     kept = job(
         replicas=2,
         elasticPolicy={"shardScaling": {}},
         worker={"maxReplicas": 9, "autoScale": False},
         status={"shards": [each.to_wire() for each in of.status.shards]},
     )
-    assert decide(kept, [worker(0)], {}) == Decision()
-    assert decide(job(elasticPolicy={"shardScaling": {}}), [worker(0)], {"w0": 1e9}) == Decision()
+    assert size_of(kept, [worker(0)], {}) == Sizing()
+    assert size_of(job(elasticPolicy={"shardScaling": {}}), [worker(0)], {"w0": 1e9}) == Sizing()
 
 
 @given(st.data())
@@ -83,7 +83,7 @@ def test_it_stays_in_bounds_takes_no_work_and_settles(data: st.DataObject) -> No
     idle = {f"w{index}": data.draw(st.floats(0, 200)) for index in range(replicas) if index not in leases}
     of = pulling(replicas, waiting, leases, least, most, unit)
     workers = [worker(index) for index in range(replicas)]
-    found = decide(of, workers, idle)
+    found = size_of(of, workers, idle)
     if found.scale is None:
         return
     after, removed = found.scale.replicas, found.scale.removed
@@ -97,7 +97,7 @@ def test_it_stays_in_bounds_takes_no_work_and_settles(data: st.DataObject) -> No
     request = own_request(of, Origin.SHARDS, after, removed={"worker": list(removed)})
     assert own_refusal(of, request, ()) == "", "the request is one that is carried out"
     again = pulling(after, waiting, leases, least, most, unit, retired={"worker": sorted(removed)})
-    settled = decide(again, workers, {uid: 0.0 for uid in idle})
+    settled = size_of(again, workers, {uid: 0.0 for uid in idle})
     assert settled.scale is None, "with nobody idle for long, it is as the work asks"
 
 

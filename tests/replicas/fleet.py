@@ -96,8 +96,13 @@ class PipeChannel:
             self._pipe.send(message)
 
 
+def _without_numpy(tensor: torch.Tensor) -> None:
+    raise RuntimeError("Numpy is not available")  # as torch says where NumPy is not installed
+
+
 def _main(place: Place, pipe: Connection, script: Callable[..., None], arguments: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    torch.Tensor.numpy = _without_numpy  # type: ignore[assignment,method-assign]
     os.environ["NCCL_HOSTID"] = f"{place.group}-{place.rank}"  # NCCL refuses to have one GPU twice on a host
     if place.size > 1:
         store = dist.TCPStore("127.0.0.1", place.group_port, is_master=False)

@@ -1,24 +1,25 @@
-"""What the processes of a fleet learn from, where a sampler of dlr.data deals to them."""
+"""What the processes of a fleet learn from, where dlr.data deals to them."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from dlr import replicas as dlr_replicas
-from dlr.data import ElasticBatchSampler
+from dlr.data import ElasticBatchSampler, ElasticShards
 from tests.replicas.scripts import model_of, optimizer_of
 
 
 def learn(place: Any, channel: Any, length: int, steps: int, constant_batch: bool, seconds: float) -> None:
-    """Training that writes down each step's samples before it is committed, and after it where it is."""
-    model = model_of(place.group)
-    optimizer = optimizer_of(model)
+    """Training from the batches of a sampler."""
     sampler = ElasticBatchSampler(
         range(length),
         place.size,
@@ -27,18 +28,49 @@ def learn(place: Any, channel: Any, length: int, steps: int, constant_batch: boo
         micro_batch_size=4,
         constant_batch=constant_batch,
     )
-    joined = dlr_replicas.join(model, optimizer, state={"data": sampler}, channel=channel)
-    committed: dict[int, list[int]] = {}
-    joined.call_after_commit(lambda step, groups: committed.__setitem__(step, list(groups)))
     loader = DataLoader(range(length), batch_sampler=sampler, collate_fn=list)  # type: ignore[arg-type]
     batches = sampler.global_batches(loader)
+    _train(place, channel, sampler, lambda: next(batches), steps, seconds)
+
+
+def learn_shards(place: Any, channel: Any, length: int, steps: int, seconds: float) -> None:
+    """Training from the parts of a shard set."""
+    shards: ElasticShards[int] = ElasticShards("train", length, size=4)
+    parts = iter(shards)
+    _train(place, channel, shards, lambda: [_Part(next(parts))], steps, seconds)
+
+
+class _Part:
+    """A part, as the only micro-batch of a step."""
+
+    def __init__(self, part: Any) -> None:
+        self.data, self.weight = list(part), part.weight
+
+    def accumulate(self, _: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def _train(
+    place: Any,
+    channel: Any,
+    data: ElasticBatchSampler | ElasticShards[int],
+    batch: Callable[[], Iterable[Any]],
+    steps: int,
+    seconds: float,
+) -> None:
+    """Write down each step's samples before it is committed, and after it where it is."""
+    model = model_of(place.group)
+    optimizer = optimizer_of(model)
+    joined = dlr_replicas.join(model, optimizer, state={"data": data}, channel=channel)
+    committed: dict[int, list[int]] = {}
+    joined.call_after_commit(lambda step, groups: committed.__setitem__(step, list(groups)))
     with (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a") as log:
         for step in joined.steps(steps):
             optimizer.zero_grad()
             learned: list[int] = []
             line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
-            line |= {"epoch": sampler.epoch}
-            for micro in next(batches):
+            line |= {"epoch": data.epoch}
+            for micro in batch():
                 time.sleep(seconds)
                 with micro.accumulate(model):
                     (model(torch.ones(1, 16)).mean() * micro.weight).backward()
@@ -47,6 +79,6 @@ def learn(place: Any, channel: Any, length: int, steps: int, constant_batch: boo
             log.flush()
             optimizer.step()
             if joined._member.trained:
-                line |= {"committed": committed[step], "state": sampler.state_dict()}
+                line |= {"committed": committed[step], "state": data.state_dict()}
                 log.write(json.dumps(line) + "\n")
                 log.flush()

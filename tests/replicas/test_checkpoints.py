@@ -14,8 +14,8 @@ from dlr.checkpoint.files import files_at
 from tests.replicas import keeping
 from tests.replicas.fleet import Fleet
 
-pytestmark = [pytest.mark.timeout(240)]
-WITHIN_SECONDS = 120
+pytestmark = [pytest.mark.timeout(480)]
+WITHIN_SECONDS = 240
 STEPS = 1_000_000
 
 
@@ -77,7 +77,9 @@ def test_groups_that_die_at_once_go_on_from_storage(tmp_path: Path, fleets: list
     for index in (0, 1):
         fleet.kill(index)
     at = stored(tmp_path)
-    fleet.run_until(lambda: any(each.trains for each in fleet.groups.values() if each.round > 2), 120)
+    fleet.run_until(
+        lambda: any(each.trains for each in fleet.groups.values() if each.round > 2), WITHIN_SECONDS
+    )
     later = {round_: step for round_, step in first_steps(fleet).items() if round_ > 2}
     assert later and all(step >= at for step in later.values())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.replicas.fleet import Fleet
-from tests.replicas.learning import learn
+from tests.replicas.learning import learn, learn_shards
 
 LENGTH = 500
 KILLS = 3
@@ -29,13 +30,19 @@ def lines_of(fleet: Fleet) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("constant_batch", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        (learn, {"constant_batch": True}),
+        pytest.param(learn, {"constant_batch": False}, marks=pytest.mark.slow),
+        pytest.param(learn_shards, {}, marks=pytest.mark.slow),
+    ],
+)
 def test_every_sample_once_an_epoch_while_processes_of_groups_are_killed(
-    tmp_path: Path, constant_batch: bool
+    tmp_path: Path, what: Callable[..., None], options: dict[str, Any]
 ) -> None:
     chance, kills = random.Random(1), 0
-    options = {"length": LENGTH, "steps": 400, "constant_batch": constant_batch, "seconds": 0.004}
-    fleet = Fleet(tmp_path, learn, 3, 2, **options)
+    fleet = Fleet(tmp_path, what, 3, 2, length=LENGTH, steps=400, seconds=0.004, **options)
 
     def kill_and_look() -> bool:
         nonlocal kills
@@ -45,7 +52,7 @@ def test_every_sample_once_an_epoch_while_processes_of_groups_are_killed(
         return fleet.is_over
 
     try:
-        fleet.run_until(kill_and_look, 120)
+        fleet.run_until(kill_and_look, 240)
     finally:
         fleet.stop()
     assert kills

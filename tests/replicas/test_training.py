@@ -13,8 +13,8 @@ import pytest
 from tests.replicas import scripts
 from tests.replicas.fleet import Fleet
 
-pytestmark = [pytest.mark.timeout(240)]
-WITHIN_SECONDS = 120
+pytestmark = [pytest.mark.timeout(480)]
+WITHIN_SECONDS = 240
 
 
 def run(fleet: Fleet, kills: int, seed: int, pause_seconds: float = 0.3) -> None:

@@ -22,6 +22,7 @@ def test_the_examples_are_fleets(path: Path) -> None:
     ("said", "sentence"),
     [
         ({}, "f.yaml: nodes: this field is needed"),
+        ({"node": 8}, "f.yaml: node: there is no such field (and 1 more)"),
         ({"nodes": 0}, "f.yaml: nodes: input should be greater than or equal to 1, and it is 0"),
         ({"nodes": 8, "spaers": 1}, "f.yaml: spaers: there is no such field"),
         ({"nodes": 8, "policies": {"standby": "x"}}, "f.yaml: policies.standby: it must be a whole number"),

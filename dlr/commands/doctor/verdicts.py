@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from controller.wording import some_of
 from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MINIMUM_MINOR = 30
 """Of Kubernetes 1: since then ValidatingAdmissionPolicy is v1, which holds workers to their own objects."""
@@ -156,6 +156,10 @@ def _controller(facts: Facts) -> Iterator[Line]:
     if facts.embedded and holder and place == EMBEDDED_LEASE_NAMESPACE:
         yield Line(Level.OK, "controller", f"The controller of `dlr up` leads ({holder}).")
         return
+    if facts.embedded and place == EMBEDDED_LEASE_NAMESPACE and facts.deployment is None:
+        text = "The controller of `dlr up` does not lead: see logs/controller.log in the cluster's folder"
+        yield Line(Level.PROBLEM, "controller", f"{text}; `dlr down` and `dlr up` start it again.")
+        return
     if facts.deployment is None:
         elsewhere = [f"{c['metadata']['namespace']}" for c in facts.controllers]
         hint = f" There is one in {', '.join(elsewhere)}: name it with --namespace." if elsewhere else ""
@@ -193,7 +197,9 @@ def _controllers_rights(facts: Facts) -> Iterator[Line]:
         yield _not_seen(facts, "controller's rights", "missing_of_controller")
     elif missing:
         yield Line(
-            Level.PROBLEM, "controller's rights", f"It may not {_some(missing)}. Run `dlr install` again."
+            Level.PROBLEM,
+            "controller's rights",
+            f"It may not {_some(missing)}. Run `dlr install` again.",
         )
     else:
         yield Line(Level.OK, "controller's rights", "It may do all that it needs to.")
@@ -213,9 +219,7 @@ def _tag(image: str) -> str | None:
 
 
 def _some(rights: Sequence[Right]) -> str:
-    shown = ", ".join(map(str, rights[:_NAMED_AT_MOST]))
-    more = len(rights) - _NAMED_AT_MOST
-    return f"{shown} and {more} things more" if more > 0 else shown
+    return some_of([str(each) for each in rights], _NAMED_AT_MOST)
 
 
 def _not_seen(facts: Facts, topic: str, fact: str) -> Line:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import deploy
 from dlr.commands.install.kinds import container_of
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 _CHECK_OPTION, _AGENT_OPTION = "--check-image=", "--agent-image="
 

@@ -6,17 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any
 
-from agent.kube.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
+from controller.errors import ApiError, Forbidden, NotFound, Unavailable
+from controller.resources import CRDS, LEASES
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.install import kinds, others
 from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, Kind, is_embedded
-
-JSON = dict[str, Any]
+from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Resource, is_embedded
 
 POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
@@ -72,7 +70,7 @@ class Installer:
         """Return Deployments of all namespaces, or of the installation's own if no others may be listed."""
         try:
             return self._api.find(kinds.DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
-        except ForbiddenError as refusal:
+        except Forbidden as refusal:
             if self._jobs_namespace is None:
                 raise
             print(
@@ -108,7 +106,7 @@ class Installer:
         if not self._dry_run:
             titles = [document["metadata"]["name"] for document in crds]
             self._wait(
-                lambda: crds_reading(self._api.get(kinds.CRDS, name) for name in titles), timeout_seconds
+                lambda: crds_reading(self._api.get(CRDS, name) for name in titles), timeout_seconds
             )
         for document in documents:
             if document not in crds:
@@ -131,13 +129,13 @@ class Installer:
         return controller_reading(
             api.get(kinds.DEPLOYMENTS, kinds.CONTROLLER),
             api.find(PODS, label_selector=kinds.CONTROLLER_LABEL),
-            get_or_none(api, kinds.LEASES, kinds.CONTROLLER),
+            get_or_none(api, LEASES, kinds.CONTROLLER),
             api.version()[1],
         )
 
     def _read_embedded(self) -> Reading:
         """The embedded cluster runs no Deployments; `dlr up` keeps a controller of its own."""
-        lease = get_or_none(self._api.within(EMBEDDED_LEASE_NAMESPACE), kinds.LEASES, kinds.CONTROLLER)
+        lease = get_or_none(self._api.within(EMBEDDED_LEASE_NAMESPACE), LEASES, kinds.CONTROLLER)
         holder = leader(lease, self._api.version()[1])
         if holder is None:
             return Reading(
@@ -170,7 +168,7 @@ def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
     while last is None or time.monotonic() < deadline:
         try:
             reading = read()
-        except UnavailableError as outage:
+        except Unavailable as outage:
             reading = Reading(False, str(outage))
         if reading != last:
             yield reading
@@ -178,17 +176,17 @@ def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-def get_or_none(api: Api, kind: Kind, name: str) -> JSON | None:
+def get_or_none(api: Api, kind: Resource, name: str) -> JSON | None:
     """Return an object; None if there is none, or no such kind."""
     try:
         return api.get(kind, name)
-    except NotFoundError:
+    except NotFound:
         return None
 
 
 def live_crds(api: Api) -> list[JSON]:
     """Return the live CRDs among those of an installation."""
-    found = (get_or_none(api, kinds.CRDS, f"{plural}.{names.GROUP}") for plural in _CRD_PLURALS)
+    found = (get_or_none(api, CRDS, f"{plural}.{names.GROUP}") for plural in _CRD_PLURALS)
     return [crd for crd in found if crd is not None]
 
 
@@ -198,7 +196,7 @@ def require_served(api: Api, manifests: Iterable[JSON]) -> None:
         try:
             scoped = api.within(manifest["metadata"].get("namespace"))
             scoped.get(kinds.kind_of(manifest), manifest["metadata"]["name"])
-        except NotFoundError as error:
+        except NotFound as error:
             if not error.names_object:
                 raise _refused(manifest, error) from error
 
@@ -218,7 +216,7 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> Outcome:
             return Outcome.LEFT
         applied = scoped.apply(kind, manifest, dry_run=dry_run)
     except ApiError as error:
-        if dry_run and isinstance(error, NotFoundError) and error.names_object:
+        if dry_run and isinstance(error, NotFound) and error.names_object:
             return Outcome.NOT_TRIED
         raise _refused(manifest, error) from error
     if live is None:
@@ -233,8 +231,8 @@ def _substance(live: JSON) -> JSON:
 
 def _refused(manifest: JSON, error: ApiError) -> CommandError:
     hint = ""
-    if isinstance(error, ForbiddenError):
+    if isinstance(error, Forbidden):
         hint = " Whoever installs dlr needs the rights that `dlr doctor` lists."
-    elif isinstance(error, NotFoundError) and not error.names_object:
+    elif isinstance(error, NotFound) and not error.names_object:
         hint = " See `dlr doctor`."
     return CommandError(f"{kinds.title_of(manifest)}: {error}{hint}")

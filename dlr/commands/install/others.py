@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from controller.wording import some_of
 from dlr.commands.install.kinds import container_of, is_ours
-
-JSON = dict[str, Any]
+from dlr.job.report import FINISHED
+from dlr.kube.api import JSON
 
 DLROVER_LABEL = "control-plane=controller-manager"
 """Of DLRover's operator, as of most that were made with kubebuilder."""
 _NAMESPACE_OPTION = re.compile(r"--namespace(?:=(?P<long>.*))?|-n(?P<short>.*)", re.DOTALL)
-_FINISHED = ("Succeeded", "Failed")
 _NAMED_AT_MOST = 5
 
 
@@ -47,7 +46,7 @@ def unfinished(objects: Iterable[JSON], *, suspended: bool = True) -> list[JSON]
     return [
         each
         for each in objects
-        if (each.get("status") or {}).get("phase") not in _FINISHED
+        if (each.get("status") or {}).get("phase") not in FINISHED
         and (suspended or not each["spec"].get("suspend"))
     ]
 
@@ -151,9 +150,8 @@ def how_to_stop(operator: JSON) -> str:
 
 def names_of(objects: Sequence[JSON]) -> str:
     """Some of their names, and how many more there are."""
-    shown = [f"{o['metadata']['namespace']}/{o['metadata']['name']}" for o in objects[:_NAMED_AT_MOST]]
-    more = len(objects) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    names = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in objects]
+    return some_of(names, _NAMED_AT_MOST)
 
 
 def _scope(jobs_namespace: str | None) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 
 @dataclass(frozen=True)

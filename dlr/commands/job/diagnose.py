@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC
 
+from rich.text import Text
+
 from controller.wording import counted
 from crds.release import VERSION
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, print_json
-from dlr.job.case import JSON, Case, Sentence, read_case
+from dlr.commands.output import Format, console, print_json, show
+from dlr.job.case import Case, Sentence, read_case
 from dlr.job.evidence import Section, sections
 from dlr.job.findings import Finding, findings
 from dlr.job.wording import plain, printable_line
-from dlr.kube.api import Api
+from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.waiting import waiting_for
 
 WIDTH = 100
-
-
+LINES_BELOW = 2
+"""The line that says how many are left out, and the cursor's."""
 MOST_LINES = 12
 """Of a traceback or of stacks, the last ones; `dlr job logs --failed` shows the rest."""
 
@@ -40,41 +43,63 @@ def diagnose(
     made = sections(case, found)
     if output is Format.JSON:
         print_json(as_json(case, found, made, unread))
+    elif sys.stdout.isatty():
+        screen = console()
+        lines = page(case, made, unread, width=min(screen.width, WIDTH), for_screen=True)
+        for line in one_screen(lines, screen.height, case.name):
+            show(Text(line, "" if line.startswith(" ") else "bold"))
     else:
         print("\n".join(page(case, made, unread)))
 
 
-def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str]:
+def page(
+    case: Case,
+    made: Sequence[Section],
+    unread: Sequence[str],
+    width: int = WIDTH,
+    *,
+    for_screen: bool = False,
+) -> list[str]:
+    """Return lines of text, the verdict first.
+
+    Args:
+        for_screen: leave out the fields that sentences rest on, and empty lines.
+    """
     metadata = case.job["metadata"]
     moment = f"{case.now.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    lines = [f"ElasticJob {metadata['namespace']}/{metadata['name']} at {moment}, by dlr {VERSION}"]
-    for section in made:
-        lines += ["", section.title]
+    not_read = Section("Not read", tuple(Sentence(plain(text), ()) for text in unread))
+    lines: list[str] = []
+    for section in [*made, not_read] if unread else made:
+        lines.append(section.title)
         for each in section.sentences:
-            lines += _sentence_lines(each)
-    if unread:
-        lines += ["", "Not read"]
-        lines += [line for text in unread for line in _wrapped(plain(text))]
-    return lines
+            lines += _sentence_lines(each, width, with_fields=not for_screen)
+        lines += [] if for_screen else [""]
+    return [*lines, f"ElasticJob {metadata['namespace']}/{metadata['name']} at {moment}, by dlr {VERSION}"]
 
 
-def _sentence_lines(each: Sentence) -> list[str]:
-    lines = _wrapped(f"{each.text} [{'; '.join(map(str, each.fields))}]")
-    left_out = len(each.lines) - MOST_LINES
-    lines += [f"      … {counted(left_out, 'line')} before"] if left_out > 0 else []
-    return lines + [f"      {printable_line(line)}" for line in each.lines[-MOST_LINES:]]
+def one_screen(lines: Sequence[str], height: int, name: str) -> list[str]:
+    """Return the lines that a terminal has room for."""
+    room = max(1, height - LINES_BELOW)
+    if len(lines) <= room:
+        return [*lines]
+    more = counted(len(lines) - room, "more line")
+    return [*lines[:room], f"… and {more}, and the fields that they rest on: dlr job diagnose {name} | less"]
 
 
-def _wrapped(text: str) -> list[str]:
-    """Wrap the text as an entry of a list; neither a path nor a name is broken."""
-    return textwrap.wrap(
-        text,
-        WIDTH,
+def _sentence_lines(each: Sentence, width: int, *, with_fields: bool) -> list[str]:
+    """Return an entry of a list; neither a path nor a name is broken."""
+    fields = f" [{'; '.join(map(str, each.fields))}]" if with_fields and each.fields else ""
+    lines = textwrap.wrap(
+        f"{each.text}{fields}",
+        width,
         initial_indent="  - ",
         subsequent_indent="    ",
         break_long_words=False,
         break_on_hyphens=False,
     )
+    left_out = len(each.lines) - MOST_LINES
+    lines += [f"      … {counted(left_out, 'line')} before"] if left_out > 0 else []
+    return lines + [f"      {printable_line(line)}" for line in each.lines[-MOST_LINES:]]
 
 
 def as_json(case: Case, found: Sequence[Finding], made: Sequence[Section], unread: Sequence[str]) -> JSON:

@@ -17,8 +17,7 @@ import yaml
 
 from crds import names
 from dlr.commands.errors import CommandError
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 STDIN = "-"
 PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,11 +23,9 @@ from dlr.commands.options import (
 )
 from dlr.commands.output import as_yaml, print_json
 from dlr.job.lookup import get_job
-from dlr.kube.api import Api
+from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
-
-JSON = dict[str, Any]
 
 WHERE = "What it runs in"
 

@@ -10,8 +10,7 @@ import typer
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, cell, is_narrow, print_json, show, show_table
 from dlr.job import report
-from dlr.job.groups import GROUP_MARK, list_row, tree
-from dlr.job.jobs import headline_of_jobs
+from dlr.job.groups import GROUP_MARK, headline_of_jobs, list_row, tree
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import utc_now
 from dlr.kube.api import ELASTICJOBS, EVENTS, Api

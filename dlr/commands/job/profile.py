@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,12 +23,10 @@ from dlr.job.logs import default_container
 from dlr.job.lookup import get_group, get_unfinished_job, list_workers
 from dlr.job.report import current_report
 from dlr.job.wording import printable_line, utc_now
-from dlr.kube.api import ELASTICJOBS, PODS, Api
+from dlr.kube.api import ELASTICJOBS, JSON, PODS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
-
-JSON = dict[str, Any]
 
 ANSWER_SECONDS = 90.0
 """Beyond the seconds that are recorded: for the trace to be written, and shorter ones if it is too large."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -14,13 +13,11 @@ from crds.grouping import group_name, is_grouped
 from dlr.commands.output import NARROW_WIDTH, cell, table, verdict_line
 from dlr.job import group_rows, report, workers
 from dlr.job.case import Case
-from dlr.job.facts import Fact, facts_of
+from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.goodput import time_by_state
 from dlr.job.headline import headline
 from dlr.job.tones import terminal_style
 from dlr.job.wording import age
-
-JSON = dict[str, Any]
 
 MOST_EVENTS = 10
 FEWEST_EVENTS = 3
@@ -82,7 +79,7 @@ def _events(case: Case, console: Console, count: int) -> list[RenderableType]:
     return [Text(""), table(report.EVENT_COLUMNS, rows, console.width if console.is_terminal else None)]
 
 
-def _workers(rows: Sequence[workers.Row], console: Console, other_lines: int) -> Table:
+def _workers(rows: Sequence[report.Row], console: Console, other_lines: int) -> Table:
     """Return the table of workers: failures in full where all of it fits, else a line each."""
     if not console.is_terminal:
         return table(workers.COLUMNS, rows)
@@ -114,8 +111,8 @@ def _head(case: Case, *, with_bars: bool) -> RenderableType:
     metadata = case.job["metadata"]
     made = age(metadata["creationTimestamp"], case.now)
     lines = [("Job", cell(f"{metadata['namespace']}/{metadata['name']}, made {made} ago"))]
-    lines += [(kind, cell(text)) for kind, text in report.remarks(case.job)]
-    lines += [(fact.label, _text(case, fact, with_bar=with_bars)) for fact in facts_of(case)]
+    facts = [*remarks_of(case), *facts_of(case)]
+    lines += [(fact.label, _text(case, fact, with_bar=with_bars)) for fact in facts]
     if report.phase(case.job) == "Failed" and case.status.get("lastFailure"):
         lines.append(("", Text(f"its log: dlr job logs {metadata['name']} --failed", "dim")))
     for label, line in lines:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -23,12 +23,9 @@ from dlr.job.lookup import get_group, get_unfinished_job, groups_of
 from dlr.job.report import is_finished
 from dlr.job.stacks import MOST_NAMED, Answers, ask, ask_all, merge, stack_lines, together, without_answer
 from dlr.job.wording import printable_line
-from dlr.kube.api import Api
+from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
-
-JSON = dict[str, Any]
-
 
 MOST_GROUPS = 32
 """Replica groups whose stacks are shown at once."""

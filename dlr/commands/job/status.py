@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.live import Live
@@ -20,11 +20,9 @@ from dlr.job import report
 from dlr.job.case import Case, read_people
 from dlr.job.failures import broken_worlds, ended_pods
 from dlr.job.groups import groups_line
-from dlr.kube.api import Api
+from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.following import until_finished
-
-JSON = dict[str, Any]
 
 
 def status(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,11 +13,9 @@ from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
 from dlr.job.lookup import require_namespace
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, Cause, UsageError
-
-JSON = dict[str, Any]
 
 NOT_ALL_CHECKED = "some validation rules were not checked"
 """What an API server adds to its refusals of an object: it is no fault of the object's."""

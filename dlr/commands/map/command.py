@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
@@ -18,13 +18,11 @@ from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, not_empty, object_name
 from dlr.kube.amounts import times
-from dlr.kube.api import Api, is_embedded
+from dlr.kube.api import JSON, Api, is_embedded
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import Task
-
-JSON = dict[str, Any]
 
 WHERE = "What it runs in"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")

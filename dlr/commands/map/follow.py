@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from controller.wording import counted
 from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
@@ -18,14 +17,12 @@ from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.map.submission import Submitted
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.job.progress import SetProgress, sets_of
-from dlr.job.wording import duration, plain, significant, utc_now
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.job.progress import pace_parts, sets_of
+from dlr.job.wording import plain, utc_now
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
 from reconcilers.shards.sets import of_status
-
-JSON = dict[str, Any]
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, a line as often as that."""
@@ -73,28 +70,17 @@ def follow(api: Api, made: Submitted, folder: Path) -> JSON:
 
 def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
     progress = next((each for each in sets_of(job, workers, utc_now()) if each.name == SET_NAME), None)
-    parts = (
-        _of_lines(progress)
-        if progress is not None
-        else [f"0 of {counted(size, 'line')}" if size else "waiting"]
-    )
+    if progress is None:
+        parts = [f"0 of {counted(size, 'line')}" if size else "waiting"]
+    else:
+        done = f"{progress.done} of {counted(progress.size, 'line')}"
+        parts = [f"{progress.done / progress.size:.0%}", done, *pace_parts(progress)]
     if not report.is_finished(job):
         counts = report.workers_line(job)
         parts.append(f"{counts} {'worker' if counts == '1' else 'workers'}")
         if progress is None and (why := report.why_line(job)):
             parts.append(why)
     return ", ".join(parts)
-
-
-def _of_lines(progress: SetProgress) -> list[str]:
-    parts = [f"{progress.done / progress.size:.0%}", f"{progress.done} of {counted(progress.size, 'line')}"]
-    if progress.failed:
-        parts.append(f"{progress.failed} failed")
-    if progress.per_second:
-        parts.append(f"{significant(progress.per_second)} a second")
-    if progress.seconds_left and not (progress.is_over or progress.job_has_ended):
-        parts.append(f"about {duration(progress.seconds_left)} left")
-    return parts
 
 
 def outcome_of(job: JSON, size: int) -> Outcome:

@@ -6,15 +6,13 @@ import base64
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from crds import names
 from crds.names import API_VERSION
+from dlr.kube.api import JSON
 from dlr.tasks.lines import CHUNK_NAME, Lines, chunk_names, packed, unpacked
 from dlr.tasks.task import FOLDER, TASK_FILE, Task
 from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND
-
-JSON = dict[str, Any]
 
 VOLUME = "dlr-map"
 COMMAND = ("dlr", "exec", "-m", "dlr.tasks.worker")

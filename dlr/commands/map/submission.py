@@ -6,7 +6,6 @@ import secrets
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dlr.commands.errors import CommandError
 from dlr.commands.interrupts import deferred
@@ -19,12 +18,10 @@ from dlr.commands.map.manifest import (
     task_and_lines,
 )
 from dlr.job.lookup import get_job, require_namespace
-from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.errors import ApiError
 from dlr.tasks.lines import Lines, LinesError, read
 from dlr.tasks.task import Task
-
-JSON = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from crds import names
 from crds.nodecheck import Accelerator
 from dlr.commands import interrupts
 from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
@@ -15,7 +17,6 @@ from dlr.commands.lazy import HELP_NAMES
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.record import show_record
-from dlr.commands.node_check.request import node_check, subject
 from dlr.commands.options import (
     Context,
     Kubeconfig,
@@ -29,10 +30,11 @@ from dlr.commands.options import (
 )
 from dlr.commands.output import Format
 from dlr.job.check_outcome import EXIT_CODES
-from dlr.kube.api import Api
+from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError
 
+NAME_PREFIX = "node-check-"
 _what = partial(typer.Option, rich_help_panel="What to check (one of these)")
 _how = partial(typer.Option, rich_help_panel="How")
 
@@ -187,3 +189,48 @@ def _accelerator(named: str | None, gpu: bool) -> str | None:
     if gpu and named not in (None, Accelerator.NVIDIA_GPU):
         raise CouldNotTell(f"--gpu and --accelerator {named} contradict each other; drop one of them.")
     return Accelerator.NVIDIA_GPU.value if gpu else named
+
+
+def node_check(name: str | None, spec: JSON) -> JSON:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "NodeCheck",
+        "metadata": {"name": name} if name else {"generateName": NAME_PREFIX},
+        "spec": spec,
+    }
+
+
+def subject(nodes: Sequence[str], selector: str | None, job: str | None) -> JSON:
+    """The fields of the spec that say what to check: every node, unless one of these does.
+
+    Args:
+        nodes: node names; each may be several with commas between.
+
+    Raises:
+        CouldNotTell: the selector or the list of nodes cannot be meant.
+    """
+    if job is not None:
+        return {"jobName": job}
+    if selector is not None:
+        return {"nodeSelector": _labels(selector)}
+    found = [name.strip() for part in nodes for name in part.split(",")]
+    if not all(found):
+        raise CouldNotTell(f"--nodes {','.join(nodes)!r} has a node without a name in it.")
+    return {"nodes": list(dict.fromkeys(found))} if found else {"nodeSelector": {}}
+
+
+def _labels(selector: str) -> dict[str, str]:
+    """`a=b,c=d`: a NodeCheck's nodeSelector is a map, as a Pod's is."""
+    labels: dict[str, str] = {}
+    if not selector.strip():
+        raise CouldNotTell("--selector is empty; every node is --all.")
+    for part in selector.split(","):
+        key, equals, value = (word.strip() for word in part.replace("==", "=", 1).partition("="))
+        if not equals or not key or any(sign in key + value for sign in "=!() "):
+            raise CouldNotTell(
+                f"--selector {selector!r} is not understood: it takes label=value, and several with commas "
+                "between, all of which a node must have."
+            )
+        if labels.setdefault(key, value) != value:
+            raise CouldNotTell(f"--selector {selector!r} asks for two values of the label {key}.")
+    return labels

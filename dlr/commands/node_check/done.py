@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from crds import names
-from dlr.kube.api import EVENTS, NODES, Api
+from dlr.job.lookup import find_nodes
+from dlr.kube.api import EVENTS, JSON, Api
 from dlr.kube.errors import ApiError
 from reconcilers.cordon.options import NOT_ENFORCED, held_back
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
-
-JSON = dict[str, Any]
 
 PATIENCE_SECONDS = 5.0
 """Time limit for it: a cordon takes one write after the check's last."""
@@ -31,15 +30,14 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
         return dict.fromkeys(faulty, "not cordoned, as --no-cordon says")
     ends_at = time.monotonic() + PATIENCE_SECONDS
     done: dict[str, str] = {}
-    while waiting := [node for node in faulty if node not in done]:
+    while waiting := {node for node in faulty if node not in done}:
         try:
             refused = _refused(api, check)
-            found = {node: deed(api.get(NODES, node), check, refused) for node in waiting}
+            found = {node["metadata"]["name"]: node for node in find_nodes(api, waiting)}
         except ApiError as error:
-            if error.reason == "NotFound":
-                return done | dict.fromkeys(waiting, "the node is gone")
             return done | dict.fromkeys(waiting, f"whether it is cordoned cannot be seen: {error}")
-        done |= {node: text for node, text in found.items() if text}
+        done |= dict.fromkeys(waiting - found.keys(), "the node is gone")
+        done |= {name: text for name, node in found.items() if (text := deed(node, check, refused))}
         if time.monotonic() > ends_at:
             break
         if len(done) < len(faulty):

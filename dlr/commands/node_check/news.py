@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from controller.wording import counted
+from controller.wording import counted, some_of
 from crds.agent_report import ProbeEnding
 from crds.nodecheck import NodeCheckPhase
 from dlr.commands.node_check.view import NETWORK, compute, network
 from dlr.job.check_outcome import message, rounds_of
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MOST_NAMED = 8
 """Groups of a round that are named."""
@@ -87,9 +85,8 @@ def _described(outcome: JSON) -> str:
 def _current_round(status: JSON) -> Iterator[str]:
     number, groups = status.get("round"), status.get("groups") or []
     if number and groups and status.get("phase") == NodeCheckPhase.RUNNING:
-        named = "; ".join(", ".join(group["members"]) for group in groups[:MOST_NAMED])
-        more = f"; and {len(groups) - MOST_NAMED} more" if len(groups) > MOST_NAMED else ""
-        yield f"round {number} begins: {named}{more}"
+        named = some_of([", ".join(group["members"]) for group in groups], MOST_NAMED, "; ")
+        yield f"round {number} begins: {named}"
 
 
 def _finished_round(round_: JSON) -> Iterator[str]:

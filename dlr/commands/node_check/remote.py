@@ -6,12 +6,11 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from controller.wording import counted
 from crds import names
 from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
@@ -19,16 +18,19 @@ from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
 from dlr.commands.node_check.news import Look, news
-from dlr.commands.output import Format, cell, print_json, show, table, verdict_line
+from dlr.commands.output import Format, cell, console, print_json, show, table, verdict_line
 from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job, require_namespace
-from dlr.job.wording import utc_now
-from dlr.kube.api import ELASTICWORKERS, NODECHECKS, Api
+from dlr.job.wording import printable_line, utc_now
+from dlr.kube.api import ELASTICWORKERS, JSON, NODECHECKS, Api
 from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 from healthcheck.local import Health
 
-JSON = dict[str, Any]
+LINES_AROUND_TABLE = 4
+"""An empty line, the header, the line that says how many rows are left out, and the cursor's."""
+FEWEST_ROWS, MOST_OTHERS = 3, 5
+"""Rows of a table on a terminal at least, and of links and domains at most."""
 
 
 def create(api: Api, check: JSON) -> JSON:
@@ -91,7 +93,7 @@ def wait(api: Api, created: JSON, output: Format) -> Health:
     if output is Format.JSON:
         print_json(as_json(check, done))
     else:
-        show(_report(check, done))
+        show(report(check, done, console()))
     if check["status"]["phase"] == NodeCheckPhase.FAILED:
         raise CouldNotTell(f"The check {name!r} could not be carried out: {message(check)}")
     return health(check)
@@ -133,20 +135,30 @@ def _is_finished(check: JSON) -> bool:
     return phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
 
 
-def _report(check: JSON, done: Mapping[str, str]) -> RenderableType:
-    head = Table.grid(padding=(0, 2))
-    for label, text in view.head(check, utc_now()):
-        head.add_row(Text(label, style="dim"), cell(text))
-    parts: list[RenderableType] = [head]
-    for columns, rows in (
-        (view.NODE_COLUMNS, view.node_rows(check)),
-        (view.LINK_COLUMNS, view.link_rows(check)),
-        (view.DOMAIN_COLUMNS, view.domain_rows(check)),
+def report(check: JSON, done: Mapping[str, str], screen: Console) -> RenderableType:
+    """Draw the verdict, what to do, and tables; on a terminal as many of their rows as there is room for."""
+    parts: list[RenderableType] = []
+    blocks: list[list[str]] = []
+    if check["status"]["phase"] == NodeCheckPhase.SUCCEEDED:
+        parts = [verdict_line(health(check), view.summary(check))]
+        blocks = [view.reports_on_nodes(check, done), view.notes(check)]
+    parts.append(cell(view.head(check, utc_now())))
+    for lines in filter(None, blocks):
+        parts += [Text(""), *(Text(printable_line(line)) for line in lines)]
+    for what, columns, rows in (
+        ("domain", view.DOMAIN_COLUMNS, view.domain_rows(check)),
+        ("link", view.LINK_COLUMNS, view.link_rows(check)),
+        ("node", view.NODE_COLUMNS, view.node_rows(check)),
     ):
-        if rows:
-            parts += [Text(""), table(columns, rows)]
-    if check["status"]["phase"] != NodeCheckPhase.SUCCEEDED:
-        return Group(*parts)
-    for lines in (view.reports_on_nodes(check, done), view.notes(check)):
-        parts += [Text(""), *(cell(line) for line in lines)] if lines else []
-    return Group(verdict_line(health(check), view.summary(check)), Text(""), *parts)
+        if not rows:
+            continue
+        most = len(rows)
+        if screen.is_terminal:
+            room = screen.height - len(screen.render_lines(Group(*parts))) - LINES_AROUND_TABLE
+            most = max(FEWEST_ROWS, room if what == "node" else min(room, MOST_OTHERS))
+        parts += [Text(""), table(columns, rows[:most], screen.width if screen.is_terminal else None)]
+        if len(rows) > most:
+            name, namespace = check["metadata"]["name"], check["metadata"]["namespace"]
+            more = counted(len(rows) - most, f"more {what}")
+            parts.append(Text(f"… and {more}: kubectl describe nc {name} -n {namespace}", "dim"))
+    return Group(*parts)

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
-from controller.wording import counted
-from crds.findings import WORST_FIRST, Action
+from controller.wording import counted, some_of
+from crds.findings import WORST_FIRST, Action, Verdict
 from dlr.job.check_outcome import condition_message, health, message, rounds_of, verdicts_of
+from dlr.job.report import Row
 from dlr.job.wording import age, parse_time, significant
+from dlr.kube.api import JSON
 from healthcheck.measurements import Metric
 from reconcilers.nodecheck.actions import advice
-
-JSON = dict[str, Any]
-Row = tuple[object, ...]
 
 NODE_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK")
 LINK_COLUMNS = ("LINK", "SYMPTOM", "WHY")
 DOMAIN_COLUMNS = ("DOMAIN", "NODES", "WHY")
-MOST_REPORTS = 50
-"""Nodes of which more than the table's row is shown; the others are in the NodeCheck."""
+MOST_REPORTS, MOST_NAMED, MOST_REASONS = 8, 8, 2
+"""Reports on nodes, nodes that each names, and reasons that each gives; the others are in the NodeCheck."""
+GRAVITY: dict[str | None, int] = {verdict.value: place for place, verdict in enumerate(WORST_FIRST)}
 COMPUTE = {
     Metric.GEMM_BF16_TFLOPS.value: "bf16",
     Metric.GEMM_FP16_TFLOPS.value: "fp16",
@@ -32,23 +31,22 @@ COMPUTE = {
 NETWORK = Metric.PAIR_BUS_GBPS.value
 
 
-def head(check: JSON, now: datetime) -> list[tuple[str, str]]:
+def head(check: JSON, now: datetime) -> str:
+    """Return which check it is, and how it ended after how long."""
     metadata, status = check["metadata"], check["status"]
     started = status.get("startTime") or metadata["creationTimestamp"]
     took = age(started, parse_time(status.get("completionTime")) or now)
     rounds = len(status.get("rounds") or [])
     made = f", {counted(rounds, 'round')}" if rounds else ""
-    return [
-        ("Check", f"{metadata['namespace']}/{metadata['name']}"),
-        ("Phase", f"{status['phase']} after {took}{made}"),
-    ]
+    return f"{metadata['namespace']}/{metadata['name']}: {status['phase']} after {took}{made}"
 
 
 def node_rows(check: JSON) -> list[Row]:
-    """The rows; nodes of a check that failed may have no verdict."""
+    """Return the rows, the worst first; nodes of a check that failed may have no verdict."""
     status = check["status"]
     results = {result["node"]: result for result in status.get("nodeResults") or []}
     verdicts, buses = verdicts_of(status), _best_bus(status)
+    nodes = dict.fromkeys([*(status.get("nodes") or []), *results])
     return [
         (
             node,
@@ -56,7 +54,7 @@ def node_rows(check: JSON) -> list[Row]:
             compute(results.get(node, {}).get("figures") or {}),
             network(buses.get(node)),
         )
-        for node in dict.fromkeys([*(status.get("nodes") or []), *results])
+        for node in sorted(nodes, key=lambda node: GRAVITY.get(verdicts.get(node), 0))
     ]
 
 
@@ -69,28 +67,41 @@ def link_rows(check: JSON) -> list[Row]:
 
 def domain_rows(check: JSON) -> list[Row]:
     return [
-        (f"{domain['level']}={domain['name']}", ", ".join(domain["nodes"]), domain.get("message"))
+        (f"{domain['level']}={domain['name']}", some_of(domain["nodes"], MOST_NAMED), domain.get("message"))
         for domain in check["status"].get("faultyDomains") or []
     ]
 
 
 def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
-    """Three lines for each node that is not healthy, the worst first: the verdict and what was done about it
-    (`done`, by node), why, and what to do."""
+    """Return three lines for nodes that are not healthy, the worst first: verdict, why, and what to do.
+
+    Nodes with the same verdict, of which the same was done and is to be done, share them.
+
+    Args:
+        done: by node, what was done about it.
+    """
     status = check["status"]
     results = {result["node"]: result for result in status.get("nodeResults") or []}
     withdrawn = {out["node"]: out["message"] for out in status.get("withdrawn") or []}
     verdicts = verdicts_of(status)
-    guilty = [node for verdict in WORST_FIRST[:-1] for node, found in verdicts.items() if found == verdict]
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for node in sorted(verdicts, key=lambda node: GRAVITY[verdicts[node]]):
+        if verdicts[node] != Verdict.HEALTHY:
+            action = advice(results.get(node, {}).get("action") or Action.CHECK_AGAIN)
+            alike.setdefault((verdicts[node], done.get(node, ""), action), []).append(node)
     lines = []
-    for node in guilty[:MOST_REPORTS]:
-        result = results.get(node, {})
-        deed = f": {done[node]}" if node in done else ""
-        lines.append(f"{node} is {verdicts[node]}{deed}")
-        lines.append(f"  Why: {result.get('message') or withdrawn.get(node) or 'see the NodeCheck'}")
-        lines.append(f"  Do:  {advice(result.get('action') or Action.CHECK_AGAIN)}")
-    if len(guilty) > MOST_REPORTS:
-        lines.append(f"… and {counted(len(guilty) - MOST_REPORTS, 'more node')}")
+    for (verdict, deed, action), nodes in [*alike.items()][:MOST_REPORTS]:
+        why = {n: results.get(n, {}).get("message") or withdrawn.get(n) or "see the NodeCheck" for n in nodes}
+        reasons = (
+            [*why.values()] if len({*why.values()}) == 1 else [f"{n}: {text}" for n, text in why.items()]
+        )
+        verb = "is" if len(nodes) == 1 else "are"
+        lines.append(f"{some_of(nodes, MOST_NAMED)} {verb} {verdict}" + (f": {deed}" if deed else ""))
+        lines.append(f"  Why: {some_of([*dict.fromkeys(reasons)], MOST_REASONS, '; ')}")
+        lines.append(f"  Do:  {action}")
+    if len(alike) > MOST_REPORTS:
+        left_out = [node for nodes in [*alike.values()][MOST_REPORTS:] for node in nodes]
+        lines.append(f"… and {counted(len(left_out), 'more node')}")
     return lines
 
 

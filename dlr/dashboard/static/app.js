@@ -268,7 +268,8 @@ function renderSteps(page) {
   if (!known) return;
   const { submitted } = page.life;
   slow = steps.slowSince === null ? null : { at: submitted + steps.slowSince, label: "slower from here" };
-  const data = [stepData(steps, submitted), ...names.map((name) => [steps.past.at.map((at) => at + submitted), steps.past.numbers[name]])];
+  const times = steps.past.at.map((at) => at + submitted);
+  const data = [steps.past.seconds, ...names.map((name) => steps.past.numbers[name])].map((values) => [times, values]);
   const drawn = charts && charts.names === names.join("\n") && $("chart");
   if (!drawn) {
     const figures = ["Step time", ...names].map((name, at) => el("figure", {},

@@ -40,11 +40,6 @@ function strip(states, length) {
   return svg("svg", { class: "strip", viewBox: `0 0 ${length} 10`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars);
 }
 
-/* Times and step times: the points that an agent kept. */
-function stepData(steps, submitted) {
-  return [steps.past.at.map((time) => time + submitted), steps.past.seconds];
-}
-
 /* A line over UTC. `output` shows the value under the pointer, or the last one; `mark()` is a time and a label for it, or null. */
 function chartOf(place, output, data, width, { unit = "", zero = false, mark = () => null }) {
   const style = getComputedStyle(document.documentElement);

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from controller.wording import first_line
 from crds.elasticworker import ExitClass
@@ -16,8 +15,7 @@ from crds.job_status import JobState
 from dlr.job.failures import SAME_MOMENT, worker_failures
 from dlr.job.timeline.episodes import Clock, Episode
 from dlr.job.wording import EPOCH, parse_time
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,9 @@ def svg_file(life: Life) -> str:
     return f"{head}><style>{STYLE}</style>{rest}\n"
 
 
-def ticks(begin: float, end: float, most: int = MOST_TICKS) -> list[float]:
+def ticks(begin: float, end: float) -> list[float]:
     """Return at most so many round numbers of seconds, minutes, hours or days, and one."""
-    wanted = (end - begin) / most
+    wanted = (end - begin) / MOST_TICKS
     step = next((each for each in STEPS_SECONDS if each >= wanted), None)
     if step is None:
         step = DAY_SECONDS * math.ceil(wanted / DAY_SECONDS)

@@ -6,11 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from dlr.job.wording import parse_time
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 SHORTEST_LIFE_SECONDS = 1e-3
 
@@ -68,7 +66,7 @@ class Episode:
 def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
     """Each lasts until the next."""
     begins = [clock.read(entry["since"]) or 0.0 for entry in history]
-    ends = [*begins[1:], clock.end]
+    ends = [*begins[1:], *([clock.end] if begins else ())]
     return [
         Episode(
             Span(entry["state"], begin, max(begin, end), entry.get("reason") or ""),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from controller.wording import counted
 from crds import names
@@ -21,13 +20,13 @@ from dlr.job.timeline.blame import Culprits, Failure, culprits_of, failures_of
 from dlr.job.timeline.episodes import Clock, Episode, Span, episodes_of
 from dlr.job.tones import UP, WAITING
 from dlr.job.wording import duration, parse_time, plain
-
-JSON = dict[str, Any]
+from dlr.kube.api import JSON
 
 MOST_LANES = 64
 MOST_GROUPS = 128
 CURVE_POINTS = 240
-FINE_SECONDS, DAY_SECONDS = 7_200, 86_400
+CLOCK_WITH_SECONDS, CLOCK_WITHOUT_DATE = 7_200, 86_400
+"""Lengths of a life, in seconds, up to which its clock has seconds, and no date."""
 TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING.value)
 """States of a job that are those of all its workers that are up."""
 
@@ -117,9 +116,9 @@ def title(life: Life) -> str:
 def clock_of(life: Life, at: float) -> str:
     """The wall clock at so many seconds, in UTC, as finely as the job's length asks for."""
     moment = life.submitted.astimezone(UTC) + timedelta(seconds=at)
-    if life.seconds < FINE_SECONDS:
+    if life.seconds < CLOCK_WITH_SECONDS:
         return f"{moment:%H:%M:%S}"
-    return f"{moment:%H:%M}" if life.seconds < DAY_SECONDS else f"{moment:%d %b %H:%M}"
+    return f"{moment:%H:%M}" if life.seconds < CLOCK_WITHOUT_DATE else f"{moment:%d %b %H:%M}"
 
 
 class NoHistory(ValueError):

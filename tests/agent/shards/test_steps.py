@@ -138,14 +138,23 @@ def test_without_an_agent_ranks_have_shares(monkeypatch: pytest.MonkeyPatch) -> 
     assert [part[0] for part in again] == [8, 9] and again.epoch == 1
 
 
-def test_in_a_replica_group_a_set_is_refused_that_every_group_would_get_whole(
+def test_in_a_replica_group_a_set_is_pulled_but_does_not_go_back_to_a_checkpoint(
+    one_rank: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_GROUPED_JOB, "llm")
+    pulled = pull("a", 8)
+    assert next(pulled)[0] == 0
+    assert pulled._source is not None
+    with pytest.raises(ShardsError, match=r"'a': the replica groups of llm share the set"):
+        pulled._source.restore(((0, 8),))
+
+
+def test_in_a_replica_group_a_model_learns_only_from_shards_that_the_groups_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(ENV_GROUPED_JOB, "llm")
-    with pytest.raises(ShardsError, match=r"'a': .* each replica group of llm .*ElasticBatchSampler"):
+    with pytest.raises(ShardsError, match=r"'a': .* groups of llm .* state= of dlr.replicas.join"):
         next(iter(ElasticShards("a", 8)))
-    with pytest.raises(ShardsError, match="each replica group of llm"):
-        next(iter(pull("a", 8)))
 
 
 def test_an_empty_set_is_over_at_once() -> None:

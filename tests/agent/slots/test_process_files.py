@@ -51,7 +51,12 @@ def start(folder: Path, processes: int) -> tuple[ProcessFiles, list[Notice]]:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"round": 2, "loaded": "x", "tier": "memory", "every": 0}']
+    "text",
+    [
+        *("", "[]", "{}", '{"round": 2, "loaded": "x", "tier": "memory", "every": 0}', "[" * 100_000),
+        '{"round": 2, "loaded": Infinity, "tier": "memory"}',
+    ],
+    ids=lambda text: text[:40],
 )
 def test_what_no_process_has_told_is_not_known(tmp_path: Path, text: str) -> None:
     files, _ = start(tmp_path, 2)

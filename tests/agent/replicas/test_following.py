@@ -1,0 +1,65 @@
+"""What an agent of a replica group takes from the ElasticWorld of its grouped job."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, cast
+
+from agent.connection.listener import Listener
+from agent.connection.store_server import StoreServer
+from agent.environment import Environment
+from agent.kube.api import Api
+from agent.link import _groups_watcher
+from agent.replicas.client import AgentChannel
+from agent.replicas.desk import ReplicasDesk
+from agent.replicas.facts import Groups
+from agent.shards.desk import Desk
+from crds.grouping import worker_number
+
+KEY = bytes(range(32))
+ME = Environment(
+    owner_name="llm-group-1",
+    namespace="default",
+    worker_name="llm-group-1-worker-0",
+    worker_index=0,
+    incarnation=1,
+    pod_uid="p",
+    pod_ip="127.0.0.1",
+    grouped_job="llm",
+    group_index=1,
+    key=KEY,
+)
+
+
+def world(version: int, shards: int) -> dict[str, Any]:
+    replicas = {"version": version, "groups": [{"index": 1, "round": 2}], "address": "127.0.0.1", "port": 1}
+    spec = {"replicas": replicas, "shards": [{"name": "files", "size": shards}]}
+    return {"type": "MODIFIED", "object": {"metadata": {"resourceVersion": str(shards)}, "spec": spec}}
+
+
+def test_leases_are_no_news_of_the_groups_and_go_to_the_desk_of_shards() -> None:
+    desk, changes = Desk(worker_number(1, 0), 1), list[Groups | None]()
+    watcher = _groups_watcher(cast(Api, None), ME, desk)
+    watcher.call_at_changes(lambda: changes.append(watcher.view()))
+    for version, shards in ((3, 1), (3, 2), (4, 3)):
+        watcher.feed(world(version, shards))
+        assert desk._said == [{"name": "files", "size": shards}]
+    assert [each and each.version for each in changes] == [3, 4]
+    desk.stop()
+
+
+def test_processes_learn_of_groups_that_were_there_before_the_desk() -> None:
+    with contextlib.ExitStack() as cleanup:
+        shards, listener = Desk(worker_number(1, 0), 1), Listener("127.0.0.1", KEY)
+        store = StoreServer(listener)
+        for close in (shards.stop, listener.close, store.close):
+            cleanup.callback(close)
+        watcher = _groups_watcher(cast(Api, None), ME, shards)
+        watcher.feed(world(3, 1))
+        desk = ReplicasDesk.start(ME, watcher, store, cleanup)
+        desk.serve(lambda: None)
+        desk.begin(2, 1)
+        channel = AgentChannel(desk.path, 2)
+        assert channel.look().version == 3
+        watcher.feed(world(4, 1))
+        assert channel.look().version == 4

@@ -1,0 +1,455 @@
+"""One dealing of shards over all groups, whatever becomes of workers, groups and controllers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.shards.holding import Holding
+from crds import names
+from crds.agent_report import MAX_SHARDS_TEXT
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.grouping import MAX_GROUPS, GroupOf, group_of_worker, worker_number
+from crds.intervals import count, minus, of_numbers, union, whole
+from crds.phases import JobPhase
+from crds.shard_set import Definition
+from reconcilers.groups.children import generations
+from reconcilers.groups.plan import GroupsPlan, plan_groups
+from reconcilers.groups.shards import Pullers
+from reconcilers.job.published import world_spec
+from reconcilers.observed.workers import Workers
+from reconcilers.shards.job_shards import next_sets
+from reconcilers.shards.sets import ShardSet, of_status
+from tests.reconcilers.api import merged
+from tests.reconcilers.build import NOW, job, report
+
+NAME, WORKERS, MOST_GROUPS = "llm", 2, 4
+
+
+@dataclass
+class Worker:
+    """An ElasticWorker of a group, its agent and its process."""
+
+    group: int
+    index: int
+    definition: Definition
+    incarnation: int = 1
+    has_ended: bool = False
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    """What its agents have said of the set, the newest last."""
+    holding: Holding = field(init=False)
+    in_hand: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self.holding = Holding(self.definition)
+
+    def see(self, sets: tuple[ShardSet, ...]) -> None:
+        """Its agent sees the ElasticWorld of the grouped job."""
+        me = worker_number(self.group, self.index), self.incarnation
+        mine = [held for each in sets for held in each.leases if (held.worker, held.incarnation) == me]
+        self.holding.follow(mine[0] if mine else None)
+
+    def report(self) -> None:
+        said = self.holding.to_status(MAX_SHARDS_TEXT).to_wire()
+        self.reports.append({"incarnation": self.incarnation, "shards": [said]})
+
+    def die(self) -> None:
+        """Its Pod ends, and what it did not report with it."""
+        self.has_ended, self.in_hand = True, None
+
+    def return_(self) -> None:
+        if self.has_ended:
+            self.incarnation, self.has_ended = self.incarnation + 1, False
+            self.holding = Holding(self.definition)
+
+    def crash(self) -> None:
+        """Its process dies, and starts again in the same Pod."""
+        if self.in_hand is not None:
+            self.holding.put_back(self.in_hand)
+            self.in_hand = None
+
+    def stored(self, uid: str, lag: int) -> ElasticWorker:
+        """The object, as a cache has it that lags by so many reports."""
+        said = self.reports[max(0, len(self.reports) - 1 - lag)] if self.reports else {}
+        agent = report(self.index, **said).to_wire() if said else None
+        observed = {
+            "observedIncarnation": self.incarnation,
+            "phase": WorkerPhase.FAILED if self.has_ended else WorkerPhase.RUNNING,
+            **({} if agent is None else {"agent": agent}),
+        }
+        name = f"{NAME}-group-{self.group}-worker-{self.index}"
+        metadata = {
+            "name": name,
+            "namespace": "default",
+            "uid": f"{uid}-{self.index}",
+            "resourceVersion": "1",
+        }
+        spec = {"jobName": f"{NAME}-group-{self.group}", "type": "worker", "index": self.index}
+        return ElasticWorker.model_validate(
+            {"metadata": metadata, "spec": spec | {"incarnation": self.incarnation}, "status": observed}
+        )
+
+
+@dataclass
+class Group:
+    """The ElasticJob of a group, and its workers."""
+
+    index: int
+    uid: str
+    workers: list[Worker]
+    phase: JobPhase = JobPhase.RUNNING
+
+    def stored(self) -> ElasticJob:
+        world = {"round": 1, "phase": "Formed", "members": "0-1", "worldSize": WORKERS}
+        status = {"phase": self.phase, "rendezvous": world, "replicaGroup": {"round": 1, "ready": True}}
+        made = job(f"{NAME}-group-{self.index}", WORKERS, status=status)
+        update = {
+            "uid": self.uid,
+            "generation": 1,
+            "labels": GroupOf(NAME, "", self.index).labels,
+            "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(1, 1)},
+        }
+        return made.model_copy(update={"metadata": made.metadata.model_copy(update=update)})
+
+
+class Act(Enum):
+    """What may happen at any moment, by how often it does."""
+
+    WORK = 30.0
+    REPORT = 20.0
+    SEE = 15.0
+    LOOK = 20.5
+    KILLED_BEFORE_ITS_WRITE = 2.0
+    LEADS_NO_MORE = 2.1
+    LATE_WRITE = 2.2
+    WORKER_DIES = 2.3
+    WORKER_RETURNS = 8.0
+    CRASH_IN_PLACE = 2.4
+    NOBODY_PULLS = 2.5
+    GROUP_DIES = 1.0
+    GROUP_IS_DELETED = 0.8
+    GROUP_ENDS = 0.3
+    FEWER_GROUPS = 0.9
+    MORE_GROUPS = 1.1
+
+
+class Cluster:
+    """An API server that takes a write of the grouped job only from the version it was decided from."""
+
+    def __init__(self, groups: int, definition: Definition, poison: frozenset[int], seed: int) -> None:
+        self.definition, self.poison, self.choose = definition, poison, random.Random(seed)
+        self.count, self.made, self.moment = groups, 0, 0.0
+        self.statuses: list[dict[str, Any]] = [{}]
+        self.late: list[tuple[int, GroupsPlan]] = []
+        self.groups: dict[int, Group] = {}
+        self.done: list[int] = []
+        for index in range(groups):
+            self.make(index)
+
+    def make(self, index: int) -> None:
+        self.made += 1
+        workers = [Worker(index, worker, self.definition) for worker in range(WORKERS)]
+        self.groups[index] = Group(index, f"uid-{self.made}", workers)
+
+    @property
+    def job(self) -> ElasticJob:
+        return self.job_at(len(self.statuses) - 1)
+
+    def job_at(self, version: int) -> ElasticJob:
+        policy = {"replicaGroups": {"workers": WORKERS, "min": 1}}
+        made = job(NAME, self.count * WORKERS, elasticPolicy=policy, status=self.statuses[version])
+        metadata = made.metadata.model_copy(update={"generation": 1, "creation_timestamp": NOW})
+        return made.model_copy(update={"metadata": metadata})
+
+    @property
+    def sets(self) -> tuple[ShardSet, ...]:
+        return tuple(map(of_status, self.job.status.shards))
+
+    @property
+    def workers(self) -> list[Worker]:
+        return [worker for group in self.groups.values() for worker in group.workers]
+
+    def plan(self, lag: int, version: int) -> GroupsPlan:
+        groups = {index: group.stored() for index, group in sorted(self.groups.items())}
+        workers = {
+            index: [worker.stored(group.uid, self.choose.randint(0, lag)) for worker in group.workers]
+            for index, group in self.groups.items()
+        }
+        self.moment += 0.5
+        of, now = self.job_at(version), NOW + timedelta(seconds=self.moment)
+        return plan_groups(of, self.statuses[version], groups, (), now, Pullers(workers))
+
+    def look(self, lag: int = 0, write: str = "now") -> None:
+        """A controller looks, on caches that may be old, and writes now, never, or late."""
+        version = max(0, len(self.statuses) - 1 - (lag if write == "late" else 0))
+        plan = self.plan(lag, version)
+        if write == "late":
+            self.late.append((version, plan))
+        elif write == "now":
+            self.write(version, plan)
+
+    def write(self, version: int, plan: GroupsPlan, killed: float = 0.1) -> None:
+        """Write the status, and then all else; between the two the controller may be killed."""
+        if version != len(self.statuses) - 1:
+            return
+        if plan.status_patch:
+            self.statuses.append(merged(self.statuses[version], plan.status_patch))
+            self.check()
+        if self.choose.random() < killed:
+            return
+        for act in plan.surplus:
+            del self.groups[int(act.name.rpartition("-")[2])]
+        for index in plan.renewed:
+            if index not in self.groups:
+                self.make(index)
+
+    def check(self) -> None:
+        for each in self.sets:
+            leased = [held.elements for held in each.leases]
+            parts = [each.waiting, *leased, *(tried.elements for tried in each.tried), each.failed]
+            together = union(*parts)
+            assert sum(map(count, parts)) == count(together), "in two places"
+            lost = minus(minus(whole(each.definition.size), together), of_numbers(self.done))
+            assert not lost, f"lost: {lost}"
+            holders = [held.worker for held in each.leases]
+            assert len(set(holders)) == len(holders)
+
+    def work(self, worker: Worker) -> None:
+        if worker.has_ended:
+            return
+        if worker.in_hand is None:
+            worker.in_hand = worker.holding.take(self.choose.choice([1, 1, 3]))
+            return
+        part, worker.in_hand = worker.in_hand, None
+        if bad := [element for element in range(*part) if element in self.poison]:
+            worker.holding.fail(part, f"element {bad[0]} is bad")
+        else:
+            self.done += range(*part)
+            worker.holding.finish(part)
+
+    def act(self, act: Act) -> None:  # noqa: C901 (a list of what may happen)
+        if not self.groups:
+            return self.look()
+        group = self.choose.choice(list(self.groups.values()))
+        worker = self.choose.choice(group.workers)
+        match act:
+            case Act.WORK:
+                self.work(worker)
+            case Act.REPORT if not worker.has_ended:
+                worker.report()
+            case Act.SEE if not worker.has_ended:
+                worker.see(self.sets)
+            case Act.LOOK:
+                self.look(self.choose.choice([0, 0, 3]))
+            case Act.KILLED_BEFORE_ITS_WRITE:
+                self.look(2, "never")
+            case Act.LEADS_NO_MORE:
+                self.look(2, "late")
+            case Act.LATE_WRITE:
+                for version, plan in self.late:
+                    self.write(version, plan)
+                self.late = []
+            case Act.WORKER_DIES:
+                worker.die()
+            case Act.WORKER_RETURNS:
+                worker.return_()
+            case Act.CRASH_IN_PLACE:
+                worker.crash()
+            case Act.NOBODY_PULLS:
+                worker.holding.leaving = not worker.holding.leaving
+            case Act.GROUP_DIES:
+                for each in group.workers:
+                    each.die()
+            case Act.GROUP_IS_DELETED:  # by somebody else, and its workers with it
+                del self.groups[group.index]
+                if self.choose.random() < 0.3:  # who makes it once more at once
+                    self.make(group.index)
+            case Act.GROUP_ENDS if group.index:  # the job needs one
+                group.phase = JobPhase.FAILED
+            case Act.FEWER_GROUPS:
+                self.count = max(1, self.count - 1)
+            case Act.MORE_GROUPS:
+                self.count = min(MOST_GROUPS, self.count + 1)
+        return None
+
+    def quiet(self) -> None:
+        """Without disturbances from here on, to the end."""
+        for group in self.groups.values():
+            group.phase = JobPhase.RUNNING
+        for _ in range(5_000):
+            self.look()
+            for worker in self.workers:
+                worker.return_()
+                worker.holding.leaving = False
+                worker.see(self.sets)
+                self.work(worker)
+                worker.report()
+            if self.sets and self.sets[0].is_over:
+                return
+        raise AssertionError(f"it never ends: {self.sets}")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    groups=st.integers(1, MOST_GROUPS),
+    size=st.integers(1, 60),
+    poison=st.frozensets(st.integers(0, 59), max_size=2),
+    acts=st.integers(0, 250),
+    seed=st.integers(0, 2**32),
+)
+def test_every_element_is_done_or_named_whatever_becomes_of_workers_groups_and_controllers(
+    groups: int, size: int, poison: frozenset[int], acts: int, seed: int
+) -> None:
+    cluster = Cluster(groups, Definition("files", 0, size, "", 2, size), poison, seed)
+    for _ in range(acts):
+        cluster.act(cluster.choose.choices(list(Act), [act.value for act in Act])[0])
+    cluster.quiet()
+    (over,) = cluster.sets
+    failed = {element for start, end in over.failed for element in range(start, end)}
+    assert set(cluster.done) | failed == set(range(size)), "lost"
+    assert over.done == size - len(failed)
+    assert not failed or poison
+
+
+@pytest.mark.parametrize("groups", [1, 2, MOST_GROUPS])
+def test_every_element_is_done_once_where_nobody_dies(groups: int) -> None:
+    cluster = Cluster(groups, Definition("files", 0, 500, "", 2, 0), frozenset(), 1)
+    cluster.quiet()
+    assert sorted(cluster.done) == list(range(500))
+    assert {index for index, status in enumerate(cluster.statuses) if status}, "the ledger was written"
+
+
+def begun(groups: int = 3) -> Cluster:
+    """All workers of all groups hold leases, and have reported what they have done of them: one element."""
+    cluster = Cluster(groups, Definition("files", 0, 1_000, "", 2, 0), frozenset(), 1)
+    for _ in range(3):
+        for worker in cluster.workers:
+            worker.report()
+        cluster.write(len(cluster.statuses) - 1, cluster.plan(0, len(cluster.statuses) - 1))
+        for worker in cluster.workers:
+            worker.see(cluster.sets)
+    for worker in cluster.workers:
+        worker.in_hand = worker.holding.take(1)
+        cluster.work(worker)
+        worker.report()
+    assert holders(cluster) == set(range(groups))
+    return cluster
+
+
+def holders(cluster: Cluster) -> set[int]:
+    """The groups whose workers hold leases."""
+    return {group_of_worker(held.worker) for each in cluster.sets for held in each.leases}
+
+
+def after_a_look(cluster: Cluster) -> ShardSet:
+    cluster.write(len(cluster.statuses) - 1, cluster.plan(0, len(cluster.statuses) - 1), killed=0.0)
+    (found,) = cluster.sets
+    return found
+
+
+def lose(cluster: Cluster) -> None:
+    for worker in cluster.groups[1].workers:
+        worker.die()
+
+
+def end(cluster: Cluster) -> None:
+    cluster.groups[1].phase = JobPhase.FAILED
+
+
+@pytest.mark.parametrize("what", [lose, end])
+def test_leases_of_a_group_that_is_lost_or_over_go_back_without_what_it_reported(what: Any) -> None:
+    cluster = begun()
+    (before,) = cluster.sets
+    held = union(*(lease.elements for lease in before.leases if group_of_worker(lease.worker) == 1))
+    what(cluster)
+    found = after_a_look(cluster)
+    assert holders(cluster) == {0, 2}
+    assert (count(found.waiting), found.done) == (count(before.waiting) + count(held) - WORKERS, WORKERS)
+
+
+def test_leases_of_a_group_go_back_in_the_write_before_its_deletion() -> None:
+    cluster = begun()
+    cluster.count = 1
+    plan = cluster.plan(0, len(cluster.statuses) - 1)
+    assert [act.name for act in plan.surplus] == [f"{NAME}-group-1", f"{NAME}-group-2"]
+    found = after_a_look(cluster)
+    assert holders(cluster) == {0} == set(cluster.groups)
+    assert found.done == 2 * WORKERS, "the last words of those that go"
+
+
+def test_leases_of_a_group_go_back_before_it_is_made_once_more_though_no_write_is_due() -> None:
+    cluster = begun()
+    del cluster.groups[1]
+    groups = {index: group.stored() for index, group in cluster.groups.items()}
+    workers = {
+        index: [worker.stored(group.uid, 0) for worker in group.workers] * 100
+        for index, group in cluster.groups.items()
+    }
+    just_written = Pullers(workers, age_seconds=0.0)
+    assert just_written.seconds_to_lease(cluster.job)
+    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, (), NOW, just_written)
+    assert plan.renewed == (1,)
+    (found,) = plan.status_patch["shards"]
+    assert {group_of_worker(int(each.split(".")[0])) for each in found["leases"].split(";")} == {0, 2}
+
+
+def test_a_write_of_leases_waits_for_its_turn() -> None:
+    cluster = begun()
+    groups = {index: group.stored() for index, group in cluster.groups.items()}
+    workers = {
+        index: [worker.stored(group.uid, 0) for worker in group.workers] * 100
+        for index, group in cluster.groups.items()
+    }
+    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, (), NOW, Pullers(workers, age_seconds=0.2))
+    assert "shards" not in plan.status_patch
+    assert plan.look_again_seconds == pytest.approx(0.4)
+
+
+def test_a_set_with_more_failures_than_may_be_fails_the_whole_job() -> None:
+    cluster = Cluster(2, Definition("files", 0, 20, "", 0, 0), frozenset({7}), 2)
+    for _ in range(500):
+        cluster.look()
+        for worker in cluster.workers:
+            worker.see(cluster.sets)
+            cluster.work(worker)
+            worker.report()
+        if cluster.job.status.phase is JobPhase.FAILED:
+            break
+    assert cluster.job.status.reason == "ShardsFailed"
+    assert "element 7" in cluster.job.status.message
+    conditions = {each.type: each.reason for each in cluster.job.status.conditions}
+    assert (conditions["Failed"], conditions["ShardsDone"]) == ("ShardsFailed", "ElementsFailed")
+
+
+def test_agents_of_all_groups_see_the_leases_in_the_world_of_the_grouped_job() -> None:
+    cluster = begun()
+    spec = world_spec({"metadata": {}, "spec": {}, "status": cluster.statuses[-1]})
+    assert spec["shards"] == cluster.statuses[-1]["shards"]
+    assert spec["replicas"]["groups"]
+
+
+def test_a_group_keeps_no_sets_of_its_own() -> None:
+    cluster = begun()
+    group = cluster.groups[0]
+    stored = group.stored()
+    reference = {
+        "apiVersion": names.API_VERSION, "kind": "ElasticJob", "name": NAME, "uid": "u", "controller": True,
+    }  # fmt: skip
+    metadata = stored.metadata.model_copy(update={"owner_references": [reference]})
+    workers = Workers(worker.stored(group.uid, 0) for worker in group.workers)
+    assert next_sets(stored, workers, (), NOW) is not None
+    assert next_sets(stored.model_copy(update={"metadata": metadata}), workers, (), NOW) is None
+
+
+@given(st.integers(0, MAX_GROUPS - 1), st.integers(0, 20_000))
+def test_a_worker_has_one_number_among_those_of_all_groups(group: int, index: int) -> None:
+    number = worker_number(group, index)
+    assert (group_of_worker(number), number // MAX_GROUPS) == (group, index)
