@@ -105,9 +105,7 @@ class Installer:
             self._apply(document)
         if not self._dry_run:
             titles = [document["metadata"]["name"] for document in crds]
-            self._wait(
-                lambda: crds_reading(self._api.get(CRDS, name) for name in titles), timeout_seconds
-            )
+            self._wait(lambda: crds_reading(self._api.get(CRDS, name) for name in titles), timeout_seconds)
         for document in documents:
             if document not in crds:
                 self._apply(document)
