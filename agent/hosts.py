@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube.api import GROUP_PATH, ApiClient
-from agent.kube.errors import ApiError
+from controller.errors import ApiError
 from crds import names
 from crds.agent_report import AgentState
 

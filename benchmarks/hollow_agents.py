@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import orjson
 
 from controller.client import Client
-from controller.errors import ClientError, Unavailable
+from controller.errors import ApiError, Unavailable
 from controller.resources import LEASES, PODS, Object
 from controller.store import Change
 from crds import names
@@ -178,7 +178,7 @@ class Agent:
         await asyncio.sleep(random.uniform(0, self._heartbeat_seconds))
         while True:
             spec = {"holderIdentity": self._pod["name"], "renewTime": wall_time()}
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(ApiError):
                 await self._client.patch(LEASES, self._name, {"spec": spec}, self._namespace)
             await asyncio.sleep(self._heartbeat_seconds)
 
@@ -187,7 +187,7 @@ class Agent:
     ) -> None:
         """Watch an ElasticWorld, also after failures: on a busy machine an answer may come too late."""
         while True:
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(ApiError):
                 await self._follow_once(name, sightings, act)
             await asyncio.sleep(random.uniform(0, 1))
 

@@ -24,8 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.hollow_agents import STEP_TIMEOUT_SECONDS, Writes, now
 from controller.client import Client
-from controller.connection import load_connection
-from controller.errors import AlreadyExists, ClientError, NotFound
+from controller.errors import AlreadyExists, ApiError, NotFound
+from controller.kubeconfig import load_connection
 from controller.resources import CRDS, NAMESPACES, Resource
 from localcluster.paths import Home
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
@@ -82,7 +82,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        connection = await load_connection(self.kubeconfig, self.context)
+        connection = load_connection(self.kubeconfig, self.context)
         async with Client(connection, call_timeout_seconds=CALL_TIMEOUT_SECONDS) as client:
             yield client
 
@@ -297,7 +297,7 @@ async def _eventually(call: Callable[[], Awaitable[object]], what: str) -> None:
         try:
             await call()
             return
-        except (ClientError, aiohttp.ClientError, ConnectionError) as error:
+        except (ApiError, aiohttp.ClientError, ConnectionError) as error:
             if now() > deadline:
                 raise TimeoutError(f"{what} did not come up: {error}") from error
             await asyncio.sleep(0.1)

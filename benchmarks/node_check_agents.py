@@ -9,7 +9,7 @@ import orjson
 
 from benchmarks.hollow_agents import NAMESPACE, STORE_PORT, WATCH_SECONDS, wall_time
 from controller.client import Client
-from controller.errors import ClientError, Unavailable
+from controller.errors import ApiError, Unavailable
 from controller.resources import (
     LEASES,
     PODS,
@@ -77,7 +77,7 @@ class Agent:
         await asyncio.sleep(random.uniform(0, self._heartbeat_seconds))
         while True:
             spec = {"holderIdentity": self._pod["name"], "renewTime": wall_time()}
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(ApiError):
                 await self._client.patch(LEASES, self._name, {"spec": spec}, NAMESPACE)
             await asyncio.sleep(self._heartbeat_seconds)
 
@@ -147,7 +147,7 @@ class HollowPods:
     async def _follow(self, agents: Sequence[Agent]) -> None:
         """Follow the check as agents do, for as long as it lasts, whatever the server does."""
         while True:
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(ApiError):
                 await self._list_and_watch(agents)
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -22,7 +22,7 @@ from benchmarks.hollow_agents import Agent, HollowNodes, Sightings, now
 from benchmarks.hollow_cluster import Cluster, background, until
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ClientError
+from controller.errors import ApiError
 from controller.resources import PODS
 from controller.store import Change
 from crds import names
@@ -120,7 +120,7 @@ async def _train(agent: Agent) -> None:
     while True:
         seconds = now() - began
         saves = int(seconds // CHECKPOINT_SECONDS) if agent.index == 0 else 0
-        with contextlib.suppress(ClientError):
+        with contextlib.suppress(ApiError):
             await agent.report_steps(int(seconds * 10), int(saves * CHECKPOINT_SECONDS * 10))
         await asyncio.sleep(REPORT_SECONDS)
 

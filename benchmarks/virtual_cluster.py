@@ -18,8 +18,7 @@ import orjson
 from pydantic import ValidationError
 
 from benchmarks.virtual_time import running_loop
-from controller.api.calls import Call
-from controller.api.responses import Answer
+from controller.api.calls import Answer, Call
 from controller.client import Client
 from controller.clock import monotonic
 from controller.connection import Connection
@@ -369,7 +368,7 @@ def _fields_of(obj: Mapping[str, Any]) -> Object:
 
 class _VirtualClient(Client):
     def __init__(self, server: ApiServer) -> None:
-        super().__init__(Connection("http://virtual", None, NAMESPACE, configuration=None))
+        super().__init__(Connection("http://virtual", "the benchmark", NAMESPACE))
         self._transport = server  # type: ignore[assignment]
 
 

@@ -7,29 +7,30 @@ on. Whatever else fails is the caller's to look at again, level-triggered.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
-import tenacity
+import orjson
 
-from controller.api import calls
 from controller.api.api_wait import current_wait
-from controller.api.calls import Call
+from controller.api.calls import JSON, MERGE_PATCH, Answer, Call, query_of, read_object, read_page
 from controller.api.limiter import RequestLimiter
 from controller.api.pages import LIST_PAGE_SIZE
-from controller.api.responses import Answer, complete_items, read_object, read_page
 from controller.api.transport import Transport, WatchStream
+from controller.backoff import Backoff
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ClientError, Gone, Invalid, InvalidStatus, Unavailable
+from controller.errors import ApiError, Gone, Invalid, InvalidStatus, Unavailable
 from controller.resources import Object, Resource
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3
+_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 1.0
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 
 Observer = Callable[[str, int | None], None]
-"""Told the method and status (None: no answer) of every call."""
+"""Gets the method and the status (None: no answer) of every call."""
 
 
 class Client:
@@ -84,7 +85,7 @@ class Client:
         return view
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        return await self._object(calls.get(resource, name, namespace))
+        return await self._object(Call("GET", resource.path(namespace, name)))
 
     async def list(
         self,
@@ -95,7 +96,6 @@ class Client:
         field_selector: str | None = None,
     ) -> Object:
         """The whole list in one body: pages are followed, and read in one piece if a token expires."""
-        first: Object | None = None
         items: list[Object] = []
         page_size: int | None = LIST_PAGE_SIZE
         token: str | None = None
@@ -112,13 +112,12 @@ class Client:
             except Gone:
                 if page_size is None:
                     raise
-                first, items, page_size, token = None, [], None, None
+                items, page_size, token = [], None, None
                 continue
-            first = first or page
             items.extend(page["items"])
             token = page.get("metadata", {}).get("continue")
             if not token:
-                return {**first, "metadata": page.get("metadata", {}), "items": items}
+                return {**page, "items": items}
 
     async def list_page(
         self,
@@ -136,22 +135,17 @@ class Client:
         Raises:
             PageTooLarge: it has more than `most_bytes`.
         """
-        call = calls.list_page(
-            resource,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            page_size=page_size,
-            continue_token=continue_token,
-            most_bytes=most_bytes,
+        query = query_of(
+            labelSelector=label_selector,
+            fieldSelector=field_selector,
+            limit=page_size,
+            continue_=continue_token,
         )
-        answer = await self._send_retrying(call)
-        page = await read_page(answer)
-        page["items"], page["bytes"] = complete_items(page, resource), len(answer.body)
-        return page
+        call = Call("GET", resource.path(namespace), query, most_bytes=most_bytes)
+        return await read_page(await self._send_retrying(call), resource)
 
     async def create(self, resource: Resource, obj: Object) -> Object:
-        return await self._write(resource, calls.create(resource, obj))
+        return await self._write(resource, _creation(resource, obj))
 
     async def try_create(self, resource: Resource, obj: Object) -> None:
         """Ask whether the object would be made, without making it: raises what `create` would raise.
@@ -160,11 +154,12 @@ class Client:
 
         https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
         """
-        await self._object(calls.create(resource, obj, dry_run=True))
+        await self._object(_creation(resource, obj, dryRun="All", fieldValidation="Strict"))
 
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
         """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
-        return await self._write(resource, calls.replace(resource, obj, subresource), subresource)
+        path = resource.path(_namespace_of(resource, obj), obj["metadata"]["name"], subresource)
+        return await self._write(resource, Call("PUT", path, body=orjson.dumps(obj)), subresource)
 
     async def patch(
         self,
@@ -176,7 +171,8 @@ class Client:
         subresource: str | None = None,
     ) -> Object:
         """JSON merge patch; with `metadata.resourceVersion` in it, refused if the object changed."""
-        call = calls.patch(resource, name, patch, namespace, subresource)
+        path = resource.path(namespace, name, subresource)
+        call = Call("PATCH", path, body=orjson.dumps(patch), content_type=MERGE_PATCH)
         return await self._write(resource, call, subresource)
 
     async def delete(
@@ -190,22 +186,26 @@ class Client:
         propagation: str = "Background",
     ) -> None:
         """Raises NotFound if it is gone already, Conflict if `uid` names another object."""
-        await self._object(
-            calls.delete(
-                resource,
-                name,
-                namespace,
-                uid=uid,
-                grace_period_seconds=grace_period_seconds,
-                propagation=propagation,
-            )
-        )
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        await self._object(Call("DELETE", resource.path(namespace, name), body=orjson.dumps(options)))
 
     async def version(self) -> Object:
         """Return the server's version, `{"gitVersion": …}`: the cheapest way to see whether it answers."""
-        return await self._object(calls.version())
+        return await self.ask("GET", "/version")
 
-    def watch(
+    async def ask(
+        self, method: str, path: str, body: Object | None = None, content_type: str = JSON
+    ) -> Object:
+        """Send any other request, such as one for the subresource of an object."""
+        encoded = None if body is None else orjson.dumps(body)
+        return await self._object(Call(method, path, body=encoded, content_type=content_type))
+
+    @asynccontextmanager
+    async def watch(
         self,
         resource: Resource,
         namespace: str | None = None,
@@ -214,20 +214,17 @@ class Client:
         timeout_seconds: int,
         label_selector: str | None = None,
         field_selector: str | None = None,
-    ) -> AbstractAsyncContextManager[WatchStream]:
+    ) -> AsyncIterator[WatchStream]:
         """One watch request, raw: an informer (cache.py) is what most callers want."""
-        call = calls.watch(
-            resource,
-            namespace,
-            resource_version=resource_version,
-            timeout_seconds=timeout_seconds,
-            label_selector=label_selector,
-            field_selector=field_selector,
+        query = query_of(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            timeoutSeconds=timeout_seconds,
+            labelSelector=label_selector,
+            fieldSelector=field_selector,
         )
-        return self._watch(call)
-
-    @asynccontextmanager
-    async def _watch(self, call: Call) -> AsyncIterator[WatchStream]:
+        call = Call("GET", resource.path(namespace), query)
         async with self._transport.stream(call, self.call_timeout_seconds) as stream:
             self._observe("WATCH", 200)
             yield stream
@@ -237,7 +234,7 @@ class Client:
             written = await self._object(call)
         except Invalid as error:
             if subresource == "status":
-                raise InvalidStatus(error.status, error.reason, error.message, error.details) from error
+                raise InvalidStatus(error.status, error.reason, str(error), error.details) from error
             raise
         if self._note_write is not None:
             self._note_write(resource, written)
@@ -255,48 +252,40 @@ class Client:
     async def _send_retrying(self, call: Call) -> Answer:
         """Send a call, and send it again after failures, within its time-out from the first turn on.
 
-        What an attempt waits for its own turn comes on top.
+        What the first attempt waits for its turn comes on top.
         """
+        clock, deadline = asyncio.get_running_loop().time, math.inf
+        backoff: Backoff | None = None
+        attempts = 0
         with current_wait.get():
-            try:
-                async with self._turn(call):
-                    deadline = asyncio.get_running_loop().time() + self.call_timeout_seconds
-                    return await self._send(call, self.call_timeout_seconds)
-            except Unavailable as error:
-                if not _is_safe_to_retry(call, error):
-                    raise
-                return await self._send_again(call, error, deadline)
-
-    async def _send_again(self, call: Call, first_error: Unavailable, deadline: float) -> Answer:
-        """Apart from the first attempt, because even an unused retry loop costs a fifth of a call."""
-        failed = [first_error]
-        async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(lambda error: _is_safe_to_retry(call, error)),
-            wait=_wait,
-            stop=_stop_at(deadline, self._attempts),
-            reraise=True,
-        ):
-            with attempt:
-                if failed:
-                    raise failed.pop()
-                left_seconds = deadline - asyncio.get_running_loop().time()
-                async with self._turn(call):
-                    return await self._send(call, left_seconds)
-        raise AssertionError("tenacity returns or raises")
+            while True:
+                try:
+                    async with self._turn(call):
+                        deadline = min(deadline, clock() + self.call_timeout_seconds)
+                        return await self._send(call, deadline - clock())
+                except Unavailable as error:
+                    asked_for = min(error.retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS)
+                    backoff = backoff or Backoff(_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
+                    wait_seconds = asked_for or backoff.next_seconds()
+                    attempts += 1
+                    is_over = attempts >= self._attempts or clock() + wait_seconds >= deadline
+                    if is_over or not (call.is_read or not error.processed):
+                        raise
+                await asyncio.sleep(wait_seconds)
 
     async def _send(self, call: Call, timeout_seconds: float) -> Answer:
         if self._guard is not None and not call.is_read:
             self._guard()
         try:
             answer = await self._transport.send(call, timeout_seconds)
-        except ClientError:
+        except ApiError:
             self._observe(call.method, None)
             raise
         self._observe(call.method, answer.status)
         if answer.took_storage:
             self.contact.answered()
         if answer.status == 429 or answer.status >= 500:
-            read_object(answer)
+            answer.raise_for_status()
         return answer
 
     def _observe(self, method: str, status: int | None) -> None:
@@ -304,22 +293,16 @@ class Client:
             observer(method, status)
 
 
-def _is_safe_to_retry(call: Call, error: BaseException) -> bool:
-    return isinstance(error, Unavailable) and (call.is_read or not error.processed)
+def _creation(resource: Resource, obj: Object, **query: str) -> Call:
+    return Call("POST", resource.path(_namespace_of(resource, obj)), query, body=orjson.dumps(obj))
 
 
-def _wait(state: tenacity.RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
-        return min(error.retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS)
-    return float(tenacity.wait_random_exponential(multiplier=0.1, max=1.0)(state))
-
-
-def _stop_at(deadline: float, attempts: int) -> Callable[[tenacity.RetryCallState], bool]:
-    def stop(state: tenacity.RetryCallState) -> bool:
-        return (
-            state.attempt_number >= attempts
-            or asyncio.get_running_loop().time() + state.upcoming_sleep >= deadline
-        )
-
-    return stop
+def _namespace_of(resource: Resource, obj: Object) -> str | None:
+    if not resource.namespaced:
+        return None
+    metadata = obj["metadata"]
+    namespace = metadata.get("namespace")
+    if not namespace:
+        name = metadata.get("name") or metadata.get("generateName")
+        raise ValueError(f"{resource.kind} {name!r} has no metadata.namespace")
+    return str(namespace)

@@ -1,151 +1,162 @@
-"""The API server's address and our credentials: kubeconfig or in-cluster, by `kubernetes.aio`.
+"""The way to one API server: its address, and the credentials for it.
 
-That library reads every kind of kubeconfig and refreshes credentials; what it raises when a file is
-unreadable ranges from AttributeError to ssl.SSLError, so here all of it becomes one sentence.
+Controller, agent, commands and embedded cluster share it, so it needs the standard library alone;
+`kubeconfig.py` reads one from a file.
 """
 
 from __future__ import annotations
 
-import os
+import base64
 import ssl
-import time
-import urllib.parse
-import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
-from kubernetes.aio import config as kubernetes_config
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
+from controller.errors import ApiError, ConfigError, TimedOut, Unauthorized, Unavailable
 
-from controller.errors import ConfigError
-
-DEFAULT_KUBECONFIG = Path("~/.kube/config")
-CREDENTIALS_REFRESH_SECONDS = 60.0
-_IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+RENEW_SECONDS = 60.0
+"""Least time between two questions for new credentials."""
+SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
+SERVICE_ACCOUNT_DIR_ENV = "DLR_SERVICEACCOUNT_DIR"
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A way to one API server."""
+    """One API server, one user and one namespace.
 
-    base_url: str
-    ssl_context: ssl.SSLContext | None
-    namespace: str
-    """The namespace of the kubeconfig's context, or of our Pod; `default` when none is said."""
-    configuration: Any
-    """`kubernetes.aio`'s Configuration: keeps the credentials and refreshes them."""
-    server_hostname: str | None = None
+    Raises:
+        ConfigError: the address is none.
+    """
+
+    server: str
+    """The server's URL."""
+    source: str
+    """What names the server and the user, for messages."""
+    namespace: str = "default"
+    """The namespace for objects that are in one."""
+    advice: str = "."
+    """What to do where no API server answers; the end of a sentence."""
+    ca_file: str | None = None
+    """The certificates to trust; None for the system's."""
+    trusts_any_certificate: bool = False
+    server_name: str | None = None
+    """The name in the server's certificate; None for its host."""
+    client_certificate: tuple[str, str | None] | None = None
+    """The files of the user's certificate and key."""
+    token: str | None = None
+    token_file: Path | None = None
+    """The file with the token. It is read for each call, because the kubelet rotates the token in place."""
+    password: str | None = None
+    """`name:password` for basic authentication."""
     proxy: str | None = None
+    """The URL of a proxy before the server."""
+    private_files: object = None
+    """The folder with the files above that are ours; it is removed with the connection."""
+    renew: Callable[[], Connection] | None = None
+    """Returns the connection with new credentials, for when the server refuses these; None if there are no
+    others. It blocks."""
 
-    async def authorization(self) -> str | None:
-        """The Authorization header's value, re-read when it is due."""
+    def __post_init__(self) -> None:
         try:
-            value = await self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        except Exception as error:
-            raise ConfigError(f"cannot refresh the credentials for {self.base_url}: {error}") from error
-        return str(value).strip() if value else None
+            address = urlsplit(self.server)
+            is_valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise ConfigError(
+                f"{self.source} names the server {self.server!r}, which is not a valid address: "
+                "it must begin with https:// and a host."
+            )
+        object.__setattr__(self, "server", self.server.rstrip("/"))
 
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return a context that takes certificates without Authority Key Identifier, as some clusters' are.
 
-async def load_connection(kubeconfig: Path | str | None = None, context: str | None = None) -> Connection:
-    """Load `kubeconfig`, else $KUBECONFIG, else the Pod's service account, else ~/.kube/config."""
-    if kubeconfig is not None:
-        return await _from_kubeconfig(str(kubeconfig), context)
-    if os.environ.get("KUBECONFIG"):
-        return await _from_kubeconfig(os.environ["KUBECONFIG"], context)
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and context is None:
-        return _in_cluster()
-    return await _from_kubeconfig(str(DEFAULT_KUBECONFIG), context)
+        Python 3.13 refuses them by default (VERIFY_X509_STRICT); client-go does not.
 
+        Returns:
+            None where the server speaks plain HTTP.
 
-async def _from_kubeconfig(paths: str, context: str | None) -> Connection:
-    existing = _existing(paths)
-    if not existing:
-        raise ConfigError(f"there is no kubeconfig at {paths}: start a cluster or set KUBECONFIG")
-    configuration: Any = Configuration()
-    try:
-        loader = await kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=os.pathsep.join(existing),
-            context=context,
-            client_configuration=configuration,
-            persist_config=False,
+        Raises:
+            ConfigError: the certificates cannot be used.
+        """
+        if not self.server.startswith("https:"):
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            if self.trusts_any_certificate:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if self.client_certificate:
+                context.load_cert_chain(*self.client_certificate)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(f"The certificates of {self.source} cannot be used: {reason}.") from error
+        return context
+
+    def authorization(self) -> dict[str, str]:
+        """Return the header that says who we are.
+
+        Raises:
+            Unauthorized: the token's file cannot be read.
+        """
+        token = self.token
+        if self.token_file is not None:
+            try:
+                token = self.token_file.read_text().strip()
+            except OSError as error:
+                why = f"The token file {self.token_file} of {self.source} cannot be read: {error.strerror}."
+                raise Unauthorized(401, "", why) from error
+        if token:
+            return {"Authorization": f"Bearer {token}"}
+        if self.password:
+            return {"Authorization": f"Basic {base64.b64encode(self.password.encode()).decode()}"}
+        return {}
+
+    def late(self, seconds: float, request: str = "") -> TimedOut:
+        """Return the error of an answer that did not come in time."""
+        what = f" {request}" if request else ""
+        return TimedOut(f"The API server at {self.server} did not answer{what} within {seconds:g} s.")
+
+    def unreachable(self, reason: str, *, processed: bool = True) -> Unavailable:
+        """Return the error of an answer that did not come at all."""
+        why = f"No API server answers at {self.server}, which {self.source} names ({reason}){self.advice}"
+        return Unavailable(why, processed=processed)
+
+    def untrusted(self, reason: str) -> ApiError:
+        """Return the error of a certificate that is not the server's."""
+        return ApiError(
+            f"The certificate of the API server at {self.server} does not fit {self.source}: {reason}."
         )
-        configuration.refresh_api_key_hook = _Refresh(loader)
-        namespace = loader.current_context["context"].get("namespace") or "default"
-        return _connection(configuration, str(namespace))
-    except ConfigError:
-        raise
-    except Exception as error:  # the library lets anything through
-        raise ConfigError(f"cannot read the kubeconfig {paths}: {_reason(error)}") from error
 
 
-def _existing(paths: str) -> list[str]:
-    """$KUBECONFIG may name several files; kubectl passes over the missing ones, so do we."""
-    return [path for path in paths.split(os.pathsep) if path and Path(path).expanduser().exists()]
+def service_account_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the Pod's service account."""
+    return Path(environ.get(SERVICE_ACCOUNT_DIR_ENV) or SERVICE_ACCOUNT_DIR)
 
 
-def _in_cluster() -> Connection:
-    configuration: Any = Configuration()
-    try:
-        kubernetes_config.load_incluster_config(  # type: ignore[no-untyped-call]
-            client_configuration=configuration
+def in_cluster(environ: Mapping[str, str]) -> Connection:
+    """Return the connection of a Pod, with its service account's token.
+
+    Raises:
+        ConfigError: this is no Pod, or it has no token.
+    """
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    folder = service_account_folder(environ)
+    if not host:
+        raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so there is no API server: run this in a Pod")
+    if not (folder / "token").is_file():
+        raise ConfigError(
+            f"{folder}/token does not exist: the API server is asked with the service account's token, so "
+            "the Pod template must not set automountServiceAccountToken to false"
         )
-        namespace = "default"
-        if _IN_CLUSTER_NAMESPACE.exists():
-            namespace = _IN_CLUSTER_NAMESPACE.read_text().strip()
-        return _connection(configuration, namespace)
-    except Exception as error:
-        raise ConfigError(f"cannot use the Pod's service account: {error}") from error
-
-
-def _connection(configuration: Any, namespace: str) -> Connection:
-    base_url = str(configuration.host).rstrip("/")
-    url = urllib.parse.urlsplit(base_url)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ConfigError(f"the kubeconfig's server {base_url!r} is not an http(s) URL")
-    # Python 3.13 refuses certificates without an Authority Key Identifier, which some clusters' CAs issue.
-    configuration.disable_strict_ssl_verification = True
-    context = RESTClientObject(configuration).ssl_context if url.scheme == "https" else None
+    namespace = folder / "namespace"
     return Connection(
-        base_url=base_url,
-        ssl_context=context,
-        namespace=namespace,
-        configuration=configuration,
-        server_hostname=configuration.tls_server_name or None,
-        proxy=configuration.proxy or _environment_proxy(url.scheme, url.hostname),
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        source="the Pod's service account",
+        namespace=namespace.read_text().strip() if namespace.is_file() else "default",
+        ca_file=str(folder / "ca.crt"),
+        token_file=folder / "token",
     )
-
-
-def _environment_proxy(scheme: str, host: str) -> str | None:
-    """HTTPS_PROXY and NO_PROXY, looked up once: aiohttp would do it again for every request."""
-    if urllib.request.proxy_bypass(host):
-        return None
-    return urllib.request.getproxies().get(scheme)
-
-
-class _Refresh:
-    """Reads credentials again that change behind a kubeconfig: token files, exec plugins, OIDC."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._due = time.monotonic() + CREDENTIALS_REFRESH_SECONDS
-
-    def __call__(self, configuration: Any) -> Any:
-        # The library awaits coroutines only; the common call must not pay for one.
-        return self._reload(configuration) if time.monotonic() >= self._due else None
-
-    async def _reload(self, configuration: Any) -> None:
-        # Set first: other calls, of this event loop or another, go on with what there is meanwhile.
-        self._due = time.monotonic() + CREDENTIALS_REFRESH_SECONDS
-        try:
-            await self._loader.load_and_set(configuration)
-        except BaseException:
-            self._due = 0.0
-            raise
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TypeError | AttributeError | KeyError):
-        return "it does not have the shape of a kubeconfig"
-    return " ".join(str(error).split()) or type(error).__name__

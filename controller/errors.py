@@ -1,47 +1,116 @@
-"""What can go wrong when talking to the API server: one type per thing a caller can act on.
+"""The failures of a call to an API server: one type for each thing that a caller can act on.
 
-`ApiError` and its subclasses are the server's own refusals: asking again changes nothing until
-something else does. `Unavailable` is the absence of a usable answer: asking again later may help, and a
-write that ended so may or may not have happened. `ConfigError` is a person's to mend.
+`Refused` and its subclasses are the server's own refusals: asking again changes nothing until something else
+does. `Unavailable` is the absence of a usable answer: asking again later may help, and a write that ended so
+may or may not have happened. `ConfigError` is a person's to mend. Controller, agent, commands and embedded
+cluster share them, so this module needs the standard library alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-
-class ClientError(Exception):
-    """Any failure of a call to the API server."""
-
-
-class ConfigError(ClientError):
-    """There is no usable way to the API server: an unreadable kubeconfig, a missing context."""
+MOST_RETRY_AFTER_SECONDS = 30.0
+"""A proxy may ask for an hour; a worker that is silent for so long counts as lost, and a person waits."""
+_MOST_CHARACTERS = 500
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
-class Unavailable(ClientError):
-    """No usable answer: a time-out, a broken connection, 429 or 5xx."""
+@dataclass(frozen=True)
+class Cause:
+    """One thing wrong with an object that was refused."""
+
+    field: str
+    message: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        # What is wrong with the object as a whole has no path, which some API servers spell out.
+        return self.message if self.field in ("", "<nil>") else f"{self.field}: {self.message}"
+
+
+class ApiError(Exception):
+    """A call to the API server failed. The message is one sentence for a person.
+
+    Args:
+        message: the sentence.
+        status: the HTTP status; 0 if there was no answer.
+        reason: the reason of the answer, such as `AlreadyExists`.
+        details: the details of the answer.
+        retry_after_seconds: the answer's Retry-After, bounded; 0 without one.
+    """
 
     def __init__(
         self,
         message: str,
         *,
-        status: int | None = None,
-        retry_after_seconds: float | None = None,
-        processed: bool = True,
+        status: int = 0,
+        reason: str = "",
+        details: Mapping[str, Any] | None = None,
+        retry_after_seconds: float = 0.0,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.reason = reason
+        self.details = dict(details or {})
         self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def names_object(self) -> bool:
+        """Whether the answer speaks of one object. A 404 that does not means that there is no such kind."""
+        return bool(self.details.get("name"))
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        found = self.details.get("causes")
+        return tuple(
+            Cause(*(str(each.get(key) or "") for key in ("field", "message", "reason")))
+            for each in (found if isinstance(found, list | tuple) else ())
+            if isinstance(each, dict)
+        )
+
+
+class ConfigError(ApiError):
+    """There is no usable way to the API server: an unreadable kubeconfig, a missing context."""
+
+
+class Unavailable(ApiError):
+    """No usable answer: a time-out, a broken connection, 408, 425, 429 or 5xx.
+
+    Args:
+        processed: False when the server surely did not act on the request (never connected, or 429).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        details: Mapping[str, Any] | None = None,
+        retry_after_seconds: float = 0.0,
+        processed: bool = True,
+    ) -> None:
+        super().__init__(
+            message, status=status, reason=reason, details=details, retry_after_seconds=retry_after_seconds
+        )
         self.processed = processed
-        """False when the server surely did not act on the request (never connected, or 429)."""
 
 
 class TimedOut(Unavailable):
     """No answer in time."""
 
 
-class PageTooLarge(ClientError):
+class SilentWatch(Unavailable):
+    """A watch has said nothing for so long that its connection may be dead."""
+
+
+class PageTooLarge(ApiError):
     """A page of a list is larger than it may be; the rest of it was not read."""
 
     def __init__(self, size_bytes: int, wanted_bytes: int) -> None:
@@ -50,76 +119,112 @@ class PageTooLarge(ClientError):
         self.wanted_bytes = wanted_bytes
 
 
-class ApiError(ClientError):
+class Refused(ApiError):
     """The API server answered, and refused."""
 
     def __init__(
         self, status: int, reason: str, message: str, details: Mapping[str, Any] | None = None
     ) -> None:
-        super().__init__(message or reason or f"HTTP {status}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.details: dict[str, Any] = dict(details or {})
+        super().__init__(message or reason or f"HTTP {status}", status=status, reason=reason, details=details)
 
 
-class Unauthorized(ApiError):
-    """401: the credentials are missing, wrong or expired."""
+class Unauthorized(Refused):
+    """401: the credentials are missing, wrong, expired, or were rotated just now."""
 
 
-class Forbidden(ApiError):
+class Forbidden(Refused):
     """403: RBAC or admission refuses."""
 
 
-class NamespaceTerminating(ApiError):
-    """403 on create: the namespace is being deleted; nothing can be made there any more."""
+class NamespaceTerminating(Refused):
+    """403: the namespace is being deleted; nothing can be made there any more."""
 
 
-class NotFound(ApiError):
-    """404: no such object, or no such resource (is the CRD installed?)."""
+class NotFound(Refused):
+    """404: no such object, or no such kind (is the CRD installed?)."""
 
 
-class AlreadyExists(ApiError):
+class AlreadyExists(Refused):
     """409 on create: an object of this name is there."""
 
 
-class Conflict(ApiError):
+class Conflict(Refused):
     """409 on write: the object changed since it was read, or a precondition failed."""
 
 
-class Gone(ApiError):
-    """410: this resourceVersion or continue token is too old; list again."""
+class Gone(Refused):
+    """410: this resourceVersion or continue token is of no use, or a watch makes no sense: list again."""
 
 
-class Invalid(ApiError):
-    """400 or 422: the object does not pass validation; `details["causes"]` names the fields."""
+class Invalid(Refused):
+    """400, 413 or 422: the object does not pass validation; the causes name the fields."""
 
 
 class InvalidStatus(Invalid):
     """The same of a write of status. What computed it would compute the same again: it is not retried."""
 
 
-def api_error(status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> ApiError:
-    """The typed error for a refusal."""
-    causes = (details or {}).get("causes") or ()
-    return _type_of(status, reason, {cause.get("reason") for cause in causes})(
-        status, reason, message, details
-    )
-
-
-def _type_of(status: int, reason: str, causes: Collection[str | None]) -> type[ApiError]:
-    if status == 409:
-        return AlreadyExists if reason == "AlreadyExists" else Conflict
-    if status == 403 and "NamespaceTerminating" in causes:
-        return NamespaceTerminating
-    return _TYPES.get(status, ApiError)
-
-
-_TYPES: dict[int, type[ApiError]] = {
+_TYPES = {
     400: Invalid,
     401: Unauthorized,
     403: Forbidden,
     404: NotFound,
+    409: Conflict,
     410: Gone,
+    413: Invalid,
     422: Invalid,
 }
+
+
+def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiError:
+    """Return the typed error for an HTTP answer ≥ 400, with the server's own message.
+
+    Args:
+        retry_after: the answer's header Retry-After.
+    """
+    text = body.decode(errors="replace").strip()
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or not isinstance(answer.get("message"), str):
+        # A proxy's page tells a person nothing.
+        words = _phrase(status) if not text or text[0] in "<{[" else text[:_MOST_CHARACTERS]
+        answer = {**(answer if isinstance(answer, dict) else {}), "message": words}
+    return error_of_status(answer, status, retry_after)
+
+
+def error_of_status(answer: Mapping[str, Any], status: int, retry_after: str | None = None) -> ApiError:
+    """Return the typed error for a `Status`, of an answer or inside a watch."""
+    reason, message = str(answer.get("reason") or ""), str(answer.get("message") or _phrase(status))
+    details = answer.get("details")
+    details = details if isinstance(details, dict) else {}
+    if status in (408, 425, 429) or status >= 500:
+        return Unavailable(
+            message,
+            status=status,
+            reason=reason,
+            details=details,
+            retry_after_seconds=_seconds(retry_after) or _seconds(details.get("retryAfterSeconds")),
+            processed=status != 429,
+        )
+    kind = _TYPES.get(status, Refused)
+    error = kind(status, reason, message, details)
+    if kind is Conflict and reason == "AlreadyExists":
+        return AlreadyExists(status, reason, message, details)
+    if kind is Forbidden and any(cause.reason == "NamespaceTerminating" for cause in error.causes):
+        return NamespaceTerminating(status, reason, message, details)
+    return error
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return f"HTTP {status}"
+
+
+def _seconds(value: object) -> float:
+    """Read a number of seconds. The API server sends no date, as a proxy may."""
+    text = str(value or "").strip()
+    return min(float(text), MOST_RETRY_AFTER_SECONDS) if _SECONDS.fullmatch(text) else 0.0

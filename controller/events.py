@@ -43,6 +43,10 @@ class Subject:
     namespace: str | None
     name: str
     uid: str
+    field: str = ""
+    """The path of the part of the object, if it is about one."""
+    host: str = ""
+    """The node on which it happened, if it was one."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class _Bucket:
 class Correlator:
     """Remembers the most recently used of each kind, at most `REMEMBERED`."""
 
-    def __init__(self) -> None:
+    def __init__(self, similar_limit: int = SIMILAR_LIMIT) -> None:
+        self._similar_limit = similar_limit
         recent = lru_cache(REMEMBERED)
         self._similar = recent(lambda subject, type, reason: _Similar())
         self._series = recent(lambda key: Series(key.subject, key.type, key.reason, key.message))
@@ -104,7 +109,7 @@ class Correlator:
         if now - similar.last > SIMILAR_WINDOW_SECONDS:
             similar.messages.clear()
         similar.last = now
-        if occurrence.message in similar.messages or len(similar.messages) < SIMILAR_LIMIT:
+        if occurrence.message in similar.messages or len(similar.messages) < self._similar_limit:
             similar.messages.add(occurrence.message)
             return occurrence
         return replace(occurrence, message=COMBINED_PREFIX)
@@ -133,20 +138,24 @@ _ATTEMPTS = 12
 class EventRecorder:
     """Note events with `event`; `run` writes them."""
 
-    def __init__(self, client: Client, component: str) -> None:
+    def __init__(self, client: Client, component: str, *, similar_limit: int = SIMILAR_LIMIT) -> None:
         self._client = client
         self._component = component
         self._instance = socket.gethostname()[:128]
-        self._correlator = Correlator()
+        self._correlator = Correlator(similar_limit)
         self._pending: OrderedDict[int, Series] = OrderedDict()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def event(self, obj: Object, type: EventType, reason: str, message: str) -> None:
+    def event(
+        self, obj: Object, type: EventType, reason: str, message: str, *, host: str = "", field: str = ""
+    ) -> None:
         """Notes that `reason` (CamelCase, one word) happened to `obj`. Never waits, never raises."""
         try:
-            occurrence = Occurrence(_subject(obj), type, reason, shortened(message, _MESSAGE_LIMIT))
+            occurrence = Occurrence(
+                _subject(obj, field, host), type, reason, shortened(message, _MESSAGE_LIMIT)
+            )
         except (KeyError, TypeError) as error:
             log.error("event about something that is no object reason=%s error=%r", reason, error)
             return
@@ -224,6 +233,8 @@ class EventRecorder:
         }
         if subject.namespace:
             involved["namespace"] = subject.namespace
+        if subject.field:
+            involved["fieldPath"] = subject.field
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -235,17 +246,16 @@ class EventRecorder:
             "count": series.count,
             "firstTimestamp": series.first_time,
             "lastTimestamp": series.last_time,
-            "source": {"component": self._component},
+            "source": {"component": self._component, **({"host": subject.host} if subject.host else {})},
             "reportingComponent": self._component,
-            "reportingInstance": self._instance,
+            "reportingInstance": subject.host or self._instance,
         }
 
 
-def _subject(obj: Object) -> Subject:
+def _subject(obj: Object, field: str, host: str) -> Subject:
     metadata = obj["metadata"]
-    return Subject(
-        obj["apiVersion"], obj["kind"], metadata.get("namespace"), metadata["name"], metadata.get("uid", "")
-    )
+    name, namespace, uid = metadata["name"], metadata.get("namespace"), metadata.get("uid", "")
+    return Subject(obj["apiVersion"], obj["kind"], namespace, name, uid, field, host)
 
 
 def _event_name(subject_name: str) -> str:

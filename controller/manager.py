@@ -19,7 +19,7 @@ from controller import clock
 from controller.api.limiter import RequestLimiter
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ClientError
+from controller.errors import ApiError
 from controller.events import EventRecorder
 from controller.leader.election import ElectionTiming
 from controller.leader.elector import Elector
@@ -92,7 +92,7 @@ class Manager:
         guard = self._elector.check if self._elector else None
         self.client = client.guarded(guard, self.cache.note_write, RequestLimiter())
         self._controllers: list[Controller] = []
-        counted = metrics.ClientMetrics(self.metrics_registry, client.connection.base_url).observe
+        counted = metrics.ClientMetrics(self.metrics_registry, client.connection.server).observe
         client.observers.append(counted)
         self._lease_client.observers.append(counted)
         self.metrics_registry.register(metrics.WatchCollector(self.cache))
@@ -224,6 +224,6 @@ class Manager:
                 continue
             try:
                 await self._raw_client.get(LEASES, self.options.name, self._lease_namespace)
-            except ClientError as error:
+            except ApiError as error:
                 log.debug("probe error=%s", error)
                 await asyncio.sleep(period)

@@ -15,7 +15,8 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from controller.connection import Connection, load_connection
+from controller.connection import Connection
+from controller.kubeconfig import load_connection
 
 _START_SECONDS = 30.0
 _MOST_BYTES = 64 * 2**20
@@ -56,8 +57,8 @@ class SlowApi:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        connection = await load_connection(self._upstream)
-        connector = aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context or True)
+        connection = load_connection(self._upstream)
+        connector = aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context() or True)
         async with aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None)
         ) as session:
@@ -80,12 +81,10 @@ class SlowApi:
         self, request: web.Request, connection: Connection, session: aiohttp.ClientSession
     ) -> web.StreamResponse:
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
-        authorization = await connection.authorization()
-        if authorization:
-            headers["Authorization"] = authorization
+        headers |= connection.authorization()
         async with session.request(
             request.method,
-            connection.base_url + request.raw_path,
+            connection.server + request.raw_path,
             data=await request.read(),
             headers=headers,
         ) as upstream:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from localcluster.client.api import LEASES, NODES, POD_GROUPS, PODS, ApiClient
+from controller.resources import LEASES, NODES, PODS
+from localcluster.client.api import POD_GROUPS, ApiClient
 from localcluster.client.informer import Informer
 from localcluster.client.recorder import Recorder
 from localcluster.kubelet.heartbeat import LEASE_NAMESPACE

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from localcluster.client.api import ApiClient, ApiFailure, Collection
+from controller.errors import AlreadyExists, Conflict, NotFound, Refused
+from controller.resources import Resource
+from localcluster.client.api import ApiClient
 from localcluster.resource import JSON
 
 CONFLICT_ATTEMPTS = 5
@@ -26,7 +28,7 @@ async def apply(client: ApiClient, manifests: list[JSON]) -> None:
             await _create_or_replace(client, path, manifest)
             if manifest["kind"] == "CustomResourceDefinition":
                 await _until_established(client, f"{path}/{manifest['metadata']['name']}")
-        except ApiFailure as failure:
+        except Refused as failure:
             raise ManifestRefused(f"{named} is refused by the API server: {failure}") from failure
 
 
@@ -34,11 +36,13 @@ async def _path(client: ApiClient, manifest: JSON) -> str:
     """The collection's path, from discovery."""
     version: str = manifest["apiVersion"]
     prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    group, _, version = version.rpartition("/")
     for resource in (await client.get(prefix))["resources"]:
         if resource["kind"] == manifest["kind"] and "/" not in resource["name"]:
             namespace = manifest["metadata"].get("namespace") or "default"
-            return Collection(prefix, resource["name"], resource["namespaced"]).path(namespace)
-    raise ManifestRefused(f"the cluster knows no {manifest['kind']} in {version}")
+            kind, namespaced = resource["kind"], resource["namespaced"]
+            return Resource(group, version, resource["name"], kind, namespaced).path(namespace)
+    raise ManifestRefused(f"the cluster knows no {manifest['kind']} in {manifest['apiVersion']}")
 
 
 async def _create_or_replace(client: ApiClient, path: str, manifest: JSON) -> None:
@@ -46,16 +50,14 @@ async def _create_or_replace(client: ApiClient, path: str, manifest: JSON) -> No
         try:
             try:
                 present = await client.get(f"{path}/{manifest['metadata']['name']}")
-            except ApiFailure as failure:
-                if not failure.not_found:
-                    raise
+            except NotFound:
                 await client.create(path, manifest)
             else:
                 metadata = {**manifest["metadata"], "resourceVersion": present["metadata"]["resourceVersion"]}
                 await client.replace(f"{path}/{metadata['name']}", {**manifest, "metadata": metadata})
             return
-        except ApiFailure as failure:  # somebody else has written in between
-            if not failure.conflict or attempt == CONFLICT_ATTEMPTS - 1:
+        except (AlreadyExists, Conflict):  # somebody else has written in between
+            if attempt == CONFLICT_ATTEMPTS - 1:
                 raise
 
 

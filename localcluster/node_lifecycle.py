@@ -10,10 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from localcluster.client.api import NODES, PODS, STRATEGIC_PATCH, ApiClient, ApiFailure, ApiUnavailable
+from controller.errors import ApiError, Conflict, NotFound
+from controller.resources import NODES, PODS
+from localcluster.client.api import STRATEGIC_PATCH, ApiClient
 from localcluster.client.clock import timestamp, utc_now
 from localcluster.client.informer import Change, Informer
 from localcluster.client.recorder import Recorder
@@ -105,6 +108,8 @@ class NodeLifecycle:
         self._nodes.add_handler(self._hear_node)
         self._pods.add_handler(self._hear_pod)
         while True:
+            with suppress(ApiError):  # where nothing else is asked, this keeps the contact
+                await self._client.get("/version")
             self._check_all()
             before = time.monotonic()
             await asyncio.sleep(CHECK_SECONDS)  # silence is not an event: only time shows it
@@ -152,11 +157,8 @@ class NodeLifecycle:
     # --- silence ---
 
     def _check_all(self) -> None:
-        answered_since = self._client.contact.since
-        if answered_since is None:
-            return
         now = time.monotonic()
-        listening_since = max(answered_since, self._held_up_at)
+        listening_since = max(self._client.contact.since, self._held_up_at)
         for node in self._nodes.list():
             name = node["metadata"]["name"]
             self._keep_taints(node)
@@ -202,11 +204,8 @@ class NodeLifecycle:
         metadata = node["metadata"]
         version = {"resourceVersion": metadata["resourceVersion"]}
         body = {"metadata": version, "spec": {"taints": taints or None}}
-        try:
+        with suppress(Conflict):  # the newer version is on its way, and asks again
             await self._client.patch(NODES.path(name=metadata["name"]), body)
-        except ApiFailure as failure:
-            if not failure.conflict:  # the newer version is on its way, and asks again
-                raise
         if is_reported_ready(node):
             self._recorder.normal(node, "NodeReady", f"Node {metadata['name']} status is now: NodeReady")
 
@@ -249,9 +248,8 @@ class NodeLifecycle:
         try:
             await self._client.get(NODES.path(name=pod["spec"]["nodeName"]))
             return  # it is there, our copy is behind
-        except ApiFailure as failure:
-            if not failure.not_found:
-                raise
+        except NotFound:
+            pass
         path = PODS.path(metadata["namespace"], metadata["name"])
         await self._client.delete(path, uid=metadata["uid"], grace_period_seconds=0)
 
@@ -275,10 +273,9 @@ class NodeLifecycle:
 async def _logged(key: str, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except ApiFailure as failure:
-        if not failure.not_found:
-            log.warning("%s: %s", key, failure)
-    except ApiUnavailable as failure:
+    except NotFound:
+        pass
+    except ApiError as failure:
         log.warning("%s: %s", key, failure)
 
 

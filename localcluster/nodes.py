@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from controller.errors import ApiError
+from controller.kubeconfig import load_connection
+from controller.resources import NODES
 from localcluster.apiserver.discovery_paths import VERSION
-from localcluster.client.api import NODES, Access, ApiClient, ApiFailure, ApiUnavailable
+from localcluster.client.api import ApiClient
 from localcluster.client.informer import Informer
 from localcluster.client.recorder import Recorder
 from localcluster.control_plane import ControlPlane
@@ -50,7 +53,7 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
     isolation = options.isolation or detect_isolation(home.run)
     log.info("starting nodes=%d isolation=%s", options.nodes, isolation.value)
     memory = open_groups(home.root)
-    async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
+    async with ApiClient(load_connection(home.kubeconfig)) as client:
         control_plane = ControlPlane(client)
         pods, nodes = control_plane.pods, control_plane.nodes
         kubelet_events = Recorder(client, "kubelet")
@@ -127,7 +130,7 @@ async def _remove_surplus_nodes(client: ApiClient, nodes: Informer, count: int) 
         if is_managed(node) and metadata["name"] not in wanted:
             try:
                 await client.delete(NODES.path(name=metadata["name"]), uid=metadata["uid"])
-            except (ApiFailure, ApiUnavailable) as failure:
+            except ApiError as failure:
                 log.warning("node not removed node=%s error=%s", metadata["name"], failure)
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 import orjson
 
+from controller.kubeconfig import load_connection
 from localcluster import manifests as manifest_files
 from localcluster.children import Child, ChildSpec, last_line
-from localcluster.client.api import Access, ApiClient
+from localcluster.client.api import ApiClient
 from localcluster.paths import Home
 from localcluster.settings import Running, Settings, forget_running, write_running
 
@@ -82,11 +83,11 @@ class Supervisor:
         return Child(ChildSpec(name, command, self._home.process_log(name), environment, pidfile))
 
     async def start(self) -> None:
-        """Until ready. CannotStart, ManifestRefused, ApiFailure, ApiUnavailable or TimeoutError otherwise."""
+        """Until ready. CannotStart, ManifestRefused, ApiError or TimeoutError otherwise."""
         async with asyncio.timeout(READY_SECONDS):
             self._launch(self._api_server)
             await self._while_alive(self._api_server, self._until_ready(self._api_server))
-            async with ApiClient(Access.from_kubeconfig(self._home.kubeconfig)) as client:
+            async with ApiClient(load_connection(self._home.kubeconfig)) as client:
                 manifests = orjson.loads((self._home.run / MANIFESTS_FILE).read_bytes())
                 await manifest_files.apply(client, manifests)
             self._launch(self._nodes)

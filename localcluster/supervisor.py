@@ -17,11 +17,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import orjson
 
+from controller.errors import ApiError
+from controller.kubeconfig import load_connection
 from localcluster import manifests as manifest_files
-from localcluster.client.api import Access, ApiClient, ApiFailure, ApiUnavailable
+from localcluster.client.api import ApiClient
 from localcluster.manifests import ManifestRefused
 from localcluster.paths import Home, write_private
 from localcluster.resource import JSON
@@ -148,7 +151,7 @@ def _join(home: Home, running: Running, settings: Settings, manifests: list[JSON
     async def join() -> None:
         async with asyncio.timeout(READY_SECONDS):
             await until(home.kubeconfig.exists)
-            async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
+            async with ApiClient(load_connection(home.kubeconfig)) as client:
                 await manifest_files.apply(client, manifests)
             await until(home.pidfile("nodes").exists)
 
@@ -158,7 +161,7 @@ def _join(home: Home, running: Running, settings: Settings, manifests: list[JSON
         raise ClusterError(
             f"the cluster in {home.root} runs but is not ready after {READY_SECONDS:g}s; see {home.logs}"
         ) from error
-    except (ManifestRefused, ApiFailure, ApiUnavailable) as error:
+    except (ManifestRefused, ApiError) as error:
         raise ClusterError(f"the cluster in {home.root}: {error}") from error
 
 
@@ -193,9 +196,9 @@ def _start(home: Home, settings: Settings, manifests: list[JSON], lock: Supervis
 def _former_or_free_port(home: Home) -> int:
     """The port that earlier kubeconfigs name, so that copies of them stay good; else any."""
     try:
-        former = Access.from_kubeconfig(home.kubeconfig).port
+        former = urlsplit(load_connection(home.kubeconfig).server).port or 443
         _check_port(former)
-    except (OSError, ValueError, KeyError, TypeError, ClusterError):
+    except (OSError, ValueError, ApiError, ClusterError):
         with socket.create_server((HOST, 0)) as probe:
             free: int = probe.getsockname()[1]
             return free

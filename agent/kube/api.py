@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,14 +19,17 @@ from urllib.parse import unquote, urlencode
 
 import urllib3
 
-from agent.kube.connection import Connection, in_cluster
-from agent.kube.errors import (
+from agent.environment import InvalidEnvironmentError
+from controller.connection import RENEW_SECONDS, Connection, in_cluster
+from controller.errors import (
     ApiError,
-    GoneError,
-    SilentWatchError,
-    UnauthorizedError,
-    UnavailableError,
+    ConfigError,
+    Gone,
+    SilentWatch,
+    Unauthorized,
+    Unavailable,
     error_of,
+    error_of_status,
 )
 from crds.names import API_VERSION
 
@@ -65,7 +69,7 @@ Query = Mapping[str, str | int]
 Item = TypeVar("Item")
 
 
-class TooDeepError(ApiError):
+class TooDeep(ApiError):
     """An object is nested more deeply than Python reads; Kubernetes stores 10,000 levels."""
 
 
@@ -99,7 +103,7 @@ class Api(Protocol):
 class Stream(Generic[Item]):
     """An answer as it comes, line by line. It is read once; the end of a `with` block closes it.
 
-    Iteration raises SilentWatchError if nothing comes for too long, UnavailableError if it breaks off.
+    Iteration raises SilentWatch if nothing comes for too long, Unavailable if it breaks off.
 
     Args:
         response: the answer, of which the head is read.
@@ -123,9 +127,9 @@ class Stream(Generic[Item]):
                 self._note_contact()
                 yield self._read(line)
         except urllib3.exceptions.ReadTimeoutError as error:
-            raise SilentWatchError(f"The API server has sent nothing for too long: {error}.") from error
+            raise SilentWatch(f"The API server has sent nothing for too long: {error}.") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnavailableError(f"The API server's answer broke off: {error}.") from error
+            raise Unavailable(f"The API server's answer broke off: {error}.") from error
         finally:
             self._response.close()
 
@@ -150,8 +154,7 @@ class ApiClient:
         read_timeout_seconds: for each answer, unless the call has another.
 
     Raises:
-        OSError: the certificates cannot be read.
-        ValueError: the server's address is none.
+        ConfigError: the certificates cannot be used.
     """
 
     def __init__(
@@ -165,8 +168,9 @@ class ApiClient:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._read_timeout_seconds = read_timeout_seconds
         self._contact_at = time.monotonic()
-        self._server = connection.server.rstrip("/")
         self._pool = _pool(connection)
+        self._renewing = threading.Lock()
+        self._renew_at = 0.0
 
     @classmethod
     def in_cluster(cls, environ: Mapping[str, str]) -> ApiClient:
@@ -175,7 +179,10 @@ class ApiClient:
         Raises:
             InvalidEnvironmentError: this is no Pod, or it has no token.
         """
-        return cls(in_cluster(environ))
+        try:
+            return cls(in_cluster(environ))
+        except ConfigError as error:
+            raise InvalidEnvironmentError(str(error)) from error
 
     def silent_seconds(self) -> float:
         """How long the API server has not answered anything."""
@@ -207,8 +214,8 @@ class ApiClient:
 
         Returns:
             The watch's events, until the server ends it: ADDED, MODIFIED, DELETED, BOOKMARK. Iteration raises
-            SilentWatchError after that time, UnavailableError when the watch breaks, the typed error of an
-            ERROR, and GoneError when the version to watch from is too old or an event makes no sense.
+            SilentWatch after that time, Unavailable when the watch breaks, the typed error of an ERROR, and
+            Gone when the version to watch from is too old or an event makes no sense.
 
         Raises:
             ApiError: the server does not answer, or refuses.
@@ -235,7 +242,7 @@ class ApiClient:
             idle_timeout_seconds: how long the server may say nothing; None for as long as it likes.
             open_timeout_seconds: how long the answer may take to begin; None for as long as it likes.
         """
-        response = self._send("GET", path, query, open_timeout_seconds, preload_content=False)
+        response = self._send("GET", _url(path, query), open_timeout_seconds, preload_content=False)
         opened = getattr(response.connection, "sock", None)
         if opened is not None and idle_timeout_seconds != open_timeout_seconds:
             opened.settimeout(idle_timeout_seconds)
@@ -256,77 +263,70 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Send one request, and return its answer; raise ApiError."""
-        all_headers = dict(headers or {})
-        encoded = None
+        sent, encoded = dict(headers or {}), None
         if body is not None:
             # A lone surrogate, as the text of an exception may have, is not UTF-8: servers refuse it.
             text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-            encoded, all_headers["Content-Type"] = text.encode(errors="replace"), content_type
-        return self._send(method, path, query, self._read_timeout_seconds, body=encoded, headers=all_headers)
+            encoded, sent["Content-Type"] = text.encode(errors="replace"), content_type
+        return self._send(method, _url(path, query), self._read_timeout_seconds, sent, body=encoded)
 
     def _send(
         self,
         method: str,
-        path: str,
-        query: Query | None,
+        url: str,
         timeout_seconds: float | None,
-        *,
-        body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        preload_content: bool = True,
+        **options: Any,
     ) -> urllib3.BaseHTTPResponse:
+        asked = self.connection
         try:
             response = self._pool.request(
                 method,
-                self._server + path + (f"?{urlencode(query)}" if query else ""),
-                body=body,
-                headers={**self._pool.headers, **(headers or {}), **self._authorization()},
+                asked.server + url,
+                headers={**self._pool.headers, **(headers or {}), **asked.authorization()},
                 timeout=urllib3.Timeout(connect=self._connect_timeout_seconds, read=timeout_seconds),
-                preload_content=preload_content,
+                **options,
             )
             if response.status < 500:
                 self._note_contact()
-            if response.status >= 400:
-                raise self._refusal(response)
+            if response.status < 400:
+                return response
+            refusal = self._refusal(response)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer(error, timeout_seconds) from error
-        return response
+        if not isinstance(refusal, Unauthorized) or not self._renewed(asked):
+            raise refusal
+        return self._send(method, url, timeout_seconds, headers, **options)
+
+    def _renewed(self, refused: Connection) -> bool:
+        """Ask for new credentials, unless another thread has; return whether there are others than those."""
+        with self._renewing:
+            now = time.monotonic()
+            if self.connection is refused and refused.renew is not None and now >= self._renew_at:
+                self._renew_at = now + RENEW_SECONDS
+                self.connection = refused.renew()
+                self._pool = _pool(self.connection)
+            return self.connection is not refused
 
     def _note_contact(self) -> None:
         self._contact_at = time.monotonic()
 
-    def _authorization(self) -> dict[str, str]:
-        token, file = self.connection.token, self.connection.token_file
-        if file is not None:
-            try:
-                token = file.read_text().strip()
-            except OSError as error:
-                raise UnauthorizedError(
-                    f"The token file {file} of {self.connection.source} cannot be read: {error.strerror}."
-                ) from error
-        return {"Authorization": f"Bearer {token}"} if token else {}
-
     def _no_answer(self, error: Exception, timeout_seconds: float | None) -> ApiError:
-        server, source = self.connection.server, self.connection.source
         root = _root_of(error)
         if isinstance(root, TimeoutError):
             is_new = isinstance(error, urllib3.exceptions.ConnectTimeoutError)
-            seconds = self._connect_timeout_seconds if is_new else timeout_seconds or 0.0
-            return UnavailableError(f"The API server at {server} did not answer within {seconds:g} s.")
+            return self.connection.late(self._connect_timeout_seconds if is_new else timeout_seconds or 0.0)
         if isinstance(root, ssl.SSLError) and not isinstance(root, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-            return ApiError(
-                f"The certificate of the API server at {server} does not fit {source}: {_reason(root)}."
-            )
-        why = f"No API server answers at {server}, which {source} names ({_reason(root)})"
-        return UnavailableError(why + (self.connection.advice or "."))
+            return self.connection.untrusted(_reason(root))
+        return self.connection.unreachable(_reason(root))
 
     def _refusal(self, response: urllib3.BaseHTTPResponse) -> ApiError:
         """Return the typed error of an answer, with a sentence where the server's own says too little."""
         error = error_of(response.status, response.data, response.headers.get("Retry-After"))
         server = self.connection.server
-        if isinstance(error, UnavailableError):
+        if isinstance(error, Unavailable):
             error.args = (f"The API server at {server} cannot answer now ({error.status}: {error}).",)
-        elif isinstance(error, UnauthorizedError):
+        elif isinstance(error, Unauthorized):
             source = self.connection.source
             error.args = (
                 f"The API server at {server} does not accept the credentials of {source} ({error}).",
@@ -334,23 +334,27 @@ class ApiClient:
         return error
 
 
+def _url(path: str, query: Query | None) -> str:
+    return path + (f"?{urlencode(query)}" if query else "")
+
+
 def object_of(response: urllib3.BaseHTTPResponse) -> JSON:
     """Return the object in an answer.
 
     Raises:
-        TooDeepError: it is nested too deeply.
-        UnavailableError: it is none.
+        TooDeep: it is nested too deeply.
+        Unavailable: it is none.
     """
     try:
         answer = json.loads(response.data)
     except RecursionError as error:
-        raise TooDeepError(
+        raise TooDeep(
             "The object is nested too deeply to be read. Correct or delete it with kubectl."
         ) from error
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise UnavailableError("The API server has answered with something that is not a Kubernetes object.")
+        raise Unavailable("The API server has answered with something that is not a Kubernetes object.")
     return answer
 
 
@@ -360,10 +364,10 @@ def _event(line: bytes) -> JSON:
         event = json.loads(line)
         kind, thing = event["type"], event["object"]
         if kind == "ERROR":
-            raise error_of(int(thing.get("code") or 500), json.dumps(thing).encode())
+            raise error_of_status(thing, int(thing.get("code") or 500))
         thing["metadata"].get("resourceVersion")
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise GoneError(f"An event of the watch makes no sense: {error!r}.") from error
+        raise Gone(410, "", f"An event of the watch makes no sense: {error!r}.") from error
     answer: JSON = event
     return answer
 
@@ -379,20 +383,14 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pool(connection: Connection) -> urllib3.PoolManager:
-    address = urllib3.util.parse_url(connection.server)
-    if address.scheme not in ("http", "https") or not address.host:
-        raise ValueError("it must begin with https:// and a host")
-    headers = {"User-Agent": "dlr", "Accept": "application/json"}
-    if connection.password:
-        headers |= urllib3.make_headers(basic_auth=connection.password)
     options: dict[str, Any] = {
         "maxsize": POOL_SIZE,
         "retries": False,
-        "headers": headers,
+        "headers": {"User-Agent": "dlr", "Accept": "application/json"},
         "socket_options": _SOCKET_OPTIONS,
     }
-    if address.scheme == "https":
-        options |= {"ssl_context": connection.ssl_context(), "server_hostname": connection.server_name}
+    if (context := connection.ssl_context()) is not None:
+        options |= {"ssl_context": context, "server_hostname": connection.server_name}
     if connection.trusts_any_certificate:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     if connection.proxy is None:

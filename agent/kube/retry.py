@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import tenacity
 
-from agent.kube.errors import ApiError, NotFoundError
+from controller.errors import ApiError, NotFound
 
 THROTTLED_SPREAD_SECONDS = 10.0
 """Random time on top of Retry-After, at most: ten thousand throttled agents do not come back all at once."""
@@ -92,6 +92,6 @@ def _wait(max_wait_seconds: float) -> Callable[[tenacity.RetryCallState], float]
         if error.retry_after_seconds:
             spread = tenacity.wait_random_exponential(error.retry_after_seconds, max=THROTTLED_SPREAD_SECONDS)
             return error.retry_after_seconds + spread(attempt)
-        return missing(attempt) if isinstance(error, NotFoundError) else usual(attempt)
+        return missing(attempt) if isinstance(error, NotFound) else usual(attempt)
 
     return wait

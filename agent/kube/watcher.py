@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from agent.kube.api import GROUP_PATH, Api
-from agent.kube.errors import ApiError, GoneError, SilentWatchError, UnavailableError
 from agent.kube.retry import Warnings, retrying
+from controller.errors import ApiError, Gone, SilentWatch, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -131,20 +131,20 @@ class Watcher(threading.Thread, Generic[View]):
                 events += 1
                 if self._stop_event.is_set():
                     return
-        except SilentWatchError:
+        except SilentWatch:
             return
-        except UnavailableError:
+        except Unavailable:
             if not events:
                 raise
         except Exception as error:
-            if isinstance(error, GoneError) or not isinstance(error, ApiError):
+            if isinstance(error, Gone) or not isinstance(error, ApiError):
                 # Of a defect of ours, too: it must not have us pass over a state of the object.
                 self._resource_version = None
             raise
         if not events and time.monotonic() - opened_at < SHORT_SECONDS:
             self._resource_version = None
             self._api.reconnect()
-            raise UnavailableError("The API server ends watches at once.")
+            raise Unavailable("The API server ends watches at once.")
 
     def _open_watch(self, resource_version: str) -> Iterable[dict[str, Any]]:
         seconds = self._watch_seconds * random.uniform(0.75, 1.25)

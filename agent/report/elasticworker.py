@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from agent.environment import Environment
 from agent.kube.api import GROUP_PATH, Api
-from agent.kube.errors import ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.report.refusal import final_refusal
+from controller.errors import ApiError
 from crds.wire import from_wire
 
 T = TypeVar("T")

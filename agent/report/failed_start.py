@@ -13,11 +13,11 @@ from datetime import datetime, timezone
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.facts.failure import Failure
 from agent.kube.api import Api, ApiClient
-from agent.kube.errors import ApiError
 from agent.report import launch_mark
 from agent.report.elasticworker import is_of_this_pod, own_status
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
+from controller.errors import ApiError
 from crds.agent_report import Accelerators, AgentState
 
 MOST_SECONDS = 10.0

@@ -8,10 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.errors import ApiError, ForbiddenError
-
-NAMESPACE_TERMINATING = "NamespaceTerminating"
-"""The cause that the API server names (metav1 and corev1 of Kubernetes: NamespaceTerminatingCause)."""
+from controller.errors import ApiError, Forbidden, NamespaceTerminating
 
 _ONLY_ANOTHER_POD = re.compile(r"only the Pod (?P<worker>\S+)-(?P<incarnation>\d+) may report")
 """As deploy/admission/worker-identity.yaml puts it."""
@@ -23,10 +20,10 @@ def final_refusal(error: Exception, me: Environment) -> str | None:
     Two answers of 403 are final: another Pod speaks for this worker now, and the namespace is being
     terminated. All others may be mended while the agent lives, such as a missing role.
     """
-    if not isinstance(error, ForbiddenError):
-        return None
-    if any(cause.reason == NAMESPACE_TERMINATING for cause in error.causes):
+    if isinstance(error, NamespaceTerminating):
         return f"the namespace {me.namespace} is being terminated"
+    if not isinstance(error, Forbidden):
+        return None
     speaker = _ONLY_ANOTHER_POD.search(str(error))
     if (
         speaker is None

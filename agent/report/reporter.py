@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from agent.environment import Environment
 from agent.facts.failure import Failure
 from agent.kube.api import Api
-from agent.kube.errors import ApiError, NotFoundError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.refusal import LeftOut, final_refusal
 from agent.report.report import Facts, PendingReports, Report, fitting, whole
+from controller.errors import ApiError, NotFound
 from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure
 
 logger = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ class Reporter(threading.Thread):
             self._patch(status)
         except ApiError as error:
             with self._changed:
-                gone = isinstance(error, NotFoundError)
+                gone = isinstance(error, NotFound)
                 self._nobody_listens = gone or final_refusal(error, self._me) is not None
                 self._changed.notify_all()
             raise

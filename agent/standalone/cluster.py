@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.errors import NotFoundError, SilentWatchError
+from controller.errors import NotFound, SilentWatch
 from crds.agent_report import AgentState
 from crds.phases import JobPhase, RendezvousPhase
 from crds.wire import rfc3339
@@ -74,7 +74,7 @@ class LocalCluster:
         with self._changed:
             if path.endswith("/elasticworlds"):
                 return {"metadata": {"resourceVersion": str(self._version)}, "items": [self._shown()]}
-        raise NotFoundError(f"there is no {path} without a cluster", HTTPStatus.NOT_FOUND)
+        raise NotFound(HTTPStatus.NOT_FOUND, "", f"there is no {path} without a cluster")
 
     def merge_patch(self, path: str, patch: Mapping[str, Any]) -> JSON:
         """Take in a report, decide what follows, and return the worker. The Lease is nobody's concern."""
@@ -94,7 +94,7 @@ class LocalCluster:
         """Yield the world whenever it is newer than `resourceVersion` of the query.
 
         Raises:
-            SilentWatchError: nothing has changed for so long.
+            SilentWatch: nothing has changed for so long.
         """
         seen = int(query["resourceVersion"])
         while True:
@@ -102,7 +102,7 @@ class LocalCluster:
                 deadline = time.monotonic() + idle_timeout_seconds
                 while self._version <= seen:
                     if not self._changed.wait(deadline - time.monotonic()):
-                        raise SilentWatchError("nothing has changed")
+                        raise SilentWatch("nothing has changed")
                 seen, shown = self._version, self._shown()
             yield {"type": "MODIFIED", "object": shown}
 

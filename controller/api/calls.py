@@ -1,13 +1,16 @@
-"""Requests to the API server, as data: built here, sent by transport.py, answers read by responses.py."""
+"""Requests to the API server and their answers, as data; `transport.py` sends and brings them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import orjson
 
+from controller import salvage
+from controller.errors import Unavailable, error_of
 from controller.resources import Object, Resource
+from controller.salvage import TOO_DEEP, Unreadable
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
@@ -19,7 +22,7 @@ class Call:
 
     method: str
     path: str
-    query: tuple[tuple[str, str], ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     content_type: str = JSON
     most_bytes: int | None = None
@@ -39,101 +42,72 @@ class Call:
         return not self.is_read and not self.path.endswith("/status")
 
 
-def get(resource: Resource, name: str, namespace: str | None) -> Call:
-    return Call("GET", resource.path(namespace, name))
+def query_of(**parameters: object) -> dict[str, str]:
+    """The parameters that have a value, as text. `continue_` stands for Python's keyword."""
+    return {name.rstrip("_"): str(value) for name, value in parameters.items() if value}
 
 
-def list_page(
-    resource: Resource,
-    namespace: str | None,
-    *,
-    label_selector: str | None = None,
-    field_selector: str | None = None,
-    page_size: int | None = None,
-    continue_token: str | None = None,
-    most_bytes: int | None = None,
-) -> Call:
-    query = _selectors(label_selector, field_selector)
-    if page_size is not None:
-        query.append(("limit", str(page_size)))
-    if continue_token:
-        query.append(("continue", continue_token))
-    return Call("GET", resource.path(namespace), tuple(query), most_bytes=most_bytes)
+@dataclass(frozen=True)
+class Answer:
+    """What came back, whole."""
+
+    status: int
+    body: bytes
+    retry_after: str | None = None
+
+    @property
+    def took_storage(self) -> bool:
+        """Whether the server must have reached its storage to say this.
+
+        401 and 403 come before it, 429 instead of it, 5xx for want of it.
+        """
+        return self.status < 500 and self.status not in (401, 403, 429)
+
+    def raise_for_status(self) -> None:
+        if self.status >= 400:
+            raise error_of(self.status, self.body, self.retry_after)
 
 
-def watch(
-    resource: Resource,
-    namespace: str | None,
-    *,
-    resource_version: str,
-    timeout_seconds: int,
-    label_selector: str | None = None,
-    field_selector: str | None = None,
-) -> Call:
-    query = [
-        ("watch", "true"),
-        ("allowWatchBookmarks", "true"),
-        ("resourceVersion", resource_version),
-        ("timeoutSeconds", str(timeout_seconds)),
-        *_selectors(label_selector, field_selector),
-    ]
-    return Call("GET", resource.path(namespace), tuple(query))
+def read_object(answer: Answer) -> Object:
+    """The parsed body of a success; raises the typed error of anything else."""
+    answer.raise_for_status()
+    try:
+        parsed = salvage.parsed(answer.body)
+    except orjson.JSONDecodeError as error:
+        raise Unavailable(
+            f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
+            "is the address really a Kubernetes API server?",
+            status=answer.status,
+        ) from error
+    if not isinstance(parsed, dict):
+        raise Unavailable(f"the API server answered with a {type(parsed).__name__}, not an object")
+    return parsed
 
 
-def create(resource: Resource, obj: Object, *, dry_run: bool = False) -> Call:
-    """A dry run is refused for unknown fields too, which a real request loses without a word."""
-    query = (("dryRun", "All"), ("fieldValidation", "Strict")) if dry_run else ()
-    return Call("POST", resource.path(_namespace_of(resource, obj)), query, body=orjson.dumps(obj))
+async def read_page(answer: Answer, resource: Resource) -> Object:
+    """The parsed page of a list, with its size in `bytes`.
 
-
-def replace(resource: Resource, obj: Object, subresource: str | None = None) -> Call:
-    path = resource.path(_namespace_of(resource, obj), obj["metadata"]["name"], subresource)
-    return Call("PUT", path, body=orjson.dumps(obj))
-
-
-def patch(
-    resource: Resource, name: str, patch: Object, namespace: str | None, subresource: str | None = None
-) -> Call:
-    path = resource.path(namespace, name, subresource)
-    return Call("PATCH", path, body=orjson.dumps(patch), content_type=MERGE_PATCH)
-
-
-def delete(
-    resource: Resource,
-    name: str,
-    namespace: str | None,
-    *,
-    uid: str | None = None,
-    grace_period_seconds: int | None = None,
-    propagation: str = "Background",
-) -> Call:
-    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
-    if uid is not None:
-        options["preconditions"] = {"uid": uid}
-    if grace_period_seconds is not None:
-        options["gracePeriodSeconds"] = grace_period_seconds
-    return Call("DELETE", resource.path(namespace, name), body=orjson.dumps(options))
-
-
-def version() -> Call:
-    return Call("GET", "/version")
-
-
-def _selectors(label_selector: str | None, field_selector: str | None) -> list[tuple[str, str]]:
-    query = []
-    if label_selector:
-        query.append(("labelSelector", label_selector))
-    if field_selector:
-        query.append(("fieldSelector", field_selector))
-    return query
-
-
-def _namespace_of(resource: Resource, obj: Object) -> str | None:
-    if not resource.namespaced:
-        return None
-    metadata = obj["metadata"]
-    namespace = metadata.get("namespace")
-    if not namespace:
-        name = metadata.get("name") or metadata.get("generateName")
-        raise ValueError(f"{resource.kind} {name!r} has no metadata.namespace")
-    return str(namespace)
+    `unreadable` has its objects that are nested too deeply. The server leaves apiVersion and kind out of the
+    others; they are put back.
+    """
+    unreadable: list[Unreadable] = []
+    try:
+        page = read_object(answer)
+    except Unavailable:
+        if answer.status >= 400:
+            raise
+        try:
+            page = await salvage.parsed_shallow(answer.body)
+            cut = [item for item in page["items"] if salvage.is_cut(item)]
+            unreadable = [Unreadable(salvage.named(item), TOO_DEEP) for item in cut]
+            page["items"] = [item for item in page["items"] if not salvage.is_cut(item)]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            page = {}
+        if not page:
+            raise
+    items = page.get("items") or []
+    for item in items:
+        if isinstance(item, dict):
+            item.setdefault("apiVersion", resource.api_version)
+            item.setdefault("kind", resource.kind)
+    return {**page, "items": items, "unreadable": unreadable, "bytes": len(answer.body)}

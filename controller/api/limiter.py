@@ -54,7 +54,7 @@ class RequestLimiter:
         try:
             yield
         except Unavailable as error:
-            if error.status is not None or error.processed:
+            if error.status or error.processed:
                 self._lower(sent)
             raise
         except asyncio.CancelledError:

@@ -1,12 +1,13 @@
 """The I/O between a call and its answer: one aiohttp session, every wait bounded.
 
-`kubernetes.aio`'s own request path costs three times the CPU of a bare aiohttp call and has no time-out
-that a caller could rely on; its credentials and TLS settings are used, its request path is not.
+`kubernetes.aio`'s request path costs three times the CPU of a bare aiohttp call and has no time-out that a
+caller could rely on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +15,11 @@ from contextlib import asynccontextmanager
 import aiohttp
 from yarl import URL
 
-from controller.api.calls import Call
+from controller import clock
+from controller.api.calls import Answer, Call
 from controller.api.pages import PAGE_BYTES
-from controller.api.responses import Answer, error_of
-from controller.connection import Connection
-from controller.errors import PageTooLarge, TimedOut, Unavailable
+from controller.connection import RENEW_SECONDS, Connection
+from controller.errors import ApiError, PageTooLarge, SilentWatch, Unavailable
 
 _READ_BUFFER_BYTES = 2**20
 _KEEPALIVE = (
@@ -42,12 +43,16 @@ class WatchStream:
     async def lines(self, idle_timeout_seconds: float) -> list[bytes] | None:
         """The lines that arrived, at least one; None at the end of the stream.
 
-        Raises TimeoutError when nothing at all arrives in time, Unavailable when the connection breaks.
+        Raises:
+            SilentWatch: nothing at all arrives in time.
+            Unavailable: the connection breaks.
         """
         while True:
             try:
                 async with asyncio.timeout(idle_timeout_seconds):
                     chunk = await self._response.content.readany()
+            except TimeoutError as error:
+                raise SilentWatch(f"the watch on {self._where} is silent") from error
             except (aiohttp.ClientError, ConnectionError) as error:
                 raise Unavailable(f"the watch on {self._where} broke: {_reason(error)}") from error
             if not chunk:
@@ -62,7 +67,10 @@ class Transport:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self._ssl_context = connection.ssl_context()
         self._session: aiohttp.ClientSession | None = None
+        self._renewing = asyncio.Lock()
+        self._renew_at = 0.0
 
     async def close(self) -> None:
         if self._session is not None:
@@ -73,7 +81,7 @@ class Transport:
         """The whole answer, whatever its status.
 
         Raises:
-            Unavailable: there is none in time.
+            ApiError: there is none in time.
             PageTooLarge: it has more bytes than the call allows.
         """
         try:
@@ -81,7 +89,7 @@ class Transport:
                 body = await _body(response, call.most_bytes)
                 return Answer(response.status, body, response.headers.get("Retry-After"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise self._unavailable(call, error, timeout_seconds) from error
+            raise self._no_answer(call, error, timeout_seconds) from error
 
     @asynccontextmanager
     async def stream(self, call: Call, open_timeout_seconds: float) -> AsyncIterator[WatchStream]:
@@ -92,9 +100,9 @@ class Transport:
                 if response.status >= 400:
                     async with response:
                         body = await response.read()
-                        raise error_of(Answer(response.status, body, response.headers.get("Retry-After")))
+                    Answer(response.status, body, response.headers.get("Retry-After")).raise_for_status()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise self._unavailable(call, error, open_timeout_seconds) from error
+            raise self._no_answer(call, error, open_timeout_seconds) from error
         try:
             _keep_alive(response)
             yield WatchStream(response, call.path)
@@ -102,27 +110,41 @@ class Transport:
             response.close()
 
     async def _request(self, call: Call) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json"}
+        refused = self.connection
+        response = await self._ask(call)
+        if response.status == 401 and await self._renewed(refused):
+            response.close()
+            response = await self._ask(call)
+        return response
+
+    async def _ask(self, call: Call) -> aiohttp.ClientResponse:
+        headers = {"Accept": "application/json", **self.connection.authorization()}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        authorization = await self.connection.authorization()
-        if authorization:
-            headers["Authorization"] = authorization
         return await self._open_session().request(
             call.method,
-            URL(self.connection.base_url + call.path).with_query(call.query),
+            URL(self.connection.server + call.path).with_query(call.query),
             data=call.body,
             headers=headers,
             proxy=self.connection.proxy,
-            server_hostname=self.connection.server_hostname,
+            server_hostname=self.connection.server_name,
             allow_redirects=False,
         )
+
+    async def _renewed(self, refused: Connection) -> bool:
+        """Ask for new credentials, unless somebody has; return whether there are others than those."""
+        async with self._renewing:
+            renew, now = refused.renew, clock.monotonic()
+            if self.connection is refused and renew is not None and now >= self._renew_at:
+                self._renew_at = now + RENEW_SECONDS
+                self.connection = await asyncio.to_thread(renew)
+            return self.connection is not refused
 
     def _open_session(self) -> aiohttp.ClientSession:
         """Made at first use: aiohttp wants a running loop."""
         if self._session is None:
             # No limit on connections: every watch holds one, and callers bound their own calls.
-            connector = aiohttp.TCPConnector(limit=0, ssl=self.connection.ssl_context or True)
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl_context or True)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=None),
@@ -133,28 +155,17 @@ class Transport:
             )
         return self._session
 
-    def _unavailable(self, call: Call, error: BaseException, timeout_seconds: float) -> Unavailable:
-        server = self.connection.base_url
+    def _no_answer(self, call: Call, error: BaseException, timeout_seconds: float) -> ApiError:
+        request = f"{call.method} {call.path}"
         if isinstance(error, TimeoutError):
-            return TimedOut(
-                f"the API server at {server} did not answer {call.method} {call.path} within "
-                f"{timeout_seconds:.1f} s"
-            )
+            return self.connection.late(round(timeout_seconds, 1), request)
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return Unavailable(
-                f"the API server at {server} cannot be trusted: {_reason(error)}; "
-                "check certificate-authority in the kubeconfig",
-                processed=False,
-            )
+            return self.connection.untrusted(_reason(error))
         if isinstance(error, aiohttp.ClientConnectorError):
-            return Unavailable(
-                f"cannot reach the API server at {server}: {_reason(error.os_error)}; is the cluster up?",
-                processed=False,
-            )
-        return Unavailable(
-            f"the connection to the API server at {server} broke during {call.method} {call.path}: "
-            f"{_reason(error)}"
-        )
+            number = error.os_error.errno
+            reason = os.strerror(number) if number and number > 0 else _reason(error.os_error)
+            return self.connection.unreachable(reason, processed=False)
+        return self.connection.unreachable(f"the connection broke during {request}: {_reason(error)}")
 
 
 async def _body(response: aiohttp.ClientResponse, most_bytes: int | None) -> bytes:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 
 from controller import clock
 from controller.client import Client
-from controller.errors import AlreadyExists, ClientError, Conflict, NotFound
+from controller.errors import AlreadyExists, ApiError, Conflict, NotFound
 from controller.leader import election
 from controller.leader.election import ElectionTiming, Move, Record, Tenure
 from controller.resources import LEASES
@@ -35,7 +35,7 @@ class LeadershipLost(Exception):
     """This process may no longer act; it should end and be started again."""
 
 
-class NotLeader(ClientError):
+class NotLeader(ApiError):
     """A write was held back because this process does not lead (any more)."""
 
 
@@ -72,7 +72,7 @@ class Elector:
         self._attempt_due = -math.inf
         self._claimed_version, self._claimed_at = "", -math.inf
         self._news = asyncio.Event()
-        self._last_error: ClientError | None = None
+        self._last_error: ApiError | None = None
 
     @property
     def is_leader(self) -> bool:
@@ -125,7 +125,7 @@ class Elector:
         try:
             async with asyncio.timeout(self._timing.renew_deadline_seconds):
                 await self._give_back()
-        except (ClientError, TimeoutError) as error:
+        except (ApiError, TimeoutError) as error:
             log.warning(
                 "lease not released, it will expire lease=%s/%s error=%s",
                 self.namespace,
@@ -184,7 +184,7 @@ class Elector:
             self._last_error = None
         except TimeoutError:
             self._last_error = None
-        except ClientError as error:
+        except ApiError as error:
             self._note(error)
         finally:
             if asyncio.current_task() is self._newest:
@@ -261,7 +261,7 @@ class Elector:
             self._attempt_due = now + self._timing.second_attempt_seconds  # its next request is young
         self._news.set()
 
-    def _note(self, error: ClientError) -> None:
+    def _note(self, error: ApiError) -> None:
         if str(error) != str(self._last_error):
             log.warning("leader election lease=%s/%s error=%s", self.namespace, self.name, error)
         self._last_error = error

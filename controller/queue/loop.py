@@ -16,7 +16,7 @@ from typing import Any
 from controller.api.api_wait import ApiWait, current_wait
 from controller.api.fairness import current_flow
 from controller.errors import (
-    ClientError,
+    ApiError,
     Conflict,
     InvalidStatus,
     NamespaceTerminating,
@@ -149,7 +149,7 @@ class ReconcileLoop:
     def _failed(self, request: Request, error: Exception) -> None:
         self._metrics.total.labels(self.name, "error").inc()
         self._metrics.errors.labels(self.name).inc()
-        panics = not isinstance(error, (ClientError, ReconcileTimeout, OSError, *_TERMINAL))
+        panics = not isinstance(error, (ApiError, ReconcileTimeout, OSError, *_TERMINAL))
         if panics:
             self._metrics.panics.labels(self.name).inc()
         terminal, failures = isinstance(error, _TERMINAL), self._queue.failures(request) + 1
@@ -174,7 +174,7 @@ class ReconcileLoop:
 
 def _is_foreseen(error: Exception) -> bool:
     """What comes and goes with the API server, and is tried again."""
-    return isinstance(error, ClientError | OSError) and not isinstance(error, _TERMINAL)
+    return isinstance(error, ApiError | OSError) and not isinstance(error, _TERMINAL)
 
 
 def _now() -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from controller import clock
 from controller.client import Client
-from controller.errors import ClientError
+from controller.errors import ApiError
 from controller.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
 from controller.tasks import SharedCalls
 
@@ -62,7 +62,7 @@ class MetricsAccess:
         """An API server that gives no answer is asked again by the next request."""
         try:
             refusal = await self._ask(token)
-        except ClientError as error:
+        except ApiError as error:
             return Refusal(503, f"the API server does not say whose token it is: {error}")
         now = clock.monotonic()
         if refusal is None:

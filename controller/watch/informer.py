@@ -1,7 +1,11 @@
-"""Drives one reflector: performs what it wants, keeps the store, tells the handlers, backs off.
+"""Keeps the store of one resource as the API server's collection, and tells the handlers of changes.
 
-The only place that waits. Its body, `advance`, does one ask and can be tested; the endless loop around
-it is three lines.
+It lists in pages, and watches from there. What goes wrong is a typed error of the client, and `_recover` says
+what follows from it: a page that does not come is asked for again; if the server refuses it, the list begins
+anew, for its token may be what is wrong. A stream that ends, falls silent or breaks goes on from the last
+resourceVersion, and nothing is missed. When the server has forgotten that version (410, also inside the
+stream), or does not know it yet (its storage was restored), everything is listed again and replaced at one
+stroke. `advance` does one ask, and `run` is the endless loop around it, which alone waits.
 """
 
 from __future__ import annotations
@@ -20,24 +24,21 @@ from controller.api.pages import MOST_WHOLE_BYTES, PageSize
 from controller.api.transport import WatchStream
 from controller.backoff import Backoff
 from controller.client import Client
-from controller.errors import ClientError, PageTooLarge, TimedOut, Unavailable
+from controller.errors import (
+    ApiError,
+    Gone,
+    NotFound,
+    PageTooLarge,
+    Refused,
+    SilentWatch,
+    TimedOut,
+    Unavailable,
+    error_of_status,
+)
 from controller.resources import Object, Resource
-from controller.salvage import Unreadable
+from controller.salvage import TOO_DEEP, Unreadable
 from controller.slices import Slices
 from controller.store import Change, Key, Store, key_of, version_number
-from controller.watch import reflector
-from controller.watch.reflector import (
-    Answer,
-    Broke,
-    Ended,
-    FetchPage,
-    Idled,
-    Opened,
-    OpenWatch,
-    Page,
-    ReadStream,
-    Streamed,
-)
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Informer:
         self.resource = resource
         self.store = Store()
         self.synced = asyncio.Event()
-        self.last_error: ClientError | None = None
+        self.last_error: ApiError | None = None
         self.unreadable: dict[Key, Unreadable] = {}
         """Objects that the API server has and the store has not, since they cannot be read."""
         self.progressed_at = clock.monotonic()
@@ -95,7 +96,13 @@ class Informer:
         self._unreadable_handlers: list[UnreadableHandler] = []
         self._shape: Shape | None = None
         self._pages = PageSize()
-        self._state: reflector.State = reflector.Empty()
+        self._version: str | None = None
+        """The version up to which the store is complete; None while all has to be listed."""
+        self._is_paged = True
+        self._token: str | None = None
+        """The token of the next page; None for the first."""
+        self._listed: list[Object] = []
+        self._listed_unreadable: list[Unreadable] = []
         self._stream: WatchStream | None = None
         self._stream_brought_news = False
         self._opened_at = 0.0
@@ -133,17 +140,10 @@ class Informer:
         """
         if salvage.strange_parts(obj) is not None:
             return
-        written, seen = version_number(obj["metadata"].get("resourceVersion")), self._seen_version
+        written, seen = version_number(obj["metadata"].get("resourceVersion")), version_number(self._version)
         if written is None or seen is None or written <= seen or not self._is_watched(obj):
             return
         self._apply(obj)
-
-    @property
-    def _seen_version(self) -> int | None:
-        """Up to where the store is complete; None while it is being filled."""
-        if isinstance(self._state, reflector.Listed | reflector.Watching):
-            return version_number(self._state.resource_version)
-        return None
 
     def _is_watched(self, obj: Object) -> bool:
         metadata = obj["metadata"]
@@ -155,7 +155,7 @@ class Informer:
 
     def list_again(self) -> None:
         """`run`, which must have ended, begins with a list. Until that is there, the store stays as it is."""
-        self._state = reflector.Empty()
+        self._begin_list()
         self.synced.clear()
         self._reset_backoffs()
 
@@ -169,51 +169,57 @@ class Informer:
             await self._close_stream()
 
     async def advance(self) -> float:
-        """One ask and what follows from it; returns the seconds to wait before the next."""
-        wait_seconds = self.resource.gather_seconds if isinstance(self._state, reflector.Watching) else 0.0
-        answers, slices = await self._ask(reflector.want(self._state)), Slices()
-        for each in answers:
-            answer = await _read_line(each) if isinstance(each, bytes) else each
-            before = self._state
-            events, state = reflector.step(before, answer)
-            for event in events:
-                await self._take(event, slices)
-            self._state = state
-            self._note_progress(before, answer)
-            failure = next((event.error for event in events if isinstance(event, reflector.Failed)), None)
-            wait_seconds = self._wait_seconds(before, failure)
-            if not isinstance(state, reflector.Watching):
-                await self._close_stream()
-                break
-            await slices.pause()
-        return wait_seconds
-
-    def _note_progress(self, before: reflector.State, answer: Answer) -> None:
-        """A watch that is opened is none yet; one that ends at once may have had no time to tell anything."""
-        match answer:
-            case Page() | Idled():
-                self.progressed_at = clock.monotonic()
-            case Streamed() if isinstance(self._state, reflector.Watching):
-                self.progressed_at = clock.monotonic()
-            case Ended() if isinstance(before, reflector.Watching) and self._was_useful():
-                self.progressed_at = clock.monotonic()
-
-    def _wait_seconds(self, before: reflector.State, failure: ClientError | None) -> float:
-        """After a failure; after a watch that was refused; and after one that was of no use, or a server
-        that ends every watch at once would be asked in a tight loop."""
-        if isinstance(before, reflector.Empty | reflector.Paging):
-            return 0.0 if failure is None else self._after(failure)
-        if isinstance(self._state, reflector.Watching):
-            self._stream_brought_news = isinstance(before, reflector.Watching)
+        """Ask once, and take in what comes; return the seconds to wait before the next ask."""
+        try:
+            if self._version is None:
+                await self._read_page()
+                return 0.0
+            if self._stream is None:
+                await self._open(self._version)
+            elif not await self._read(self._stream):
+                return await self._end()
             return self.resource.gather_seconds
-        if isinstance(before, reflector.Listed):
-            return self._after(failure)
-        if self._was_useful():
-            self._reset_backoffs()
-            return 0.0 if failure is None else self._after(failure)
-        return self._refused.next_seconds()
+        except ApiError as error:
+            return await self._recover(error)
 
-    def _after(self, failure: ClientError | None) -> float:
+    async def _end(self, failure: ApiError | None = None) -> float:
+        """Close the watch that is over; return the seconds to wait, or a server that ends every watch at once
+        would be asked in a tight loop."""
+        await self._close_stream()
+        if not self._was_useful():
+            return self._refused.next_seconds()
+        self._reset_backoffs()
+        return 0.0 if failure is None else self._after(failure)
+
+    async def _recover(self, error: ApiError) -> float:
+        """Prepare for going on after a failure; return the seconds to wait before that."""
+        if self._version is None:
+            return self._recover_list(error)
+        failure = None if isinstance(error, Gone) else error
+        if failure is not None:
+            self._note(failure)
+        if failure is None or isinstance(error, NotFound) or _version_is_ahead(error):
+            # A watch that is 404 lost its CRD; when that comes back its objects are others.
+            self._begin_list()
+        return self._after(failure) if self._stream is None else await self._end(failure)
+
+    def _recover_list(self, error: ApiError) -> float:
+        is_later_page = self._token is not None
+        if is_later_page and isinstance(error, Gone):
+            self._begin_list(is_paged=False)
+            return 0.0
+        self._note(error)
+        if isinstance(error, Refused if is_later_page else PageTooLarge | TimedOut):
+            self._begin_list()
+        return self._after(error)
+
+    def _begin_list(self, *, is_paged: bool = True) -> None:
+        """Have all listed; in one piece where the server has forgotten its pages."""
+        self._version = self._token = None
+        self._is_paged = is_paged
+        self._listed, self._listed_unreadable = [], []
+
+    def _after(self, failure: ApiError | None) -> float:
         """Two back-offs, so that after a long outage a list that is needed then has not to wait for long."""
         if not isinstance(failure, Unavailable):
             return self._refused.next_seconds()
@@ -229,43 +235,10 @@ class Informer:
         lived_seconds = asyncio.get_running_loop().time() - self._opened_at
         if lived_seconds >= self._timing.useful_stream_seconds:
             return True
-        return self._stream_brought_news and not isinstance(self._state, reflector.Empty)
+        return self._stream_brought_news and self._version is not None
 
-    async def _ask(self, want: reflector.Want) -> Sequence[Answer | bytes]:
-        """What came; of a stream, its lines."""
-        try:
-            match want:
-                case FetchPage():
-                    return [await self._fetch_fitting(want)]
-                case OpenWatch(resource_version):
-                    return [await self._open(resource_version)]
-                case ReadStream():
-                    return await self._read()
-        except ClientError as error:
-            return [Broke(error)]
-
-    async def _fetch_fitting(self, want: FetchPage) -> Answer:
-        """The page, asked for in smaller ones as long as it is too large."""
-        while True:
-            try:
-                return await self._fetch(want)
-            except PageTooLarge as error:
-                if not want.paged:
-                    raise
-                self._pages.too_large(error)
-            except TimedOut:
-                self._pages.timed_out()
-                raise
-
-    async def _fetch(self, want: FetchPage) -> Answer:
-        page = await self._client.list_page(
-            self.resource,
-            self._namespace,
-            label_selector=self._label_selector,
-            page_size=self._pages.limit if want.paged else None,
-            continue_token=want.continue_token,
-            most_bytes=self._pages.most_bytes if want.paged else MOST_WHOLE_BYTES,
-        )
+    async def _read_page(self) -> None:
+        page = await self._fetch_fitting()
         await asyncio.sleep(0)  # parsing it took a while
         unreadable: list[Unreadable] = list(page.get("unreadable") or ())
         raw_items: list[Object] = page["items"]
@@ -281,11 +254,39 @@ class Informer:
             except _CannotBeRead as error:
                 unreadable.append(error.found)
             await slices.pause()
+        self._listed += items
+        self._listed_unreadable += unreadable
+        self.progressed_at = clock.monotonic()
         metadata = page.get("metadata") or {}
-        version = str(metadata.get("resourceVersion") or "0")
-        return Page(tuple(items), version, metadata.get("continue") or None, tuple(unreadable))
+        self._token = metadata.get("continue") or None
+        if self._token is None:
+            await self._replace(self._listed, self._listed_unreadable, slices)
+            self._begin_list()
+            self._version = str(metadata.get("resourceVersion") or "0")
+            self.last_error = None
+            self.synced.set()
 
-    async def _open(self, resource_version: str) -> Answer:
+    async def _fetch_fitting(self) -> Object:
+        """The page, asked for in smaller ones as long as it is too large."""
+        while True:
+            try:
+                return await self._client.list_page(
+                    self.resource,
+                    self._namespace,
+                    label_selector=self._label_selector,
+                    page_size=self._pages.limit if self._is_paged else None,
+                    continue_token=self._token,
+                    most_bytes=self._pages.most_bytes if self._is_paged else MOST_WHOLE_BYTES,
+                )
+            except PageTooLarge as error:
+                if not self._is_paged:
+                    raise
+                self._pages.too_large(error)
+            except TimedOut:
+                self._pages.timed_out()
+                raise
+
+    async def _open(self, resource_version: str) -> None:
         # Spread, so that the watches of many processes do not all end together.
         timeout_seconds = int(self._timing.server_timeout_seconds * random.uniform(0.8, 1.0))
         self._stream = await self._stream_scope.enter_async_context(
@@ -298,33 +299,62 @@ class Informer:
             )
         )
         self._opened_at = asyncio.get_running_loop().time()
-        return Opened()
+        self._stream_brought_news = False
 
-    async def _read(self) -> Sequence[Answer | bytes]:
-        assert self._stream is not None
+    async def _read(self, stream: WatchStream) -> bool:
+        """Take in what the watch has brought; return whether it goes on.
+
+        One that is opened is no progress yet; one that ends at once may have had no time to tell anything.
+        """
         try:
-            lines = await self._stream.lines(self._timing.idle_timeout_seconds)
-        except TimeoutError:
-            return [Idled()]
+            lines = await stream.lines(self._timing.idle_timeout_seconds)
+        except SilentWatch:
+            self.progressed_at = clock.monotonic()
+            return False
         if lines is None:
-            return [Ended()]
-        return [line for line in lines if line]
+            if self._was_useful():
+                self.progressed_at = clock.monotonic()
+            return False
+        slices = Slices()
+        for line in filter(None, lines):
+            self._take(*await _read_line(line))
+            self._stream_brought_news = True
+            self.progressed_at = clock.monotonic()
+            await slices.pause()
+        return True
 
-    async def _take(self, event: reflector.Event, slices: Slices) -> None:
-        match event:
-            case reflector.Replaced(items, unreadable):
-                await self._replace(items, unreadable, slices)
-                self.synced.set()
-            case reflector.Applied(obj):
-                self._apply(obj)
-            case reflector.Deleted(obj):
-                self._delete(obj)
-            case reflector.Skipped(found):
+    def _take(self, event: Object, is_cut: bool) -> None:
+        """Take in one event of the stream.
+
+        Args:
+            event: as the server wrote it: `{"type": …, "object": …}`.
+            is_cut: whether something in it was nested too deeply, and is not there.
+
+        Raises:
+            ApiError: it tells of an error, or makes no sense.
+        """
+        type_, obj = event.get("type"), event.get("object")
+        if not isinstance(obj, dict):
+            raise ApiError(f"a watch event without object: {event}")
+        if type_ == "ERROR":
+            code = obj.get("code")
+            raise error_of_status(obj, code if isinstance(code, int) else 500)
+        if type_ in ("ADDED", "MODIFIED", "DELETED"):
+            reason = salvage.strange_parts(obj) or (TOO_DEEP if is_cut else None)
+            found = None if reason is None else Unreadable(salvage.named(obj), reason)
+            if type_ == "DELETED" and (found is None or found.has_name):
+                self._delete(obj if found is None else found.obj)
+            elif found is not None:
                 self._skip(found)
-            case reflector.Failed(error):
-                self._note(error)
-                return
-        self.last_error = None
+            else:
+                self._apply(obj)
+            self.last_error = None
+        elif type_ != "BOOKMARK":
+            raise ApiError(f"a watch event of type {type_!r}")
+        metadata = obj.get("metadata")
+        version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+        if version and isinstance(version, str):
+            self._version = version
 
     async def _replace(
         self, items: Sequence[Object], unreadable: Sequence[Unreadable], slices: Slices
@@ -395,7 +425,7 @@ class Informer:
             obj["metadata"].pop("managedFields", None)
         return obj
 
-    def _note(self, error: ClientError) -> None:
+    def _note(self, error: ApiError) -> None:
         """The same failure again is no news."""
         if str(self.last_error) != str(error):
             log.warning("watch failed resource=%s error=%s", self.resource.group_resource, error)
@@ -430,7 +460,12 @@ class _CannotBeRead(Exception):
         self.found = found
 
 
-async def _read_line(line: bytes) -> Answer:
+async def _read_line(line: bytes) -> tuple[Object, bool]:
+    """The event in a line, and whether something in it was nested too deeply, and is cut out.
+
+    Raises:
+        ApiError: it is none.
+    """
     is_cut = False
     try:
         event = salvage.parsed(line)
@@ -438,8 +473,15 @@ async def _read_line(line: bytes) -> Answer:
         try:
             event = await salvage.parsed_shallow(line)
         except orjson.JSONDecodeError:
-            return Broke(reflector.UnexpectedAnswer(f"a watch line that is not JSON: {error}"))
+            raise ApiError(f"a watch line that is not JSON: {error}") from error
         is_cut = True
     if not isinstance(event, dict):
-        return Broke(reflector.UnexpectedAnswer(f"a watch line that is a {type(event).__name__}"))
-    return Streamed(event, is_cut)
+        raise ApiError(f"a watch line that is a {type(event).__name__}")
+    return event, is_cut
+
+
+def _version_is_ahead(error: ApiError) -> bool:
+    """The server is behind the resourceVersion we hold (its storage was restored): only a list mends it."""
+    if any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes):
+        return True
+    return "Too large resource version" in str(error)

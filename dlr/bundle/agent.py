@@ -24,6 +24,7 @@ from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
 import agent
+import controller
 import crds
 import dlr
 import healthcheck
@@ -54,6 +55,8 @@ _PROTOCOL = (
     *("progress_record.py", "ranges.py", "release.py", "shard_set.py", "texts.py", "wire.py", "xids.py"),
 )
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
+_CLIENT = ("__init__.py", "connection.py", "errors.py")
+"""The same of `controller`."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the zip, so that equal sources make equal bytes."""
@@ -206,7 +209,7 @@ def contents() -> dict[str, str]:
 
 def _sources() -> Iterator[tuple[str, str]]:
     """(path below its root, source) of each module, as it is where this runs."""
-    for package, names in ((dlr, _SDK), (crds, _PROTOCOL)):
+    for package, names in ((dlr, _SDK), (crds, _PROTOCOL), (controller, _CLIENT)):
         for name in names:
             yield f"{_own_name(package.__name__)}/{name}", (_folder(package.__name__) / name).read_text()
     for package_name in ("as_dlrover", "checkpoint", "data", "integrations", "replicas", "shards", "tasks"):

@@ -15,7 +15,7 @@ from dlr.job.groups import tree
 from dlr.job.lookup import get_job, require_namespace
 from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError, NotFoundError, UsageError
+from dlr.kube.errors import ApiError, NotFound, UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -167,7 +167,7 @@ def _refusal(api: Api, name: str, failure: ApiError) -> str:
     if failure.reason == "NotFound" and failure.names_object:
         require_namespace(api)
     if failure.reason == "AlreadyExists":
-        with suppress(NotFoundError):
+        with suppress(NotFound):
             api.get(ELASTICJOBS, name)
             return (
                 f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already: delete it first "

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ import typer
 
 from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
-from dlr.kube.connection import find_source
+from dlr.kube.connection import Connection, connect
 from reconcilers.cordon.options import (
     DEFAULT_LIMIT_PERCENT,
     DEFAULT_POOLS,
@@ -153,7 +152,7 @@ def controller(
     from reconcilers.setup import WATCHED_BY_LABEL
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
-    source = find_source(kubeconfig)
+    connection = connect(kubeconfig, context, None)
     options = ManagerOptions(
         namespace=namespace,
         label_selectors=WATCHED_BY_LABEL,
@@ -163,7 +162,6 @@ def controller(
         lease_namespace=lease_namespace,
         identity=identity,
     )
-    files = os.pathsep.join(map(str, source.paths)) or None
     agent = AgentSource(agent_image, agent_path, agent_mount_path) if inject_agent else None
     pods = PodOptions(check_image, agent)
 
@@ -172,33 +170,30 @@ def controller(
 
         add_all(manager, CordonOptions(cordon, cordon_limit, tuple(cordon_pool or DEFAULT_POOLS)), pods)
 
-    _run(files, context, options, add_reconcilers)
+    _run(connection, options, add_reconcilers)
 
 
 def _run(
-    kubeconfig: str | None,
-    context: str | None,
+    connection: Connection,
     options: ManagerOptions,
     add_reconcilers: Callable[[Manager], None],
 ) -> None:
-    from controller.errors import ClientError
+    from controller.errors import ApiError
     from controller.leader.elector import LeadershipLost
     from controller.serving.servers import ServeError
 
     try:
-        asyncio.run(_manage(kubeconfig, context, options, add_reconcilers))
-    except (ClientError, ServeError, LeadershipLost) as error:
+        asyncio.run(_manage(connection, options, add_reconcilers))
+    except (ApiError, ServeError, LeadershipLost) as error:
         raise CommandError(f"The controller has ended: {error}") from error
 
 
 async def _manage(
-    kubeconfig: str | None,
-    context: str | None,
+    connection: Connection,
     options: ManagerOptions,
     add_reconcilers: Callable[[Manager], None],
 ) -> None:
     from controller.client import Client
-    from controller.connection import load_connection
     from controller.garbage import keep_pauses_short
     from controller.leader.lease_namespace import find_lease_namespace
     from controller.manager import Manager
@@ -207,7 +202,7 @@ async def _manage(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Client(await load_connection(kubeconfig, context)) as client:
+    async with Client(connection) as client:
         if options.leader_election and options.lease_namespace is None:
             options = replace(options, lease_namespace=await find_lease_namespace(client, options.name))
         manager = Manager(client, options)

@@ -10,7 +10,6 @@ import typer
 from controller.garbage import keep_pauses_short
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, object_name
 from dlr.dashboard.opening import open_in_browser
-from dlr.dashboard.reading import ApiServer
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -36,13 +35,13 @@ def dashboard(
 ) -> None:
     """Show jobs on a web page of this machine alone, with your own rights; Ctrl-C ends it."""
     keep_pauses_short()
-    server = ApiServer(lambda: Api(connect(kubeconfig, context, namespace)), all_namespaces=all_namespaces)
-    begin = f"#/job/{server.namespace}/{name}" if name else ""
-    asyncio.run(_serve(server, port, begin, open_browser=open_browser))
+    api = Api(connect(kubeconfig, context, namespace))
+    begin = f"#/job/{api.namespace}/{name}" if name else ""
+    page = Dashboard(api, all_namespaces=all_namespaces)
+    asyncio.run(_serve(page, port, begin, open_browser=open_browser))
 
 
-async def _serve(server: ApiServer, port: int, begin: str, *, open_browser: bool) -> None:
-    page = Dashboard(server)
+async def _serve(page: Dashboard, port: int, begin: str, *, open_browser: bool) -> None:
     async with serve(page, port) as url:
         print(f"{url}{begin}", flush=True)
         if open_browser:

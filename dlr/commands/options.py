@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dlr.commands.output import Format
-from dlr.kube.api import ELASTICJOBS, NAME_LENGTH_MAX, NAMESPACES, NODES, OBJECT_NAME, Api, Kind
+from dlr.kube.api import ELASTICJOBS, NAME_LENGTH_MAX, NAMESPACES, NODES, OBJECT_NAME, Api, Resource
 from dlr.kube.connection import connect, contexts_of, find_source
 from dlr.kube.errors import ApiError
 
@@ -37,7 +37,7 @@ def complete_context(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
-def _names_of(context: typer.Context, kind: Kind) -> list[str]:
+def _names_of(context: typer.Context, kind: Resource) -> list[str]:
     """No cluster, no names."""
     given = context.params
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
@@ -27,81 +26,47 @@ LOG_LINES = 300
 LOG_BYTES = 256 * 1024
 
 
-class ApiServer:
-    """The API server of the user's kubeconfig. May be used by several threads.
-
-    Args:
-        connect: makes the API client; called again when its credentials are refused (a plugin's expire).
-        all_namespaces: show the jobs of all namespaces, not of the kubeconfig's.
-    """
-
-    def __init__(self, connect: Callable[[], Api], *, all_namespaces: bool) -> None:
-        self._connect = connect
-        self._api = connect()
-        self._lock = threading.Lock()
-        self.all_namespaces = all_namespaces
-
-    @property
-    def namespace(self) -> str:
-        return self._api.namespace
-
-    def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Return the question's answer; ask again with new credentials, if the old ones are refused.
-
-        Raises:
-            ApiError: what went wrong, in a sentence.
-        """
-        api = self._api
-        try:
-            return question(api)
-        except ApiError as failure:
-            if failure.status != HTTPStatus.UNAUTHORIZED:
-                raise
-        with self._lock:
-            if self._api is api:
-                self._api = self._connect()
-        return question(self._api)
-
-
 class View(ABC):
     """A page's content, read with lists that a watch keeps up to date.
 
     Args:
-        namespace: the namespace of the questions; default: the kubeconfig's.
+        api: the API server. Other threads may ask it too.
     """
 
-    def __init__(self, server: ApiServer, namespace: str | None = None) -> None:
-        self.server = server
-        self.namespace = namespace
-        self._api: WatchingApi | None = None
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._watching: WatchingApi | None = None
 
     @abstractmethod
     def read(self) -> JSON: ...
 
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Ask as `ApiServer.ask`. After a failure everything is read again."""
+        """Return the question's answer. After a failure everything is read again.
+
+        Raises:
+            ApiError: what went wrong, in a sentence.
+        """
+        self._watching = self._watching or WatchingApi(self.api)
         try:
-            return self.server.ask(lambda api: question(self._watching(api)))
+            return question(self._watching)
         except ApiError:
             self.rest()
             raise
 
-    def _watching(self, api: Api) -> WatchingApi:
-        if self._api is None or self._api.connection is not api.connection:
-            self.rest()
-            self._api = WatchingApi(api.within(self.namespace))
-        return self._api
-
     def rest(self) -> None:
         """Drop what was kept for the next reading: no page is open."""
-        if self._api is not None:
-            self._api.forget()
-        self._api = None
+        if self._watching is not None:
+            self._watching.forget()
+        self._watching = None
 
 
 class Fleet(View):
+    def __init__(self, api: Api, *, all_namespaces: bool) -> None:
+        super().__init__(api)
+        self.all_namespaces = all_namespaces
+
     def read(self) -> JSON:
-        of_all = self.server.all_namespaces
+        of_all = self.all_namespaces
 
         def ask(api: Api) -> JSON:
             jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
@@ -114,12 +79,12 @@ class Fleet(View):
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
             raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
-        return page | {"namespace": None if of_all else self.server.namespace}
+        return page | {"namespace": None if of_all else self.api.namespace}
 
 
 class JobView(View):
-    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
-        super().__init__(server, namespace)
+    def __init__(self, api: Api, name: str) -> None:
+        super().__init__(api)
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
         """By rank, the worker and its Pod, as read last."""
@@ -136,17 +101,13 @@ class JobView(View):
             ApiError: what keeps it from being read, in a sentence.
         """
         if self.pods is None:
-            self.pods = self.server.ask(self._read_pods)
+            self.pods = _pods(get_job(self.api, self.name), list_workers(self.api, self.name))
         if rank not in self.pods:
             raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank} of its own.")
         worker, pod = self.pods[rank]
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
-        return {"pod": pod} | self.server.ask(lambda api: _log_of(api.within(self.namespace), pod))
-
-    def _read_pods(self, api: Api) -> dict[int, tuple[str, str | None]]:
-        within = api.within(self.namespace)
-        return _pods(get_job(within, self.name), list_workers(within, self.name))
+        return {"pod": pod} | _log_of(self.api, pod)
 
 
 def _pods(job: JSON, workers: Iterable[JSON]) -> dict[int, tuple[str, str | None]]:

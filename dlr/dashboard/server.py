@@ -29,10 +29,10 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from dlr.dashboard.feed import Feed, in_thread
-from dlr.dashboard.reading import ApiServer, Fleet, JobView
+from dlr.dashboard.reading import Fleet, JobView
 from dlr.job import tones
 from dlr.job.timeline import drawing
-from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
+from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME, Api
 from dlr.kube.errors import ApiError, UsageError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -68,10 +68,10 @@ HEADERS = {
 
 
 class Dashboard:
-    def __init__(self, server: ApiServer) -> None:
-        self._server = server
+    def __init__(self, api: Api, *, all_namespaces: bool = False) -> None:
+        self._api = api
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
-        self._fleet = Feed(Fleet(server))
+        self._fleet = Feed(Fleet(api, all_namespaces=all_namespaces))
         self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0
         self.opened = asyncio.Event()
@@ -149,7 +149,7 @@ class Dashboard:
                 del self._jobs[oldest]
             elif len(self._jobs) >= MOST_FEEDS:
                 raise web.HTTPServiceUnavailable(text="Too many jobs are looked at; close some pages.\n")
-            job = JobView(self._server, *key)
+            job = JobView(self._api.within(key[0]), key[1])
             self._jobs[key] = (job, Feed(job))
         self._jobs.move_to_end(key)
         return self._jobs[key]

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from agent.kube.api import Stream
-from agent.kube.errors import ApiError, ForbiddenError
-from dlr.kube.api import JSON, Api, Collection, Kind
+from controller.errors import ApiError, Forbidden
+from dlr.kube.api import JSON, Api, Collection, Resource
 
 Objects = dict[tuple[str, str], JSON]
 """By namespace and name."""
@@ -37,7 +37,12 @@ class WatchingApi(Api):
         self._watched: dict[Collection, Watched] = {}
 
     def find(
-        self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
+        self,
+        kind: Resource,
+        *,
+        all_namespaces: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
     ) -> list[JSON]:
         collection = Collection(kind, all_namespaces, label_selector, field_selector)
         return self._watched.setdefault(collection, Watched(collection)).read(self)
@@ -121,7 +126,7 @@ class Watch:
                         return
                     self._events.append(event)
         except ApiError as error:  # a list follows, and tells
-            self.is_refused = isinstance(error, ForbiddenError)
+            self.is_refused = isinstance(error, Forbidden)
         finally:
             self.is_over = True
 

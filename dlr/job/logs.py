@@ -23,7 +23,7 @@ from dlr.job.lookup import NoSuchJob, get_job, workers_of
 from dlr.job.wording import parse_time
 from dlr.kube.api import ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.connection import Connection
-from dlr.kube.errors import ApiError, UnavailableError, UsageError
+from dlr.kube.errors import ApiError, Unavailable, UsageError
 from dlr.kube.following import until_finished
 from dlr.kube.waiting import waiting_for
 
@@ -122,7 +122,7 @@ class Follower:
                 if self._is_over():
                     return
                 self._stream_current_pod()
-            except UnavailableError as outage:
+            except Unavailable as outage:
                 # However long the API server is away: the person who follows may end it at any time.
                 pause_seconds = max(RETRY_SECONDS, outage.retry_after_seconds)
             self.pause.wait(pause_seconds)

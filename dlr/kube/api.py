@@ -12,15 +12,33 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote
 
 import urllib3
 
-from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeepError, object_of
-from agent.kube.connection import Connection
-from agent.kube.errors import ApiError, GoneError, NotFoundError
+from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeep, object_of
+from controller.connection import Connection
+from controller.errors import Gone, NotFound
+from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Resource
 from crds import names
 from dlr.kube.waiting import waiting_for
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+
+__all__ = [
+    "CONFIGMAPS",
+    "ELASTICJOBS",
+    "ELASTICWORKERS",
+    "EVENTS",
+    "NAMESPACES",
+    "NAME_LENGTH_MAX",
+    "NODECHECKS",
+    "NODES",
+    "OBJECT_NAME",
+    "PODS",
+    "Api",
+    "Collection",
+    "Resource",
+    "is_embedded",
+]
 
 JSON = dict[str, Any]
 
@@ -35,28 +53,10 @@ NAME_LENGTH_MAX = 253
 
 
 @dataclass(frozen=True)
-class Kind:
-    version: str
-    plural: str
-    title: str
-    namespaced: bool = True
-
-
-ELASTICJOBS = Kind(names.API_VERSION, "elasticjobs", "ElasticJob")
-ELASTICWORKERS = Kind(names.API_VERSION, "elasticworkers", "ElasticWorker")
-CONFIGMAPS = Kind("v1", "configmaps", "ConfigMap")
-NODECHECKS = Kind(names.API_VERSION, "nodechecks", "NodeCheck")
-PODS = Kind("v1", "pods", "Pod")
-EVENTS = Kind("v1", "events", "Event")
-NODES = Kind("v1", "nodes", "node", namespaced=False)
-NAMESPACES = Kind("v1", "namespaces", "namespace", namespaced=False)
-
-
-@dataclass(frozen=True)
 class Collection:
     """What is listed or watched: objects of a kind in one namespace or in all, as selectors choose them."""
 
-    kind: Kind
+    kind: Resource
     all_namespaces: bool = False
     label_selector: str = ""
     field_selector: str = ""
@@ -76,32 +76,28 @@ class Api:
     """The API server of a connection, with one namespace for what is in one.
 
     Raises:
-        ApiError: the connection cannot be used.
+        ConfigError: the certificates cannot be used.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.namespace = connection.namespace
-        try:
-            self._client = ApiClient(
-                connection,
-                connect_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
-                read_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ApiError(f"The certificates of {connection.source} cannot be used: {reason}.") from error
-        except ValueError as error:
-            raise ApiError(
-                f"{connection.source} names the server {connection.server!r}, "
-                f"which is not a valid address: {error}."
-            ) from error
+        self._client = ApiClient(
+            connection,
+            connect_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+            read_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+        )
 
-    def get(self, kind: Kind, name: str) -> JSON:
+    def get(self, kind: Resource, name: str) -> JSON:
         return object_of(self._send("GET", kind, name))
 
     def find(
-        self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
+        self,
+        kind: Resource,
+        *,
+        all_namespaces: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
     ) -> list[JSON]:
         return self.listing(Collection(kind, all_namespaces, label_selector, field_selector))[0]
 
@@ -113,7 +109,7 @@ class Api:
         while True:
             try:
                 page = _page(self._send("GET", collection.kind, query=parameters, all_namespaces=of_all))
-            except GoneError:
+            except Gone:
                 if "limit" not in parameters:
                     raise
                 # The list changed too much while it was read in pages: all of it at once, as client-go does.
@@ -157,7 +153,7 @@ class Api:
         return object_of(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
     def create(
-        self, kind: Kind, body: JSON, *, dry_run: bool = False, as_user: str | None = None
+        self, kind: Resource, body: JSON, *, dry_run: bool = False, as_user: str | None = None
     ) -> tuple[JSON, list[str]]:
         """The created object, and the server's warnings. Unknown and doubled fields are refused."""
         parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
@@ -165,19 +161,19 @@ class Api:
         answer = self._send("POST", kind, query=parameters, body=body, headers=headers)
         return object_of(answer), _warnings(answer)
 
-    def patch(self, kind: Kind, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
+    def patch(self, kind: Resource, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
         """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
         query = _writing(dry_run)
         return object_of(self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH))
 
-    def apply(self, kind: Kind, manifest: JSON, *, dry_run: bool = False) -> JSON:
+    def apply(self, kind: Resource, manifest: JSON, *, dry_run: bool = False) -> JSON:
         """The object after a server-side apply of dlr's, which takes fields that others have set."""
         query, name = _writing(dry_run) | {"force": "true"}, manifest["metadata"]["name"]
         return object_of(
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
         )
 
-    def delete(self, kind: Kind, name: str, *, dry_run: bool = False) -> None:
+    def delete(self, kind: Resource, name: str, *, dry_run: bool = False) -> None:
         parameters: dict[str, str | int] = {"propagationPolicy": "Background"}
         if dry_run:
             parameters["dryRun"] = "All"
@@ -190,24 +186,21 @@ class Api:
         return self._client.stream(self._path(PODS, pod, "log"), parameters, _text, seconds, seconds)
 
     def _send(
-        self, method: str, kind: Kind, *steps: str, all_namespaces: bool = False, **details: Any
+        self, method: str, kind: Resource, *steps: str, all_namespaces: bool = False, **details: Any
     ) -> urllib3.BaseHTTPResponse:
         """`steps` are the object's name and its subresource."""
         path = self._path(kind, *steps, all_namespaces=all_namespaces)
         try:
             with waiting_for(f"the API server at {self.connection.server}"):
                 return self._client.send(method, path, **details)
-        except NotFoundError as error:
+        except NotFound as error:
             if not error.names_object:
-                hint = " Install dlr there: dlr install" if kind.version == names.API_VERSION else ""
+                hint = " Install dlr there: dlr install" if kind.group == names.GROUP else ""
                 error.args = (f"The API server at {self.connection.server} knows no {kind.plural}.{hint}",)
             raise
 
-    def _path(self, kind: Kind, *steps: str, all_namespaces: bool = False) -> str:
-        root = f"/apis/{kind.version}" if "/" in kind.version else f"/api/{kind.version}"
-        within = kind.namespaced and not all_namespaces
-        scope = f"/namespaces/{quote(self.namespace, safe='')}" if within else ""
-        return "/".join([f"{root}{scope}/{kind.plural}", *(quote(step, safe="") for step in steps)])
+    def _path(self, kind: Resource, *steps: str, all_namespaces: bool = False) -> str:
+        return kind.path(None if all_namespaces or not kind.namespaced else self.namespace, *steps)
 
 
 def _writing(dry_run: bool) -> dict[str, str | int]:
@@ -220,7 +213,7 @@ def _page(answer: urllib3.BaseHTTPResponse) -> JSON:
     """A page of a list. Objects that are nested too deeply are left out: they hide no others."""
     try:
         return object_of(answer)
-    except TooDeepError:
+    except TooDeep:
         from controller import salvage  # a training image need not have what it imports
 
         page: JSON = salvage.parsed(salvage.shallow(answer.data))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent.kube.errors import ApiError, Cause, ForbiddenError, NotFoundError, UnavailableError
+from controller.errors import ApiError, Cause, Forbidden, NotFound, Unavailable
 
-__all__ = ["ApiError", "Cause", "ForbiddenError", "NotFoundError", "UnavailableError", "UsageError"]
+__all__ = ["ApiError", "Cause", "Forbidden", "NotFound", "Unavailable", "UsageError"]
 
 
 class UsageError(ValueError):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from agent.kube.errors import UnavailableError
+from controller.errors import Unavailable
 from dlr.kube.waiting import untold
 
 Seen = TypeVar("Seen")
@@ -34,7 +34,7 @@ def until_finished(
             begins after so long. What it finds may be unfinished.
 
     Raises:
-        UnavailableError: there was no API server for OUTAGE_LIMIT_SECONDS, or at the end of what was given.
+        Unavailable: there was no API server for OUTAGE_LIMIT_SECONDS, or at the end of what was given.
     """
     answered = time.monotonic()
     waits = within_seconds is not None
@@ -46,7 +46,7 @@ def until_finished(
         try:
             with untold():
                 seen = fetch()
-        except UnavailableError as outage:
+        except Unavailable as outage:
             if is_late or asked - answered > OUTAGE_LIMIT_SECONDS:
                 raise
             print(f"dlr: {outage} Trying again.", file=sys.stderr)

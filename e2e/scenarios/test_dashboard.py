@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from dlr.dashboard.reading import ApiServer as Read
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -30,13 +29,10 @@ def test_a_kill_and_its_recovery_are_seen_live(cluster: Cluster, observation: Ob
     mortals = Mortals(cluster, observation)
     mortals.submit(2)
     mortals.wait_until_training()
-    kubeconfig = cluster.environment()["KUBECONFIG"]
-
-    def api() -> Api:
-        return Api(connect(kubeconfig, None, observation.namespace))
+    api = Api(connect(cluster.environment()["KUBECONFIG"], None, observation.namespace))
 
     async def look() -> None:
-        async with serve(Dashboard(Read(api, all_namespaces=False)), 0) as url, browser() as page:
+        async with serve(Dashboard(api), 0) as url, browser() as page:
             await page.size(1280, 900)
             await page.open(url)
             await page.wait_for("document.querySelector('[data-row]')")

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from dlr.dashboard.reading import ApiServer as Read
 from dlr.dashboard.reading import JobView
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -38,10 +37,8 @@ def assert_named(cluster: Cluster, observation: Observation, job: str, cause: st
 
     observation.wait_for(f"the diagnosis to name {cause} with {said}", diagnosed)
 
-    def api() -> Api:
-        return Api(connect(str(cluster.kubeconfig), None, observation.namespace))
-
-    page = JobView(Read(api, all_namespaces=False), observation.namespace, job).read()
+    api = Api(connect(str(cluster.kubeconfig), None, observation.namespace))
+    page = JobView(api, job).read()
     assert page["cause"] == cause and all(words in page["verdict"]["text"] for words in said)
 
 

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import random
 
-from localcluster.client.api import LEASES, ApiClient, ApiFailure, ApiUnavailable
+from controller.errors import ApiError, NotFound
+from controller.resources import LEASES
+from localcluster.client.api import ApiClient
 from localcluster.client.clock import micro_timestamp, utc_now
 from localcluster.resource import JSON
 
@@ -23,7 +25,7 @@ async def keep_lease(client: ApiClient, node: JSON) -> None:
     while True:
         try:
             await renew_lease(client, node)
-        except (ApiFailure, ApiUnavailable) as failure:
+        except ApiError as failure:
             log.warning("lease not renewed node=%s error=%s", node["metadata"]["name"], failure)
             await asyncio.sleep(RETRY_SECONDS)
         else:
@@ -39,9 +41,7 @@ async def renew_lease(client: ApiClient, node: JSON) -> None:
     }
     try:
         await client.patch(LEASES.path(LEASE_NAMESPACE, name), {"spec": spec})
-    except ApiFailure as failure:
-        if not failure.not_found:
-            raise
+    except NotFound:
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
         metadata = {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]}
         lease = {

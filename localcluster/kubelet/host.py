@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from localcluster.client.api import Access
 from localcluster.paths import PRIVATE_FOLDER_MODE
 
 LONGEST_TEMPORARY = 72
@@ -35,11 +35,12 @@ def temporary_environment(folder: Path) -> dict[str, str]:
     return {"TMPDIR": str(folder)}
 
 
-def api_environment(access: Access) -> dict[str, str]:
+def api_environment(server: str) -> dict[str, str]:
     """Return the variables by which in-cluster clients find the API server."""
-    port = str(access.port)
+    address = urlsplit(server)
+    port = str(address.port or 443)
     return {
-        "KUBERNETES_SERVICE_HOST": access.host,
+        "KUBERNETES_SERVICE_HOST": address.hostname or "",
         "KUBERNETES_SERVICE_PORT": port,
         "KUBERNETES_SERVICE_PORT_HTTPS": port,
     }

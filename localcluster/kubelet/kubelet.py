@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localcluster.client.api import NODES, STRATEGIC_PATCH, ApiClient, ApiFailure, ApiUnavailable
+from controller.errors import AlreadyExists, ApiError
+from controller.resources import NODES
+from localcluster.client.api import STRATEGIC_PATCH, ApiClient
 from localcluster.client.clock import utc_now
 from localcluster.client.informer import Change, Informer
 from localcluster.client.recorder import Recorder
@@ -96,7 +98,7 @@ class Kubelet:
             try:
                 await self._converge()
                 self.settled.set()
-            except (ApiFailure, ApiUnavailable) as failure:
+            except ApiError as failure:
                 log.warning("node not updated node=%s error=%s", self.name, failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._node_changed.set()
@@ -115,9 +117,7 @@ class Kubelet:
     async def _register(self) -> JSON:
         try:
             node = await self._machine.client.create(NODES.path(), new_node(self.name))
-        except ApiFailure as failure:
-            if not failure.conflict:
-                raise
+        except AlreadyExists:
             node = await self._machine.client.get(NODES.path(name=self.name))
         if self._powered:  # somebody deleted the object of a living node
             self._beat(node)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from localcluster.client.api import PODS, ApiFailure, ApiUnavailable
+from controller.errors import Conflict, NotFound, Refused, Unavailable
+from controller.resources import PODS
 from localcluster.client.clock import parse_timestamp, utc_now
 from localcluster.kubelet.container_life import ContainerLife, PodWorld
 from localcluster.kubelet.errors import ConfigError, MountError
@@ -191,11 +192,11 @@ class PodWorker:
             try:
                 self._world = await self._preparation.world()
                 return self._world
-            except ApiUnavailable as failure:
+            except Unavailable as failure:
                 if self._world is not None:
                     return self._world
                 log.warning("pod waits for the API server pod=%s error=%s", self._name, failure)
-            except (MountError, ConfigError, ApiFailure, OSError) as failure:
+            except (MountError, ConfigError, Refused, OSError) as failure:
                 self._services.warning(self._pod, "FailedMount", str(failure))
                 self._reporter.changed()
             await asyncio.sleep(retry_seconds)
@@ -232,11 +233,11 @@ class PodWorker:
             try:
                 await self._services.client.delete(path, uid=metadata["uid"], grace_period_seconds=0)
                 return
-            except ApiFailure as failure:
-                if not failure.not_found and not failure.conflict:
+            except Refused as failure:
+                if not isinstance(failure, NotFound | Conflict):
                     log.error("pod not deleted pod=%s error=%s", self._name, failure)
                 return
-            except ApiUnavailable:  # until it answers: the Pod would stay Terminating for ever
+            except Unavailable:  # until it answers: the Pod would stay Terminating for ever
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._gone.wait(), retry_seconds)
                 retry_seconds = min(2 * retry_seconds, LONGEST_RETRY_SECONDS)

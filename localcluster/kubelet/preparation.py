@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from localcluster.client.api import SERVICE_ACCOUNTS, ApiFailure, ApiUnavailable
+from controller.connection import Connection
+from controller.errors import ApiError
+from controller.resources import SERVICEACCOUNTS
 from localcluster.client.clock import parse_timestamp, utc_now
 from localcluster.kubelet.container_life import PodWorld
 from localcluster.kubelet.environment import Surroundings
@@ -58,7 +60,7 @@ class Preparation:
         self.folder = services.home.pods / pod["metadata"]["uid"]
 
     async def world(self) -> PodWorld:
-        """ApiFailure, ApiUnavailable, ConfigError or MountError say what is missing."""
+        """ApiError, ConfigError or MountError say what is missing."""
         pod, services = self._pod, self._services
         namespace = pod["metadata"]["namespace"]
         spec = pod["spec"]
@@ -66,12 +68,13 @@ class Preparation:
         extra_files: list[File] = []
         account_volume = None
         if await self._wants_account():
-            account_volume, extra_files = service_account_volume(services.client.access.certificate_authority)
+            authority = _authority(services.client.connection)
+            account_volume, extra_files = service_account_volume(authority)
             volumes.append(account_volume)
         sources, tokens = await asyncio.gather(
             fetch(services.client, namespace, references(pod)), self._tokens(token_requests(volumes))
         )
-        environment = api_environment(services.client.access)
+        environment = api_environment(services.client.connection.server)
         around = Surroundings(pod, self._address, sources, services.allocatable(), environment)
         paths = {}
         for volume in volumes:
@@ -96,7 +99,7 @@ class Preparation:
                     continue
                 try:
                     fresh = await self._issue(issued.request)
-                except (ApiFailure, ApiUnavailable) as failure:
+                except ApiError as failure:
                     log.warning("token not renewed pod=%s error=%s", self._pod["metadata"]["name"], failure)
                     continue
                 self._issued[key] = fresh
@@ -110,7 +113,7 @@ class Preparation:
             return False
         automount = spec.get("automountServiceAccountToken")
         if automount is None:
-            path = SERVICE_ACCOUNTS.path(self._pod["metadata"]["namespace"], self._account)
+            path = SERVICEACCOUNTS.path(self._pod["metadata"]["namespace"], self._account)
             automount = (await self._services.client.get(path)).get("automountServiceAccountToken")
         return automount is not False
 
@@ -132,7 +135,7 @@ class Preparation:
         if request.audience:
             spec["audiences"] = [request.audience]
         wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        path = SERVICE_ACCOUNTS.path(metadata["namespace"], self._account, "token")
+        path = SERVICEACCOUNTS.path(metadata["namespace"], self._account, "token")
         status = (await self._services.client.create(path, wanted))["status"]
         return IssuedToken(request, status["token"].encode(), parse_timestamp(status["expirationTimestamp"]))
 
@@ -154,6 +157,10 @@ def _with_account_mounts(pod: JSON, volume: str) -> JSON:
             for container in spec.get(part) or ()
         ]
     return {**pod, "spec": spec}
+
+
+def _authority(connection: Connection) -> bytes:
+    return Path(connection.ca_file or "").read_bytes()
 
 
 def _host_entries() -> str:

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from localcluster.client.api import PODS, STRATEGIC_PATCH, ApiClient, ApiFailure, ApiUnavailable
+from controller.errors import Conflict, NotFound, Refused, Unavailable
+from controller.resources import PODS
+from localcluster.client.api import STRATEGIC_PATCH, ApiClient
 from localcluster.client.clock import utc_now
 from localcluster.resource import JSON
 
@@ -65,7 +67,7 @@ class StatusReporter:
                 try:
                     await self._write(status)
                     return
-                except ApiUnavailable:  # the Pod's life bounds this
+                except Unavailable:  # the Pod's life bounds this
                     await asyncio.sleep(retry_seconds)
                     retry_seconds = min(2 * retry_seconds, LONGEST_RETRY_SECONDS)
 
@@ -73,8 +75,8 @@ class StatusReporter:
         try:
             body = {"metadata": {"uid": self._uid}, "status": status}
             answer = await self._client.patch(self._path, body, kind=STRATEGIC_PATCH)
-        except ApiFailure as failure:
-            if not failure.not_found and not failure.conflict:  # gone, or another Pod of the same name
+        except Refused as failure:
+            if not isinstance(failure, NotFound | Conflict):  # gone, or another Pod of the same name
                 log.error("status refused path=%s error=%s", self._path, failure)
         else:
             self._conditions = answer.get("status", {}).get("conditions") or ()

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from localcluster.client.api import CONFIG_MAPS, SECRETS, ApiClient, ApiFailure, Collection
+from controller.errors import NotFound
+from controller.resources import CONFIGMAPS, SECRETS, Resource
+from localcluster.client.api import ApiClient
 from localcluster.resource import JSON
 
 
@@ -17,8 +19,8 @@ class SourceKind(Enum):
     SECRET = "secret"
 
     @property
-    def collection(self) -> Collection:
-        return CONFIG_MAPS if self is SourceKind.CONFIG_MAP else SECRETS
+    def collection(self) -> Resource:
+        return CONFIGMAPS if self is SourceKind.CONFIG_MAP else SECRETS
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,8 @@ async def fetch(client: ApiClient, namespace: str, wanted: set[Source]) -> Sourc
 async def _fetch(client: ApiClient, namespace: str, source: Source) -> dict[str, bytes] | None:
     try:
         obj = await client.get(source.kind.collection.path(namespace, source.name))
-    except ApiFailure as failure:
-        if failure.not_found:
-            return None
-        raise
+    except NotFound:
+        return None
     if source.kind is SourceKind.SECRET:
         return {key: base64.b64decode(value) for key, value in (obj.get("data") or {}).items()}
     content = {key: value.encode() for key, value in (obj.get("data") or {}).items()}

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import yaml
 
+from controller.errors import NotFound, Refused, Unavailable
 from localcluster import manifests
-from localcluster.client.api import POD_GROUPS, ApiClient, ApiFailure, ApiUnavailable
+from localcluster.client.api import POD_GROUPS, ApiClient
 from localcluster.client.informer import Change, Informer, key_of
 from localcluster.resource import JSON
 from localcluster.scheduler.gangs import GroupKey, group_of, min_member
@@ -30,7 +31,7 @@ async def install(client: ApiClient) -> None:
         try:
             await manifests.apply(client, [definition])
             return
-        except ApiUnavailable:
+        except Unavailable:
             await asyncio.sleep(RETRY_SECONDS)
 
 
@@ -92,9 +93,9 @@ class PodGroupController:
             return
         try:
             await self._client.patch(POD_GROUPS.path(*key, "status"), {"status": status})
-        except ApiFailure as failure:
-            if not failure.not_found:
+        except Refused as failure:
+            if not isinstance(failure, NotFound):
                 log.warning("status not written podgroup=%s/%s error=%s", *key, failure)
-        except ApiUnavailable:
+        except Unavailable:
             await asyncio.sleep(RETRY_SECONDS)
             self._look_at(key)

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from localcluster.client.api import PODS, STRATEGIC_PATCH, ApiClient, ApiFailure, ApiUnavailable
+from controller.errors import ApiError, NotFound, Refused, Unavailable
+from controller.resources import PODS
+from localcluster.client.api import STRATEGIC_PATCH, ApiClient
 from localcluster.client.clock import timestamp, utc_now
 from localcluster.client.informer import Change, Informer, key_of
 from localcluster.client.recorder import Recorder
@@ -110,7 +112,7 @@ class Scheduler:
         }
         try:
             await self._client.create(PODS.path(namespace, name, "binding"), binding)
-        except (ApiFailure, ApiUnavailable) as failure:
+        except ApiError as failure:
             log.warning("bind failed pod=%s/%s node=%s error=%s", namespace, name, node, failure)
             await asyncio.sleep(RETRY_SECONDS)
             self._assumed.pop(uid, None)
@@ -137,10 +139,10 @@ class Scheduler:
                 {"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
                 kind=STRATEGIC_PATCH,
             )
-        except ApiFailure as failure:
-            if not failure.not_found:
+        except Refused as failure:
+            if not isinstance(failure, NotFound):
                 log.warning("condition not written pod=%s error=%s", metadata["name"], failure)
-        except ApiUnavailable:
+        except Unavailable:
             await asyncio.sleep(RETRY_SECONDS)
             self._told.pop(uid, None)
             self._changed.set()

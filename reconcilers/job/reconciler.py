@@ -14,7 +14,7 @@ from math import inf
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError
+from controller.errors import Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
@@ -99,7 +99,7 @@ class ElasticJobReconciler(Reconciler):
         await self._write(seen.job, {})
         try:
             await carry_out(self._client, self._recorder, seen.raw, [check])
-        except ApiError as error:
+        except Refused as error:
             if not is_refusal(error):
                 raise
             return str(error)
@@ -134,7 +134,7 @@ class ElasticJobReconciler(Reconciler):
         """Carry out acts. A refusal is retried, and gets an Event: nothing else shows why no worker comes."""
         try:
             await carry_out(self._client, self._recorder, seen.raw, acts)
-        except ApiError as error:
+        except Refused as error:
             if is_refusal(error):
                 message = f"the API server refuses what the job needs: {error}"
                 self._recorder.event(seen.raw, "Warning", "WriteRefused", message)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from controller import errors
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, ApiError, Invalid, NotFound
+from controller.errors import AlreadyExists, Invalid, NotFound
 from controller.resources import NODES
 from controller.slices import Slices
 from controller.store import Memory
@@ -171,7 +172,7 @@ class CheckWorkers:
             return refused
         try:
             await in_parallel(self._make_one(check, index, node) for index, node in missing)
-        except ApiError as error:
+        except errors.Refused as error:
             if not is_refusal(error):
                 raise
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)

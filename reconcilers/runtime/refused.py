@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating
+from controller.errors import Forbidden, Invalid, NamespaceTerminating, Refused
 
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
@@ -12,12 +12,12 @@ _DENIED = ("denied the request", "denied request")
 422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
 
 
-def is_denial(error: ApiError) -> bool:
+def is_denial(error: Refused) -> bool:
     """Whether a webhook or a policy refuses the object."""
     return any(word in str(error) for word in _DENIED)
 
 
-def is_refusal(error: ApiError) -> bool:
+def is_refusal(error: Refused) -> bool:
     """Whether it is to be told and tried again later: the object is invalid, or a quota, a right, a policy or
     a webhook forbids it. All else is a race, or nothing that anybody foresaw."""
     if isinstance(error, NamespaceTerminating):

@@ -8,7 +8,7 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError, Conflict, NotFound
+from controller.errors import Conflict, NotFound, Refused
 from controller.events import EventRecorder
 from controller.resources import PODS, Object
 from controller.slices import computed
@@ -133,7 +133,7 @@ class ScaleWriter:
         patch["metadata"]["resourceVersion"] = version
         try:
             answer = await self._client.patch(ELASTICJOBS, metadata.name, patch, metadata.namespace)
-        except ApiError as error:
+        except Refused as error:
             if not is_refusal(error):
                 raise
             return str(error)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
@@ -95,11 +95,11 @@ class Companions:
             return None
 
     @contextlib.contextmanager
-    def reporting(self, owner: Object, kind: str, failures: list[ApiError]) -> Iterator[None]:
+    def reporting(self, owner: Object, kind: str, failures: list[Refused]) -> Iterator[None]:
         """Put a refusal into an Event on the owner, and collect it; the other objects do not wait."""
         try:
             yield
-        except ApiError as error:
+        except Refused as error:
             if is_refusal(error):
                 self._recorder.event(
                     owner, "Warning", f"{kind}Refused", f"its {kind} could not be made: {error}"
@@ -123,7 +123,7 @@ class CompanionReconciler(Reconciler):
             return Result()  # its groups have what they need
         job, companions = self._parse_job.parse(raw), self._companions
         runs, group = not (job.spec.suspend or job.status.finished), pod_group_of(job)
-        failures: list[ApiError] = []
+        failures: list[Refused] = []
         with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
             wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
@@ -169,7 +169,7 @@ class CheckCompanionReconciler(Reconciler):
         raw = self._checks.get(request.namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp") or raw["spec"].get("jobName"):
             return Result()
-        failures: list[ApiError] = []
+        failures: list[Refused] = []
         with self._companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(request.namespace, owned_name(raw["metadata"]["uid"]))
             await self._companions.keep(NETWORKPOLICIES, raw, found, network_policy_of(raw))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError, ClientError, Forbidden
+from controller.errors import ApiError, Forbidden, Refused
 from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
 from controller.slices import LARGE, computed
@@ -81,7 +81,7 @@ class LatePods:
         selector = f"involvedObject.uid={metadata['uid']}"
         try:
             found = await self._client.list(EVENTS, metadata["namespace"], field_selector=selector)
-        except ClientError:
+        except ApiError:
             return None
         return warning_of(found["items"])
 
@@ -117,7 +117,7 @@ class PodMaker:
             return await self._create(assignment), None
         except Leftover as leftover:
             return None, Obstacle("WaitingForDeletion", str(leftover), LEFTOVER_RETRY_SECONDS)
-        except ApiError as error:
+        except Refused as error:
             if not is_refusal(error):
                 raise
             message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
@@ -192,7 +192,7 @@ class PodMaker:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:
             return None, LEFTOVER_RETRY_SECONDS
-        except ApiError as error:
+        except Refused as error:
             if not is_refusal(error):
                 raise
             message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"

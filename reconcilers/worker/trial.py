@@ -15,7 +15,7 @@ from itertools import islice
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
+from controller.errors import AlreadyExists, Forbidden, Invalid, NamespaceTerminating, Refused, Unavailable
 from controller.resources import PODS, Object
 from controller.slices import LARGE, computed
 from crds import names
@@ -109,7 +109,7 @@ class PodTrial:
             return Trial(Answer.ACCEPTED)
         except NamespaceTerminating:
             raise
-        except (ApiError, Unavailable) as error:
+        except (Refused, Unavailable) as error:
             return trial_of(error, job, type_, pod)
         return await self._of_extra(job, type_, pod)
 
@@ -130,7 +130,7 @@ class PodTrial:
                 return Trial(Answer.FORBIDDEN, message)
         except NamespaceTerminating:
             raise
-        except (ApiError, Unavailable):
+        except (Refused, Unavailable):
             pass  # the same Pod has just been taken without
         return Trial(Answer.ACCEPTED)
 
@@ -165,12 +165,12 @@ def with_unknown_fields(pod: Object, template: Object) -> Object:
     return {**others, **pod, "metadata": {**unknown, **pod["metadata"]}}
 
 
-def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Object) -> Trial:
+def trial_of(error: Refused | Unavailable, job: ElasticJob, type_: str, pod: Object) -> Trial:
     """What an error says of the template. Pure."""
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     if isinstance(error, Forbidden) and "exceeded quota" in why:
         return Trial(Answer.ACCEPTED)
-    if isinstance(error, ApiError) and is_denial(error):
+    if isinstance(error, Refused) and is_denial(error):
         return Trial(Answer.FORBIDDEN, f"the API server refuses the Pods of type {type_}: {why}")
     if isinstance(error, Invalid) and "dry run" in why and error.status == 400:
         # https://github.com/kubernetes/apiserver/blob/master/pkg/admission/plugin/webhook/errors/statuserror.go

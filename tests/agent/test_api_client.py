@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent.kube.api import ApiClient
-from agent.kube.connection import Connection
-from agent.kube.errors import SilentWatchError, UnauthorizedError, UnavailableError
+from controller.connection import Connection
+from controller.errors import SilentWatch, Unauthorized, Unavailable
 
 BEYOND_SELECT = 1_100
 """select(2) takes no descriptor above 1,023."""
@@ -80,13 +80,13 @@ def test_a_silent_watch_ends_by_itself_or_by_another_thread(server: tuple[str, l
     client = ApiClient(Connection(server[0], "the test"))
     events = iter(client.watch("/", {}, idle_timeout_seconds=0.3, open_timeout_seconds=10))
     assert next(events)["type"] == "BOOKMARK"
-    with pytest.raises(SilentWatchError):
+    with pytest.raises(SilentWatch):
         next(events)
     watch = client.watch("/", {}, idle_timeout_seconds=60)
     events = iter(watch)
     next(events)
     threading.Timer(0.1, watch.hang_up).start()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(Unavailable):
         next(events)
 
 
@@ -100,13 +100,13 @@ def test_requests_go_through_a_proxy_with_its_login(server: tuple[str, list[str]
 
 def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     client = ApiClient(Connection("http://127.0.0.1:9", "$KUBECONFIG", token_file=tmp_path / "token"))
-    with pytest.raises(UnauthorizedError, match=r"token of \$KUBECONFIG cannot be read: No such file"):
+    with pytest.raises(Unauthorized, match=r"token of \$KUBECONFIG cannot be read: No such file"):
         client.get("/version")
 
 
 def test_a_server_that_is_away_is_named_with_the_systems_own_words() -> None:
     client = ApiClient(Connection("http://127.0.0.1:9", "$KUBECONFIG", advice="; is it up?"))
-    with pytest.raises(UnavailableError) as away:
+    with pytest.raises(Unavailable) as away:
         client.get("/version")
     assert str(away.value) == (
         "No API server answers at http://127.0.0.1:9, which $KUBECONFIG names (Connection refused); is it up?"

@@ -9,9 +9,9 @@ import pytest
 
 from agent.environment import Environment
 from agent.kube.api import Api
-from agent.kube.errors import error_of
 from agent.report.elasticworker import last_report
 from agent.report.refusal import final_refusal
+from controller.errors import error_of
 from tests.deploy.test_worker_identity import ELASTIC_WORKER, changed, status_refusals, user
 
 TERMINATING = (

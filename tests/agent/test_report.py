@@ -15,11 +15,11 @@ from pydantic import TypeAdapter
 from agent.environment import Environment
 from agent.facts.failure import Failure
 from agent.kube.api import ApiClient
-from agent.kube.errors import Cause, ForbiddenError, InvalidError, NotFoundError, UnavailableError
 from agent.monitor import accelerators
 from agent.monitor.stepping import Figures
 from agent.report.report import Facts, PendingReports, Report, whole
 from agent.report.reporter import Reporter
+from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
     Accelerators,
     AgentReport,
@@ -64,11 +64,11 @@ class FakeApi:
     def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
         try:
             if self.away.is_set():
-                raise UnavailableError("away")
+                raise Unavailable("away")
             if self.deleted:
-                raise NotFoundError("not found", 404)
+                raise NotFound(404, "", "not found")
             if self.refusal:
-                raise ForbiddenError(self.refusal, 403)
+                raise Forbidden(403, "", self.refusal)
             self.paths.add(path)
             self.told.append(patch["status"]["agent"])
             return {}
@@ -419,8 +419,8 @@ class PickyApi(FakeApi):
         value = agent[self._refused]
         if value and (self._refused != "failure" or value["message"] == "killed"):
             field = f"status.agent.{self._refused}.message" if self._named else ""
-            cause = Cause(field, "Too long", "FieldValueTooLong")
-            raise InvalidError("is invalid: Too long", 422, "Invalid", (cause,))
+            cause = {"field": field, "message": "Too long", "reason": "FieldValueTooLong"}
+            raise Invalid(422, "Invalid", "is invalid: Too long", {"causes": [cause]})
         return super().merge_patch(path, patch)
 
 

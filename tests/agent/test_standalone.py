@@ -27,8 +27,8 @@ from agent.facts.world import (
     next_action,
 )
 from agent.flags import Flags
-from agent.kube.errors import ApiError, SilentWatchError
 from agent.standalone.cluster import LocalCluster, next_world
+from controller.errors import ApiError, SilentWatch
 from crds import names
 from crds.agent_report import AgentState
 
@@ -338,7 +338,7 @@ def cluster() -> LocalCluster:
 def test_a_watch_shows_each_change_and_ends_when_nothing_comes(cluster: LocalCluster) -> None:
     version = cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"]
     events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=0.05)
-    with pytest.raises(SilentWatchError):
+    with pytest.raises(SilentWatch):
         next(events)
     events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=60)
     threading.Timer(0.05, cluster.ask_for_stacks).start()

@@ -17,17 +17,17 @@ from agent.facts.world import (
     next_action,
 )
 from agent.kube.api import ApiClient, _event, _lines
-from agent.kube.errors import (
-    ConflictError,
-    ForbiddenError,
-    GoneError,
-    InvalidError,
-    NotFoundError,
-    UnauthorizedError,
-    UnavailableError,
+from agent.kube.watcher import Watcher
+from controller.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    Unavailable,
     error_of,
 )
-from agent.kube.watcher import Watcher
 from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 
@@ -186,7 +186,7 @@ def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:
     token = cluster.directory / "token"
     good = token.read_text()
     token.write_text("expired")
-    with pytest.raises(UnauthorizedError, match="who are you"):
+    with pytest.raises(Unauthorized, match="who are you"):
         api.get(path, query)
     token.write_text(good)
     assert api.get(path, query)["items"]
@@ -195,16 +195,16 @@ def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("status", "type_"),
     [
-        (400, InvalidError),
-        (401, UnauthorizedError),
-        (403, ForbiddenError),
-        (404, NotFoundError),
-        (409, ConflictError),
-        (410, GoneError),
-        (422, InvalidError),
-        (429, UnavailableError),
-        (500, UnavailableError),
-        (503, UnavailableError),
+        (400, Invalid),
+        (401, Unauthorized),
+        (403, Forbidden),
+        (404, NotFound),
+        (409, Conflict),
+        (410, Gone),
+        (422, Invalid),
+        (429, Unavailable),
+        (500, Unavailable),
+        (503, Unavailable),
     ],
 )
 def test_answers_become_typed_errors(status: int, type_: type[Exception]) -> None:
@@ -216,10 +216,10 @@ def test_answers_become_typed_errors(status: int, type_: type[Exception]) -> Non
 @pytest.mark.parametrize(
     ("line", "type_"),
     [
-        (b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}', GoneError),
-        (b'{"type": "ERROR", "object": {"code": 500, "message": "etcd is away"}}', UnavailableError),
-        *((line, GoneError) for line in (b"{", b"[]", b"null", b'{"type": "ADDED"}', b"[" * 100_000)),
-        (b'{"type": "ADDED", "object": {"metadata": "x"}}', GoneError),
+        (b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}', Gone),
+        (b'{"type": "ERROR", "object": {"code": 500, "message": "etcd is away"}}', Unavailable),
+        *((line, Gone) for line in (b"{", b"[]", b"null", b'{"type": "ADDED"}', b"[" * 100_000)),
+        (b'{"type": "ADDED", "object": {"metadata": "x"}}', Gone),
     ],
 )
 def test_an_event_that_tells_nothing_is_an_error(line: bytes, type_: type[Exception]) -> None:

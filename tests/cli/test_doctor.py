@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import deploy
-from agent.kube.errors import NotFoundError
+from controller.errors import NotFound
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
@@ -243,7 +243,7 @@ class Reviewing:
         self._refused = refused
 
     def get(self, kind: Any, name: str) -> JSON:
-        raise NotFoundError("not there", 404, names_object=True)
+        raise NotFound(404, "NotFound", "not there", {"name": "it"})
 
     def create(self, kind: Any, review: JSON, as_user: str | None = None) -> tuple[JSON, list[str]]:
         (asked,) = review["spec"].values()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.kube.errors import MOST_RETRY_AFTER_SECONDS, UnavailableError
+from controller.errors import MOST_RETRY_AFTER_SECONDS, Unavailable
 from dlr.kube import following
 from dlr.kube.api import NODES, Api
 from dlr.kube.connection import connect
@@ -41,7 +41,7 @@ def found_at(clock: Clock, second: float, *, away: tuple[float, float] = (0, 0))
 
     def fetch() -> bool:
         if away[0] <= clock.now < away[1]:
-            raise UnavailableError("No API server answers.")
+            raise Unavailable("No API server answers.")
         return clock.now >= second
 
     return fetch
@@ -56,7 +56,7 @@ def test_api_server_that_goes_away_and_comes_back_is_sat_out(
 
 
 def test_api_server_that_stays_away_is_given_up(clock: Clock) -> None:
-    with pytest.raises(UnavailableError):
+    with pytest.raises(Unavailable):
         [*until_finished(found_at(clock, 9, away=(3, 9_000)), bool)]
     assert clock.now == pytest.approx(following.OUTAGE_LIMIT_SECONDS, abs=5)
 
@@ -75,7 +75,7 @@ def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_said(clock: C
 
 
 def test_an_outage_lengthens_no_wait_for_an_answer(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UnavailableError):
+    with pytest.raises(Unavailable):
         [*until_finished(found_at(clock, 99, away=(1, 99)), bool, within_seconds=15)]
     assert clock.now <= 17
     assert 10 <= len(capsys.readouterr().err.splitlines()) <= 16
@@ -100,7 +100,7 @@ def test_the_last_look_for_an_answer_begins_when_the_time_is_up(clock: Clock) ->
 
 
 def test_a_server_that_names_a_wait_is_not_asked_sooner(clock: Clock) -> None:
-    busy = UnavailableError("The API server cannot answer now.", 429, retry_after_seconds=7.0)
+    busy = Unavailable("The API server cannot answer now.", status=429, retry_after_seconds=7.0)
 
     def fetch() -> bool:
         if clock.now < 3:
@@ -120,6 +120,6 @@ def test_the_wait_is_the_servers_retry_after(
 ) -> None:
     headers = {"Retry-After": header} if header else {}
     server.answers["GET /api/v1/nodes"] = Answer(429, "too many requests", headers)
-    with pytest.raises(UnavailableError) as busy:
+    with pytest.raises(Unavailable) as busy:
         Api(connect(None, None, None)).find(NODES)
     assert busy.value.retry_after_seconds == seconds

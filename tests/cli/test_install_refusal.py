@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.kube.errors import ForbiddenError, NotFoundError
+from controller.errors import Forbidden, NotFound
 from dlr.commands.install.installer import Installer
 
 
@@ -18,11 +18,11 @@ class OneNamespace:
     def get(self, kind: Any, name: str) -> dict[str, Any]:
         if kind.plural == "namespaces":
             return {"metadata": {"name": name}}
-        raise NotFoundError("not there", 404, names_object=True)
+        raise NotFound(404, "NotFound", "not there", {"name": "it"})
 
     def find(self, kind: Any, *, all_namespaces: bool = False, label_selector: str = "") -> list[Any]:
         if all_namespaces:
-            raise ForbiddenError("You may not list deployments.", 403, "Forbidden")
+            raise Forbidden(403, "Forbidden", "You may not list deployments.")
         return []
 
 
@@ -38,5 +38,5 @@ def test_an_admin_of_one_namespace_is_warned_of_what_he_cannot_see(
 
 
 def test_for_all_namespaces_one_has_to_see_them_all() -> None:
-    with pytest.raises(ForbiddenError, match="may not list"):
+    with pytest.raises(Forbidden, match="may not list"):
         Installer(OneNamespace(), None, dry_run=False).refuse_others(replace_crds=False)

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
-from kubernetes.aio.client import Configuration
 
 from controller.client import Client
 from controller.connection import Connection
@@ -227,9 +225,8 @@ async def fake_api() -> AsyncIterator[FakeApi]:
         await runner.cleanup()
 
 
-def connection_to(url: str, ssl_context: ssl.SSLContext | None = None) -> Connection:
-    configuration = Configuration(host=url)
-    return Connection(base_url=url, ssl_context=ssl_context, namespace="dlr", configuration=configuration)
+def connection_to(url: str) -> Connection:
+    return Connection(url, "the test", namespace="dlr")
 
 
 def client_of(api: FakeApi, **options) -> Client:

@@ -10,13 +10,14 @@ from controller.api.limiter import RequestLimiter
 from controller.client import LIST_PAGE_SIZE, Client
 from controller.errors import (
     AlreadyExists,
-    ApiError,
     Conflict,
     Forbidden,
     Gone,
     Invalid,
     NamespaceTerminating,
     NotFound,
+    Refused,
+    SilentWatch,
     Unauthorized,
     Unavailable,
 )
@@ -105,7 +106,7 @@ async def test_namespaced_object_without_a_namespace_is_refused_before_it_is_sen
         (404, NotFound),
         (410, Gone),
         (422, Invalid),
-        (405, ApiError),
+        (405, Refused),
     ],
 )
 async def test_refusals_are_typed_and_carry_the_servers_words(status, error):
@@ -189,7 +190,7 @@ async def test_a_hanging_server_is_given_up_in_time_whatever_the_attempts():
         loop = asyncio.get_running_loop()
         for call in (client.get(PODS, "a", "ns"), client.create(PODS, pod("a"))):
             before = loop.time()
-            with pytest.raises(Unavailable, match=r"did not answer (GET|POST) .* within 1.0 s"):
+            with pytest.raises(Unavailable, match=r"did not answer (GET|POST) .* within 1 s"):
                 await call
             assert loop.time() - before < 20
 
@@ -199,8 +200,7 @@ async def test_no_server_is_one_clear_sentence():
     async with Client(connection_to(url)) as client:
         with pytest.raises(Unavailable) as caught:
             await client.version()
-    assert str(caught.value).startswith(f"cannot reach the API server at {url}: ")
-    assert str(caught.value).endswith("is the cluster up?")
+    assert str(caught.value) == f"No API server answers at {url}, which the test names (Connection refused)."
 
 
 async def test_something_that_is_no_api_server_is_said_so():
@@ -214,7 +214,7 @@ async def test_only_answers_that_took_storage_feed_the_contact():
     async with fake_api() as api, client_of(api) as client:
         for status in (401, 403):
             api.fail_next(status)
-            with pytest.raises(ApiError):
+            with pytest.raises(Refused):
                 await client.get(PODS, "a", "ns")
         api.fail_next(503)
         with pytest.raises(Unavailable):
@@ -273,7 +273,7 @@ async def test_silent_watch_times_out():
         client_of(api) as client,
         client.watch(PODS, resource_version="100", timeout_seconds=60) as stream,
     ):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(SilentWatch):
             while True:
                 assert await stream.lines(0.05) == [b""]
 

@@ -1,9 +1,14 @@
+import asyncio
+import json
+
 import pytest
 import yaml
 
-from controller import connection
-from controller.connection import load_connection
-from controller.errors import ConfigError
+from agent.kube.api import ApiClient
+from controller.client import Client
+from controller.errors import ConfigError, Unauthorized
+from controller.kubeconfig import load_connection
+from tests.controller.fake_api import fake_api
 
 
 def kubeconfig(tmp_path, **changes):
@@ -30,51 +35,105 @@ def no_cluster_around(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
 
 
-async def test_kubeconfig_gives_server_credentials_and_namespace(tmp_path):
-    found = await load_connection(kubeconfig(tmp_path))
-    assert found.base_url == "https://10.0.0.1:6443/prefix"
+def test_kubeconfig_gives_server_credentials_and_namespace(tmp_path):
+    found = load_connection(kubeconfig(tmp_path))
+    assert found.server == "https://10.0.0.1:6443/prefix"
     assert found.namespace == "team"
-    assert found.ssl_context is not None
-    assert await found.authorization() == "Bearer secret"
+    assert found.ssl_context() is not None
+    assert found.authorization() == {"Authorization": "Bearer secret"}
 
 
-async def test_another_context_can_be_chosen(tmp_path):
-    found = await load_connection(kubeconfig(tmp_path), context="bare")
-    assert found.namespace == "default" and await found.authorization() == "Bearer secret"
+def test_another_context_can_be_chosen(tmp_path):
+    found = load_connection(kubeconfig(tmp_path), context="bare")
+    assert found.namespace == "default" and found.token == "secret"
 
 
-async def test_environment_names_the_kubeconfig(tmp_path, monkeypatch):
+def test_environment_names_the_kubeconfig(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/missing:{kubeconfig(tmp_path)}")
-    assert (await load_connection()).namespace == "team"
+    assert load_connection().namespace == "team"
 
 
-async def test_token_file_is_read_again(tmp_path, monkeypatch):
+def test_token_file_is_read_again(tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
     path = kubeconfig(tmp_path, users=[{"name": "u", "user": {"tokenFile": str(token)}}])
-    found = await load_connection(path)
-    assert await found.authorization() == "Bearer first"
+    found = load_connection(path)
+    assert found.authorization() == {"Authorization": "Bearer first"}
     token.write_text("second")
-    assert await found.authorization() == "Bearer first"
-    monkeypatch.setattr(connection.time, "monotonic", lambda: 1e12)
-    assert await found.authorization() == "Bearer second"
+    assert found.authorization() == {"Authorization": "Bearer second"}
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """A kubeconfig with a login plugin that gives the token `old`, and from the second time on `new`."""
+    program, count = tmp_path / "plugin", tmp_path / "count"
+    version = "client.authentication.k8s.io/v1"
+    credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "TOKEN"}}
+    program.write_text(
+        f"""#!/bin/sh
+        echo asked >>{count}
+        token=new; test "$(wc -l <{count})" = 1 && token=old
+        echo '{json.dumps(credential)}' | sed "s/TOKEN/$token/"
+        """
+    )
+    program.chmod(0o700)
+    login = {"apiVersion": version, "command": "./plugin"}  # as kubectl reads it, from beside the file
+
+    def write(server):
+        clusters = [{"name": "c", "cluster": {"server": server}}]
+        return kubeconfig(tmp_path, users=[{"name": "u", "user": {"exec": login}}], clusters=clusters)
+
+    write.count = lambda: len(count.read_text().splitlines())
+    return write
+
+
+async def test_login_plugin_is_asked_again_when_its_credentials_are_refused_and_not_too_often(plugin):
+    async with fake_api() as api:
+        api.fail_next(401)
+        async with Client(load_connection(plugin(api.url))) as client:
+            assert (await client.version())["gitVersion"]
+            assert plugin.count() == 2 and client._transport.connection.token == "new"
+            api.fail_next(401)
+            with pytest.raises(Unauthorized):
+                await client.version()
+            assert plugin.count() == 2
+
+
+async def test_commands_too_ask_the_login_plugin_again(plugin):
+    async with fake_api() as api:
+        client = ApiClient(load_connection(plugin(api.url)))
+        api.fail_next(401)
+        assert (await asyncio.to_thread(client.get, "/version"))["gitVersion"]
+        assert plugin.count() == 2 and client.connection.token == "new"
+        api.fail_next(401)
+        with pytest.raises(Unauthorized):
+            await asyncio.to_thread(client.get, "/version")
+        assert plugin.count() == 2
+
+
+def test_openid_connect_login_gives_its_token(tmp_path):
+    token = "eyJhbGciOiJub25lIn0.e30.c2lnbmF0dXJl"
+    provider = {"name": "oidc", "config": {"id-token": token}}
+    found = load_connection(kubeconfig(tmp_path, users=[{"name": "u", "user": {"auth-provider": provider}}]))
+    assert found.token == token and found.renew is not None
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{{{", "cannot read the kubeconfig"),
-        ("just text", "does not have the shape of a kubeconfig"),
-        ("", "does not have the shape of a kubeconfig"),
-        ("current-context: x", "cannot read the kubeconfig"),
-        ("a: [1, 2", "cannot read the kubeconfig"),
+        ("{{{", "is not YAML"),
+        ("just text", "is not a kubeconfig"),
+        ("", "is not a kubeconfig"),
+        ("clusters: [x]", "is not a kubeconfig"),
+        ("current-context: x", "has no context 'x'"),
+        ("a: [1, 2", "is not YAML"),
     ],
 )
-async def test_unreadable_kubeconfig_is_one_sentence(tmp_path, content, says):
+def test_unreadable_kubeconfig_is_one_sentence(tmp_path, content, says):
     path = tmp_path / "config"
     path.write_text(content)
     with pytest.raises(ConfigError) as caught:
-        await load_connection(path)
+        load_connection(path)
     assert says in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -92,19 +151,19 @@ async def test_unreadable_kubeconfig_is_one_sentence(tmp_path, content, says):
         },
     ],
 )
-async def test_kubeconfig_that_leads_nowhere_is_one_sentence(tmp_path, changes):
+def test_kubeconfig_that_leads_nowhere_is_one_sentence(tmp_path, changes):
     with pytest.raises(ConfigError) as caught:
-        await load_connection(kubeconfig(tmp_path, **changes))
+        load_connection(kubeconfig(tmp_path, **changes))
     assert "\n" not in str(caught.value)
 
 
-async def test_missing_kubeconfig_says_where_it_was_looked_for(tmp_path):
-    with pytest.raises(ConfigError, match=f"there is no kubeconfig at {tmp_path}/none"):
-        await load_connection(tmp_path / "none")
+def test_missing_kubeconfig_says_where_it_was_looked_for(tmp_path):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/none, which does not exist"):
+        load_connection(tmp_path / "none")
 
 
-async def test_pod_without_its_service_account_is_one_sentence(monkeypatch):
+def test_pod_without_its_service_account_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    with pytest.raises(ConfigError, match="cannot use the Pod's service account"):
-        await load_connection()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"there is no kubeconfig at {tmp_path}"):
+        load_connection()

@@ -9,7 +9,7 @@ import pytest
 
 from controller import slices
 from controller.cache import Cache
-from controller.errors import Forbidden, Gone, NotFound, Unavailable
+from controller.errors import Forbidden, Gone, NotFound, SilentWatch, Unavailable
 from controller.resources import PODS
 from controller.watch.informer import Informer, WatchTiming
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -425,7 +425,7 @@ def test_a_watch_without_progress_shows_and_one_that_is_quiet_or_brings_news_doe
     class Quiet(RefusingClient):
         async def lines(self, idle_timeout_seconds):
             await asyncio.sleep(idle_timeout_seconds)
-            raise TimeoutError
+            raise SilentWatch("quiet")
 
     seconds, stalled = age_after_ten_minutes(Garbled())
     assert seconds > 590 and "no news of pods for 600 s: a watch line that is not JSON" in stalled

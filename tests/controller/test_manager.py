@@ -18,7 +18,6 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES, PODS
 from controller.serving.servers import Listen
 from controller.tasks import LoopThread
-from controller.watch.reflector import Watching
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, fake_api
 
@@ -100,7 +99,7 @@ async def running(manager):
 
 
 def is_watching(cache):
-    return all(isinstance(informer._state, Watching) for informer in cache._informers.values())
+    return all(informer._stream is not None for informer in cache._informers.values())
 
 
 async def eventually(condition):

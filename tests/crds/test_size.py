@@ -478,7 +478,7 @@ def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> Non
 
 
 @pytest.mark.parametrize("sets", [1, MAX_SHARD_SETS])
-@pytest.mark.parametrize(("workers", "most"), [(1_000, 10 << 10), (MAX_LEASES, 100 << 10)])
+@pytest.mark.parametrize(("workers", "most"), [(1_000, 16 << 10), (MAX_LEASES, 100 << 10)])
 def test_the_leases_of_all_shard_sets_are_bounded(workers: int, most: int, sets: int) -> None:
     shards = [each.to_status() for each in shard_sets(workers, sets)]
     assert len(json.dumps([each.to_wire() for each in shards], separators=(",", ":"))) <= most

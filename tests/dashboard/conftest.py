@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from dlr.dashboard import feed as feeds
-from dlr.dashboard.reading import ApiServer
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -74,7 +73,7 @@ async def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
     for number in range(4):
         node = {"metadata": {"name": f"node-{number}"}, "status": {}}
         server.answers[f"GET /api/v1/nodes/node-{number}"] = node
-    cluster = ApiServer(lambda: Api(connect(None, None, None)), all_namespaces=False)
+    cluster = Api(connect(None, None, None))
     session = aiohttp.ClientSession(read_bufsize=2**22)
     async with serve(Dashboard(cluster), 0) as url, session:
         yield Served(url, server, session)

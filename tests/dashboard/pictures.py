@@ -20,7 +20,6 @@ import yaml
 from PIL import Image
 
 from dlr.dashboard import reading
-from dlr.dashboard.reading import ApiServer
 from dlr.dashboard.server import Dashboard, serve
 from dlr.job import case
 from dlr.job.goodput import account_of
@@ -276,7 +275,7 @@ async def main(folder: Path) -> None:
         config = Path(made) / "kubeconfig"
         config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
         os.environ["KUBECONFIG"] = str(config)
-        cluster = ApiServer(lambda: Api(connect(None, None, None)), all_namespaces=False)
+        cluster = Api(connect(None, None, None))
         async with serve(Dashboard(cluster), 0) as url, browser() as page:
             await shoot(folder, url, page)
     server.close()

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dlr.dashboard.feed import Feed, pause_seconds
-from dlr.dashboard.reading import ApiServer, Fleet
+from dlr.dashboard.reading import Fleet
 from dlr.dashboard.server import FILES, STATIC, Dashboard, serve, why_refused
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -142,7 +142,7 @@ async def test_no_api_server_at_all_is_a_sentence(monkeypatch: pytest.MonkeyPatc
     config = tmp_path / "kubeconfig"
     config.write_text(yaml.safe_dump(kubeconfig_for("http://127.0.0.1:9")))
     monkeypatch.setenv("KUBECONFIG", str(config))
-    cluster = ApiServer(lambda: Api(connect(None, None, None)), all_namespaces=True)
+    cluster = Api(connect(None, None, None))
     async with (
         serve(Dashboard(cluster), 0) as url,
         aiohttp.ClientSession() as session,
@@ -168,9 +168,9 @@ async def test_who_may_not_read_all_namespaces_is_told_how_to_see_one(served: Se
     served.api.answers[f"GET {path}"] = refusal(
         403, "Forbidden", "elasticjobs is forbidden: at the cluster scope"
     )
-    cluster = ApiServer(lambda: Api(connect(None, None, None)), all_namespaces=True)
+    cluster = Api(connect(None, None, None))
     with pytest.raises(ApiError, match=r"at the cluster scope. Of one namespace: dlr dashboard -n NAMESPACE"):
-        Fleet(cluster).read()
+        Fleet(cluster, all_namespaces=True).read()
 
 
 async def test_credentials_that_have_expired_are_got_anew(served: Served) -> None:
@@ -279,9 +279,7 @@ async def test_reading_whose_thread_comes_after_all_have_gone_does_not_wake_the_
 async def test_port_that_is_taken_is_a_sentence(served: Served) -> None:
     port = int(served.url.split("/")[2].partition(":")[2])
     with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened on"):
-        async with serve(
-            Dashboard(ApiServer(lambda: Api(connect(None, None, None)), all_namespaces=False)), port
-        ):
+        async with serve(Dashboard(Api(connect(None, None, None))), port):
             pass
 
 

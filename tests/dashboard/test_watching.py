@@ -20,7 +20,7 @@ from dlr.dashboard.watching import WatchingApi, take_in
 from dlr.kube import api as commands_api
 from dlr.kube.api import CONFIGMAPS, ELASTICWORKERS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError, UnavailableError
+from dlr.kube.errors import ApiError, Unavailable
 from tests.cli.scripted import Answer, Request, ScriptedServer, kubeconfig_for, listing, refusal, worker
 from tests.dashboard.conftest import WAIT_SECONDS, WITHIN
 from tests.deploy.api_server import running_server
@@ -241,7 +241,7 @@ def test_an_api_server_s_own_watch_is_understood(
             until(lambda: found() == {"a": "new", "c": "x" * 100_000})
         api.forget()
         until(no_watch_is_open)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(Unavailable):
         until(lambda: not found())
 
 

@@ -38,9 +38,20 @@ _STATUS = SCHEMAS["ElasticJob"]["properties"]["status"]["properties"]
 _OF_GROUPS = (
     *("phase", "reason", "message", "conditions", "warnings", "rendezvous", "replicaGroup", "lastFailure"),
 )
+
+
+def _with_count_of_rounds(status: JSON) -> JSON:
+    """The controller counts rounds, one a world."""
+    world = status.get("rendezvous")
+    rounds = (
+        {field: world[field] % 10**9 for field in ("round", "brokenRound") if field in world} if world else {}
+    )
+    return status | ({"rendezvous": world | rounds} if world else {})
+
+
 STATUSES = of_schema(
     {"type": "object", "properties": {name: _STATUS[name] for name in _OF_GROUPS}}, optional=0.5
-)
+).map(_with_count_of_rounds)
 MEMBERSHIPS = of_schema(_STATUS["membership"], optional=0.6).map(
     lambda found: found | {"version": found.get("version", 0) % 10**9}
 )
@@ -100,11 +111,11 @@ def test_whatever_the_statuses_of_groups_hold_their_job_has_one_that_can_be_writ
         look(of, groups)
 
 
-REPORTED = of_schema(AGENT_SCHEMA, optional=0.5)
+REPORTED = of_schema(AGENT_SCHEMA, optional=0.2)
 
 
-@examples(60)
-@given(st.lists(STATUSES, min_size=1, max_size=3), st.lists(REPORTED, min_size=1, max_size=2), MEMBERSHIPS)
+@examples(12)
+@given(st.lists(STATUSES, min_size=1, max_size=2), st.lists(REPORTED, min_size=1, max_size=1), MEMBERSHIPS)
 def test_people_see_a_job_whatever_its_groups_and_their_workers_tell(
     statuses: list[JSON], reports: list[JSON], membership: JSON
 ) -> None:

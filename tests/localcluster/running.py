@@ -16,7 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localcluster.client.api import NODES, PODS, Access, ApiClient, ApiFailure
+from controller.errors import Refused
+from controller.kubeconfig import load_connection
+from controller.resources import NODES, PODS
+from localcluster.client.api import ApiClient
 from localcluster.client.informer import Change, Informer
 from localcluster.kubelet.container import Isolation, detect_isolation
 from localcluster.paths import Home
@@ -136,7 +139,7 @@ class Observer:
 
     async def delete(self, name: str, grace_period_seconds: int | None = None) -> None:
         live = await self.client.get(PODS.path("default", name))
-        with contextlib.suppress(ApiFailure):
+        with contextlib.suppress(Refused):
             await self.client.delete(
                 PODS.path("default", name),
                 uid=live["metadata"]["uid"],
@@ -150,7 +153,7 @@ class Observer:
 
 @asynccontextmanager
 async def observing(home: Home) -> AsyncIterator[Observer]:
-    async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
+    async with ApiClient(load_connection(home.kubeconfig)) as client:
         observer = Observer(client, home)
         tasks = [asyncio.create_task(each.run()) for each in (observer.pods, observer.nodes)]
         await asyncio.gather(observer.pods.synced.wait(), observer.nodes.synced.wait())

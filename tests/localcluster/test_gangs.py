@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from localcluster.client.api import NODES, POD_GROUPS, PODS, ApiFailure
+from controller.errors import Refused
+from controller.resources import NODES, PODS
+from localcluster.client.api import POD_GROUPS
 from localcluster.paths import Home
 from localcluster.scheduler.gangs import POD_GROUP_LABEL
 from tests.localcluster.running import Observer, observing, pod, running_cluster, shell
@@ -91,7 +93,7 @@ async def test_no_worker_of_four_runs_with_room_for_three_and_all_do_with_room_f
 
 async def test_a_group_of_none_is_refused_and_pods_that_name_nobody_s_scheduler_stay(home: Home) -> None:
     async with observing(home) as seen:
-        with pytest.raises(ApiFailure, match=r"spec\.minMember"):
+        with pytest.raises(Refused, match=r"spec\.minMember"):
             await create_group(seen, 0)
         await seen.create("lost", shell("exit 0"), schedulerName="somebody-elses")
         await seen.create("ours", shell("exit 0"))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from localcluster.client.api import CONFIG_MAPS, EVENTS, NODES, SECRETS, Collection
+from controller.resources import CONFIGMAPS, EVENTS, NODES, SECRETS, Resource
 from localcluster.kubelet.cgroups import open_groups
 from localcluster.kubelet.container import Isolation
 from localcluster.kubelet.node_objects import POWER_ANNOTATION
@@ -61,7 +61,7 @@ def terminated(pod: JSON, index: int = 0) -> JSON:
 async def events_of(seen: Observer, name: str, reason: str) -> list[str]:
     """Messages of a Pod's Events; they are written in the background, so wait for one."""
     for _attempt in range(1200):
-        listed = await seen.client.list(EVENTS, "default")
+        listed = await seen.client.get(EVENTS.path("default"))
         messages = [
             event["message"]
             for event in listed["items"]
@@ -141,7 +141,7 @@ async def test_sidecars_run_beside_and_end_after_the_others(
 
 async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
     metadata = {"name": name}
-    await seen.client.create(CONFIG_MAPS.path("default"), {"metadata": metadata, "data": {"KEY": "from-map"}})
+    await seen.client.create(CONFIGMAPS.path("default"), {"metadata": metadata, "data": {"KEY": "from-map"}})
     await seen.client.create(SECRETS.path("default"), {"metadata": metadata, "data": {"word": "c2VjcmV0"}})
     env = [
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -174,12 +174,12 @@ async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
 @pytest.mark.parametrize(
     ("field", "called", "collection", "content"),
     [
-        ("configMapKeyRef", "configmap", CONFIG_MAPS, {"data": {"KEY": "late"}}),
+        ("configMapKeyRef", "configmap", CONFIGMAPS, {"data": {"KEY": "late"}}),
         ("secretKeyRef", "secret", SECRETS, {"stringData": {"KEY": "late"}}),
     ],
 )
 async def test_a_missing_config_map_or_secret_is_waited_for(
-    seen: Observer, name: str, field: str, called: str, collection: Collection, content: JSON
+    seen: Observer, name: str, field: str, called: str, collection: Resource, content: JSON
 ) -> None:
     reference = {field: {"name": name, "key": "KEY"}}
     await seen.create(name, shell("echo $KEY", env=[{"name": "KEY", "valueFrom": reference}]))
@@ -201,7 +201,7 @@ async def test_a_missing_config_map_or_secret_is_waited_for(
 )
 async def test_volumes_are_mounted(seen: Observer, name: str, tmp_path: Path) -> None:
     data = {"a.txt": "alpha", "b.txt": "beta"}
-    await seen.client.create(CONFIG_MAPS.path("default"), {"metadata": {"name": name}, "data": data})
+    await seen.client.create(CONFIGMAPS.path("default"), {"metadata": {"name": name}, "data": data})
     host = tmp_path / "host"
     host.mkdir()
     (host / "file").write_text("from the host\n")

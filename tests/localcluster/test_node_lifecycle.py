@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcluster.client.api import LEASES, NODES, PODS, STRATEGIC_PATCH
+from controller.resources import LEASES, NODES, PODS
+from localcluster.client.api import STRATEGIC_PATCH
 from localcluster.client.clock import utc_now
 from localcluster.client.informer import Informer
 from localcluster.client.recorder import Recorder

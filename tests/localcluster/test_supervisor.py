@@ -14,10 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from localcluster.client.api import CONFIG_MAPS, Access, ApiClient
+from controller.kubeconfig import load_connection
+from controller.resources import CONFIGMAPS
+from localcluster.client.api import ApiClient
 from localcluster.paths import Home, write_private
 from localcluster.supervision import silence
 from localcluster.supervisor import Addon, ClusterError, down, up
@@ -80,8 +83,8 @@ def is_alive(number: int) -> bool:
 
 def get_config_map(home: Home, name: str) -> dict[str, Any]:
     async def get() -> dict[str, Any]:
-        async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
-            return await client.get(CONFIG_MAPS.path("default", name))
+        async with ApiClient(load_connection(home.kubeconfig)) as client:
+            return await client.get(CONFIGMAPS.path("default", name))
 
     return asyncio.run(get())
 
@@ -186,10 +189,10 @@ def test_a_refused_manifest_is_said_and_nothing_is_left(home: Home) -> None:
 
 def test_the_port_stays_the_same_across_restarts(home: Home) -> None:
     start(home)
-    port = Access.from_kubeconfig(home.kubeconfig).port
+    port = urlsplit(load_connection(home.kubeconfig).server).port
     down(home)
     start(home)
-    assert Access.from_kubeconfig(home.kubeconfig).port == port
+    assert urlsplit(load_connection(home.kubeconfig).server).port == port
 
 
 def test_a_file_that_cannot_be_written_leaves_no_scratch_file(

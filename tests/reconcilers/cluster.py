@@ -18,8 +18,8 @@ from typing import Any
 
 import crds
 from controller.client import Client
-from controller.connection import load_connection
-from controller.errors import ApiError, NotFound
+from controller.errors import NotFound, Refused
+from controller.kubeconfig import load_connection
 from controller.manager import Manager, ManagerOptions
 from controller.resources import (
     CRDS,
@@ -193,7 +193,7 @@ class Hollow:
 
 @asynccontextmanager
 async def connected(server: ApiServer) -> AsyncIterator[Hollow]:
-    async with Client(await load_connection(server.kubeconfig)) as client:
+    async with Client(load_connection(server.kubeconfig)) as client:
         yield Hollow(client)
 
 
@@ -206,7 +206,7 @@ async def install_crds(hollow: Hollow) -> None:
 async def _served(client: Client) -> bool:
     try:
         await client.list(ELASTICJOBS, NAMESPACE)
-    except (NotFound, ApiError):
+    except (NotFound, Refused):
         return False
     return True
 
@@ -219,7 +219,7 @@ async def controllers(
     register: Callable[[Manager], None] | None = None,
 ) -> AsyncIterator[Manager]:
     """The manager with all reconcilers, or those that `register` adds, in this process."""
-    async with Client(await load_connection(server.kubeconfig)) as client:
+    async with Client(load_connection(server.kubeconfig)) as client:
         anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
         manager = Manager(
             client,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.errors import ApiError
+from controller.errors import Refused
 from controller.resources import PODS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.api import NAMESPACE, Api, Write
@@ -92,7 +92,7 @@ class Run:
         assert late is not None
         try:
             self.api.apply(late)
-        except ApiError:
+        except Refused:
             return
 
     def _before(self, write: Write) -> None:

@@ -14,12 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.cache import Cache
-from controller.errors import ClientError
+from controller.errors import ApiError
 from controller.queue.controller import Controller, Source
 from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
 from controller.store import Change
-from controller.watch import reflector
 from controller.watch.informer import Informer
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
@@ -151,7 +150,7 @@ class Process:
 
     def _failed(self, wish: Wish, error: Exception) -> None:
         """As in controller/queue/loop.py."""
-        if not isinstance(error, ClientError):
+        if not isinstance(error, ApiError):
             self.errors.append(f"{wish[0]} {wish[1]}: {type(error).__name__}: {error}")
         if isinstance(error, TerminalError):
             return
@@ -220,7 +219,7 @@ class LaggingCache(Cache):
 
     def _move(self, informer: Informer, position: int, version: str) -> None:
         self._positions[informer.resource] = position
-        informer._state = reflector.Watching(version)
+        informer._version = version
 
 
 class Client:

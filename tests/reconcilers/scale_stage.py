@@ -19,7 +19,7 @@ from agent.facts.world import (
     World,
     next_action,
 )
-from controller.errors import AlreadyExists, Conflict, NotFound, api_error
+from controller.errors import AlreadyExists, Conflict, NotFound, error_of_status
 from controller.reconciler import Request
 from controller.resources import (
     NODES,
@@ -327,7 +327,7 @@ class Client:
         self._die_sometimes()
         if self._stage.denied and resource is ELASTICJOBS and "spec" in patch:
             denial = f"admission webhook denied the request: {self._stage.denied}"
-            raise api_error(self._stage.denied_with, "", denial)
+            raise error_of_status({"message": denial}, self._stage.denied_with)
         if self._stage.pinned is not None and resource is ELASTICJOBS and "spec" in patch:
             patch = merged(patch, {"spec": {"replicaSpecs": {"worker": {"replicas": self._stage.pinned}}}})
         return self._done(self._stage.patch(resource, name, patch, status=subresource == "status"))

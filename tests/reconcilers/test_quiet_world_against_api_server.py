@@ -8,9 +8,8 @@ from typing import Any
 
 from agent.facts.world import JobView
 from agent.kube.api import ApiClient
-from agent.kube.connection import Connection
 from agent.kube.watcher import Watcher
-from controller.connection import load_connection
+from controller.kubeconfig import load_connection
 from crds.names import ANNOTATION_STACKS
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow
@@ -32,13 +31,8 @@ async def test_edits_of_a_jobs_status_bring_nothing_to_an_agent(
     hollow: Hollow, server: ApiServer, tmp_path: Path
 ) -> None:
     await hollow.train("quiet")
-    connection = await load_connection(server.kubeconfig)
-    token = (await connection.authorization() or "").removeprefix("Bearer ")
-    (tmp_path / "token").write_text(token)
-    ca_file = connection.configuration.ssl_ca_cert
-    api = ApiClient(
-        Connection(connection.base_url, "the test", ca_file=ca_file, token_file=tmp_path / "token")
-    )
+    connection = load_connection(server.kubeconfig)
+    api = ApiClient(connection)
     watcher = CountingWatcher(
         api, "elasticworlds", NAMESPACE, "quiet", parse=JobView.parse, missing=JobView()
     )

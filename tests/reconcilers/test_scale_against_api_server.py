@@ -17,7 +17,7 @@ from agent.facts.world import (
     World,
     next_action,
 )
-from controller.errors import ClientError, Invalid
+from controller.errors import ApiError, Invalid
 from controller.resources import EVENTS, PODS
 from crds.agent_report import AgentState
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
@@ -72,7 +72,7 @@ class Obedient:
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(ClientError, KeyError):  # it has changed or gone meanwhile
+            with contextlib.suppress(ApiError, KeyError):  # it has changed or gone meanwhile
                 await self._look()
             await asyncio.sleep(0.02)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError, Forbidden, Invalid, Unavailable
+from controller.errors import Forbidden, Invalid, Refused, Unavailable
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.template import POD_TEMPLATE_SCHEMA
@@ -154,15 +154,15 @@ def test_no_field_that_an_api_server_names_is_too_odd(field: str) -> None:
             ),
             Answer.FORBIDDEN,
         ),
-        (ApiError(409, "Conflict", 'admission webhook "w" denied the request: no'), Answer.FORBIDDEN),
+        (Refused(409, "Conflict", 'admission webhook "w" denied the request: no'), Answer.FORBIDDEN),
         (Forbidden(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), Answer.FORBIDDEN),
         (Forbidden(403, "Forbidden", "exceeded quota: team"), Answer.ACCEPTED),
         (Forbidden(403, "Forbidden", 'User "u" cannot create resource "pods"'), Answer.NONE),
-        (ApiError(405, "MethodNotAllowed", "no"), Answer.NONE),
+        (Refused(405, "MethodNotAllowed", "no"), Answer.NONE),
         (Unavailable("failed calling webhook", status=500), Answer.NONE),
     ],
 )
-def test_what_each_error_says_of_a_template(error: ApiError | Unavailable, answer: Answer) -> None:
+def test_what_each_error_says_of_a_template(error: Refused | Unavailable, answer: Answer) -> None:
     trial = trial_of(error, job(), "worker", tried(job()))
     assert trial.answer is answer
     assert len(trial.message) < MAX_WHY + 80

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, api_error
+from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, error_of_status
 from controller.resources import (
     LEASES,
     PODS,
@@ -169,8 +169,8 @@ async def test_somebody_elses_lease_is_a_refusal_that_names_it(api: Api, control
 async def test_whatever_code_a_webhook_denies_a_pod_with_it_is_told_once_and_tried_again(
     api: Api, controller: Controller, code: int
 ) -> None:
-    api.refusals[PODS] = api_error(
-        code, "", 'admission webhook "w.example.com" denied the request: not today'
+    api.refusals[PODS] = error_of_status(
+        {"message": 'admission webhook "w.example.com" denied the request: not today'}, code
     )
     for _ in range(3):
         assert is_soon((await controller.look()).requeue_after_seconds)

@@ -13,7 +13,7 @@ from typing import Any
 
 from controller.cache import Models
 from controller.contact import Contact
-from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
 from controller.reconciler import Request, Result
 from controller.resources import (
     LEASES,
@@ -49,7 +49,7 @@ class Api:
         self.requests: list[tuple[str, str]] = []
         """Verb and kind, of all controllers."""
         self.events: list[tuple[str, str]] = []
-        self.refusals: dict[Resource, ApiError] = {}
+        self.refusals: dict[Resource, Refused] = {}
         """What to answer to a create."""
         self.seconds = 0.0
         self.listeners: list[Callable[[Resource, JSON | None, JSON], None]] = []

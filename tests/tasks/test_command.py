@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.kube.errors import UnavailableError
+from controller.errors import Unavailable
 from dlr.commands.application import run
 from dlr.commands.errors import CommandError
 from dlr.commands.map import command
@@ -66,7 +66,7 @@ class Cluster:
             raise self._error
 
 
-@pytest.mark.parametrize("error", [UnavailableError("etcd is full", 500), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [Unavailable("etcd is full", status=500), KeyboardInterrupt()])
 @pytest.mark.parametrize("request_", [1, 2, 3])
 def test_whenever_it_ends_half_way_nothing_is_left(request_: int, error: BaseException) -> None:
     cluster = Cluster(request_, error)

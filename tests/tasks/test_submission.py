@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent.kube.errors import ConflictError
+from controller.errors import AlreadyExists
 from dlr.commands.errors import CommandError
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import submit
@@ -38,7 +38,7 @@ class Server:
     def create(self, kind: Kind, body: JSON) -> tuple[JSON, list[str]]:
         key = kind.title, body["metadata"]["name"]
         if key in self.objects:
-            raise ConflictError("there is one", 409, "AlreadyExists")
+            raise AlreadyExists(409, "AlreadyExists", "there is one")
         if kind is self._interrupted:
             signal.raise_signal(signal.SIGINT)  # as Ctrl-C does, before the answer is there
         self.objects[key] = body | {"metadata": {**body["metadata"], "uid": "u"}}

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
-from agent.kube.errors import ApiError, NotFoundError
+from controller.errors import ApiError, NotFound
+from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SERVICES
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -24,13 +25,11 @@ from dlr.commands.install.installer import (
     get_or_none,
     live_crds,
 )
-from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, LEASES, POLICIES
-from dlr.kube.api import JSON, PODS, Api, Kind, is_embedded
+from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, POLICIES
+from dlr.kube.api import JSON, PODS, Api, is_embedded
 
 Found = TypeVar("Found")
 
-REVIEWS = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", "review", namespaced=False)
-SERVICES = Kind("v1", "services", "Service")
 DNS_LABEL = "k8s-app=kube-dns"
 """The label of the Pods of CoreDNS and kube-dns alike, nearly everywhere."""
 DNS_PORT = 53
@@ -150,7 +149,7 @@ def _missing_of_controller(api: Api, documents: Sequence[JSON]) -> list[Right]:
 
 def _missing(api: Api, rights: Iterable[Right], as_user: str | None = None) -> list[Right]:
     def is_allowed(right: Right) -> bool:
-        answer, _ = api.create(REVIEWS, right.review(), as_user=as_user)
+        answer, _ = api.create(SELF_ACCESS_REVIEWS, right.review(), as_user=as_user)
         return bool(answer["status"]["allowed"])
 
     return [right for right in rights if not is_allowed(right)]
@@ -159,7 +158,7 @@ def _missing(api: Api, rights: Iterable[Right], as_user: str | None = None) -> l
 def _policies(api: Api) -> list[str] | None:
     try:
         return [policy["metadata"]["name"] for policy in api.find(POLICIES)]
-    except NotFoundError:
+    except NotFound:
         return None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS, LEASES, kind_of
-from dlr.kube.api import ELASTICJOBS, JSON, PODS, Kind
+from controller.resources import LEASES
+from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS, kind_of
+from dlr.kube.api import ELASTICJOBS, JSON, PODS, Resource
 
 _APPLYING = ("get", "create", "patch")
 _ROLES = ("ClusterRole", "Role")
@@ -111,6 +112,5 @@ def _rights_of(rule: JSON, namespace: str) -> Iterator[Right]:
                     yield Right(verb, group, resource, namespace, name)
 
 
-def _right(verb: str, kind: Kind, namespace: str = "") -> Right:
-    group, _, _ = kind.version.rpartition("/")
-    return Right(verb, group, kind.plural, namespace)
+def _right(verb: str, kind: Resource, namespace: str = "") -> Right:
+    return Right(verb, kind.group, kind.plural, namespace)

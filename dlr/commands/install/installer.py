@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
-from agent.kube.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
+from controller.errors import ApiError, Forbidden, NotFound, Unavailable
+from controller.resources import CRDS, LEASES
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
@@ -15,15 +16,13 @@ from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_re
 from dlr.commands.install.kinds import (
     CONTROLLER,
     CONTROLLER_LABEL,
-    CRDS,
     DEPLOYMENTS,
-    LEASES,
     is_ours,
     kind_of,
     title_of,
 )
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
-from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Kind, is_embedded
+from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Resource, is_embedded
 
 POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
@@ -79,7 +78,7 @@ class Installer:
         """Return Deployments of all namespaces, or of the installation's own if no others may be listed."""
         try:
             return self._api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
-        except ForbiddenError as refusal:
+        except Forbidden as refusal:
             if self._jobs_namespace is None:
                 raise
             print(
@@ -175,7 +174,7 @@ def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
     while last is None or time.monotonic() < deadline:
         try:
             reading = read()
-        except UnavailableError as outage:
+        except Unavailable as outage:
             reading = Reading(False, str(outage))
         if reading != last:
             yield reading
@@ -183,11 +182,11 @@ def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-def get_or_none(api: Api, kind: Kind, name: str) -> JSON | None:
+def get_or_none(api: Api, kind: Resource, name: str) -> JSON | None:
     """Return an object; None if there is none, or no such kind."""
     try:
         return api.get(kind, name)
-    except NotFoundError:
+    except NotFound:
         return None
 
 
@@ -203,7 +202,7 @@ def require_served(api: Api, manifests: Iterable[JSON]) -> None:
         try:
             scoped = api.within(manifest["metadata"].get("namespace"))
             scoped.get(kind_of(manifest), manifest["metadata"]["name"])
-        except NotFoundError as error:
+        except NotFound as error:
             if not error.names_object:
                 raise _refused(manifest, error) from error
 
@@ -223,7 +222,7 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> Outcome:
             return Outcome.LEFT
         applied = scoped.apply(kind, manifest, dry_run=dry_run)
     except ApiError as error:
-        if dry_run and isinstance(error, NotFoundError) and error.names_object:
+        if dry_run and isinstance(error, NotFound) and error.names_object:
             return Outcome.NOT_TRIED
         raise _refused(manifest, error) from error
     if live is None:
@@ -238,8 +237,8 @@ def _substance(live: JSON) -> JSON:
 
 def _refused(manifest: JSON, error: ApiError) -> CommandError:
     hint = ""
-    if isinstance(error, ForbiddenError):
+    if isinstance(error, Forbidden):
         hint = " Whoever installs dlr needs the rights that `dlr doctor` lists."
-    elif isinstance(error, NotFoundError) and not error.names_object:
+    elif isinstance(error, NotFound) and not error.names_object:
         hint = " See `dlr doctor`."
     return CommandError(f"{title_of(manifest)}: {error}{hint}")

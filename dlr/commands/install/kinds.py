@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlr.kube.api import JSON, Kind
+from dlr.kube.api import JSON, Resource
 
 _PLURALS = {
     "CustomResourceDefinition": "customresourcedefinitions",
@@ -21,11 +21,10 @@ _PLURALS = {
     "Deployment": "deployments",
 }
 
-CRDS = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", "CRD", namespaced=False)
-DEPLOYMENTS = Kind("apps/v1", "deployments", "Deployment")
-LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
-POLICIES = Kind(
-    "admissionregistration.k8s.io/v1",
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+POLICIES = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
     "validatingadmissionpolicies",
     "ValidatingAdmissionPolicy",
     namespaced=False,
@@ -38,10 +37,11 @@ PART_OF = ("app.kubernetes.io/part-of", "dlr")
 """The label of every object of an installation but the CRDs."""
 
 
-def kind_of(document: JSON) -> Kind:
+def kind_of(document: JSON) -> Resource:
     """The kind of one of `deploy.documents()`."""
     name = document["kind"]
-    return Kind(document["apiVersion"], _PLURALS[name], name, namespaced="namespace" in document["metadata"])
+    group, _, version = document["apiVersion"].rpartition("/")
+    return Resource(group, version, _PLURALS[name], name, namespaced="namespace" in document["metadata"])
 
 
 def title_of(document: JSON) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from agent.kube.errors import NotFoundError
+from controller.errors import NotFound
+from controller.resources import LEASES
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.installer import get_or_none, live_crds
@@ -13,12 +14,11 @@ from dlr.commands.install.kinds import (
     CONTROLLER,
     CONTROLLER_LABEL,
     DEPLOYMENTS,
-    LEASES,
     is_ours,
     kind_of,
     title_of,
 )
-from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Kind
+from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Resource
 
 POLL_SECONDS = 0.5
 _USER_ROLES = ("ClusterRole/dlr-view", "ClusterRole/dlr-edit", "ClusterRole/dlr-admin")
@@ -93,12 +93,12 @@ class Uninstaller:
                 f"These NodeChecks have not ended: {others.names_of(checks)}; wait for them, or delete them."
             )
 
-    def _objects(self, kind: Kind, everywhere: bool) -> list[JSON]:
+    def _objects(self, kind: Resource, everywhere: bool) -> list[JSON]:
         """None where the cluster does not know the kind."""
         api = self._api.within(self._jobs_namespace)
         try:
             return api.find(kind, all_namespaces=everywhere)
-        except NotFoundError:
+        except NotFound:
             return []
 
     def _delete(self, document: JSON) -> bool:
@@ -113,13 +113,13 @@ class Uninstaller:
         self._delete_named(api, kind, document["metadata"]["name"], title_of(document))
         return True
 
-    def _delete_named(self, api: Api, kind: Kind, name: str, title: str = "") -> None:
+    def _delete_named(self, api: Api, kind: Resource, name: str, title: str = "") -> None:
         try:
             api.delete(kind, name, dry_run=self._dry_run)
-        except NotFoundError:
+        except NotFound:
             return
         self._deleted += 1
-        shown = title or f"{kind.title.lower()}/{api.namespace}/{name}"
+        shown = title or f"{kind.kind.lower()}/{api.namespace}/{name}"
         print(f"{shown} deleted{' (dry run)' if self._dry_run else ''}", flush=True)
 
     def _delete_namespace(self, deadline: float) -> None:

@@ -1,0 +1,269 @@
+"""Which cluster is meant: the kubeconfig that is found, read and resolved.
+
+OpenSSL takes certificates from files alone, so those that stand inline in a kubeconfig go to a private
+folder. A login is asked once, and again by `Connection.renew`. What is left is files and a token.
+`kubernetes.config` reads all this too; it takes half a second to import, and its errors are no sentences.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from controller.connection import Connection, in_cluster, service_account_folder
+from controller.errors import ConfigError
+
+JSON = dict[str, Any]
+
+FILE_KEYS = {
+    "cluster": ("certificate-authority",),
+    "user": ("client-certificate", "client-key"),
+}
+
+
+class UnknownContext(ConfigError):
+    """The context that was asked for is in none of the kubeconfigs."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of the configuration."""
+
+    said_by: str
+    """The source's name for messages: `--kubeconfig`, `$KUBECONFIG`, …"""
+    paths: tuple[Path, ...]
+    """Kubeconfigs, the first taking precedence; none for the service account of the Pod we are in."""
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.paths))
+        return f"{self.said_by} ({names})" if names else self.said_by
+
+
+def find_source(
+    explicit: str | None, environment: Mapping[str, str], user_file: Path | None = None
+) -> Source | None:
+    """Return `--kubeconfig`, `$KUBECONFIG`, the Pod's service account, or `~/.kube/config`."""
+    if explicit:
+        return _existing("--kubeconfig", [explicit])
+    if environment.get("KUBECONFIG"):
+        return _existing("$KUBECONFIG", environment["KUBECONFIG"].split(os.pathsep))
+    if (
+        environment.get("KUBERNETES_SERVICE_HOST")
+        and (service_account_folder(environment) / "token").is_file()
+    ):
+        return Source(in_cluster(environment).source, ())
+    user_file = user_file or default_kubeconfig()
+    return Source("the default kubeconfig", (user_file,)) if user_file.is_file() else None
+
+
+def default_kubeconfig() -> Path:
+    return Path(os.path.expanduser("~")) / ".kube" / "config"  # noqa: PTH111 - cannot fail
+
+
+def load_connection(
+    source: Source | Path | str | None = None,
+    context: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    advice: str = ".",
+) -> Connection:
+    """Return the connection that a source, or a kubeconfig, names.
+
+    Args:
+        source: None for the first that there is.
+        context: the kubeconfig's context; None for its current one.
+        advice: as in `Connection`.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    if not isinstance(source, Source):
+        source = find_source(str(source) if source else None, environment)
+    if source is None:
+        raise ConfigError(f"No cluster is configured: there is no kubeconfig at {default_kubeconfig()}.")
+    if source.paths:
+        found = _resolve(source, _merge([_read(path) for path in source.paths]), context)
+    else:
+        found = vars(in_cluster(environment))
+    proxy = found.get("proxy") or _proxy_of_environment(found["server"])
+    renew = partial(load_connection, source, context, environment, advice) if source.paths else None
+    return Connection(**{**found, "advice": advice, "proxy": proxy, "renew": renew})
+
+
+def contexts_of(source: Source) -> list[str]:
+    """The names of the contexts in it, in order."""
+    return sorted(map(str, _merge([_read(path) for path in source.paths])["contexts"]))
+
+
+def _existing(said_by: str, names: list[str]) -> Source:
+    try:
+        paths = tuple(Path(name).expanduser() for name in names if name)
+    except RuntimeError as error:
+        raise ConfigError(f"{said_by} names the home of an unknown user: {', '.join(names)}.") from error
+    there = tuple(path for path in paths if path.exists())
+    if not there:
+        raise ConfigError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")
+    return Source(said_by, there)
+
+
+def _read(path: Path) -> JSON:
+    """One kubeconfig, with relative file names made absolute."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"The kubeconfig {path} cannot be read: {reason}.") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        why = getattr(error, "problem", error)
+        raise ConfigError(f"The kubeconfig {where} is not YAML: {why}.") from error
+    if not isinstance(content, dict) or not all(
+        isinstance(each, dict) and isinstance(each.get(part) or {}, dict)
+        for part in ("cluster", "user", "context")
+        for each in _entries(content, part)
+    ):
+        raise ConfigError(
+            f"The kubeconfig {path} is not a kubeconfig: it must have lists of clusters and contexts."
+        )
+    for part, keys in FILE_KEYS.items():
+        for entry in _entries(content, part):
+            body = entry.get(part) or {}
+            for key in (*keys, "tokenFile"):
+                if body.get(key):
+                    body[key] = str(path.parent.absolute() / Path(body[key]).expanduser())
+            plugin = body.get("exec") or {}
+            if os.sep in str(plugin.get("command")):
+                plugin["command"] = str(path.parent.absolute() / plugin["command"])
+    return content
+
+
+def _entries(content: JSON, part: str) -> list[Any]:
+    """The entries for clusters, users or contexts; what is no list is an entry that is none."""
+    found = content.get(f"{part}s") or []
+    return found if isinstance(found, list) else [found]
+
+
+def _merge(documents: list[JSON]) -> JSON:
+    """Merge documents as kubectl does: the first to set a field wins."""
+    merged: JSON = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
+    for document in documents:
+        merged["current-context"] = merged["current-context"] or document.get("current-context") or ""
+        for part in ("cluster", "user", "context"):
+            for entry in _entries(document, part):
+                merged[f"{part}s"].setdefault(entry.get("name"), entry.get(part) or {})
+    return merged
+
+
+def _resolve(source: Source, merged: JSON, context_name: str | None) -> JSON:
+    """Return the fields of the Connection."""
+    chosen = context_name or merged["current-context"]
+    known = ", ".join(sorted(map(str, merged["contexts"]))) or "none"
+    if not chosen:
+        raise ConfigError(f"{source} has no current-context; choose one with --context (it has: {known}).")
+    context = merged["contexts"].get(chosen)
+    if context is None:
+        wrong = UnknownContext if context_name else ConfigError
+        raise wrong(f"{source} has no context {chosen!r} (it has: {known}).")
+    cluster = merged["clusters"].get(context.get("cluster"))
+    if not cluster or not cluster.get("server"):
+        raise ConfigError(
+            f"Context {chosen!r} of {source} names cluster {context.get('cluster')!r}, which has no server."
+        )
+    user = merged["users"].get(context.get("user"), {})
+    folder = tempfile.TemporaryDirectory(prefix="dlr-")
+    user = _with_files(_logged_in(user, cluster, source), FILE_KEYS["user"], Path(folder.name), source)
+    cluster = _with_files(cluster, FILE_KEYS["cluster"], Path(folder.name), source)
+    certificate, name = user.get("client-certificate"), user.get("username")
+    return {
+        "server": str(cluster["server"]),
+        "source": str(source),
+        "namespace": context.get("namespace") or "default",
+        "ca_file": cluster.get("certificate-authority"),
+        "trusts_any_certificate": bool(cluster.get("insecure-skip-tls-verify")),
+        "server_name": cluster.get("tls-server-name"),
+        "client_certificate": (certificate, user.get("client-key")) if certificate else None,
+        "token": user.get("token"),
+        "token_file": Path(user["tokenFile"]) if user.get("tokenFile") else None,
+        "password": f"{name}:{user.get('password', '')}" if name else None,
+        "proxy": cluster.get("proxy-url"),
+        "private_files": folder,
+    }
+
+
+def _proxy_of_environment(server: str) -> str | None:
+    """Return the proxy that the environment names; none for a cluster on this machine."""
+    address = urlsplit(server)
+    host = address.hostname or ""
+    is_named = any(name.lower().endswith("_proxy") for name in os.environ)
+    if host in ("localhost", "::1") or host.startswith("127.") or not is_named:
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    return None if proxy_bypass(host) else getproxies().get(address.scheme)
+
+
+def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source) -> JSON:
+    """Inline data, moved to files that only we can read."""
+    resolved = dict(entry)
+    for key in keys:
+        data = resolved.pop(f"{key}-data", None)
+        if data:
+            try:
+                (folder / key).write_bytes(base64.b64decode("".join(str(data).split()), validate=True))
+            except binascii.Error as error:
+                raise ConfigError(f"{key}-data in {source} is not base64.") from error
+            resolved[key] = str(folder / key)
+        elif key in resolved and not Path(resolved[key]).is_file():
+            raise ConfigError(f"{source} names the {key} {resolved[key]}, which does not exist.")
+    return resolved
+
+
+def _logged_in(user: JSON, cluster: JSON, source: Source) -> JSON:
+    """The user with what its login plugin, or its OpenID Connect provider, answers."""
+    resolved = dict(user)
+    plugin, provider = resolved.pop("exec", None), resolved.pop("auth-provider", None)
+    if not plugin and not provider:
+        return resolved
+    # Imported here: only clusters with such a login pay for it.
+    from kubernetes.config.exec_provider import ExecProvider
+    from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader
+
+    login = f"login plugin {plugin.get('command')!r}" if plugin else f"login {provider.get('name')!r}"
+    try:
+        if plugin:
+            node, it = ConfigNode("exec", plugin), ConfigNode("cluster", cluster)  # type: ignore[no-untyped-call]
+            status = ExecProvider(node, None, it).run()  # type: ignore[no-untyped-call]
+        else:
+            loader = KubeConfigLoader(_alone(provider))  # type: ignore[no-untyped-call]
+            loader._load_authentication()  # type: ignore[no-untyped-call]
+            status = {"token": loader.token.removeprefix("Bearer ")}
+    except Exception as error:  # the library lets anything through
+        raise ConfigError(f"The {login} of {source} gave no credentials: {error}") from error
+    if status.get("token"):
+        return resolved | {"token": status["token"]}
+    inline = {"client-certificate": "clientCertificateData", "client-key": "clientKeyData"}
+    return resolved | {
+        f"{key}-data": base64.b64encode(status[data].encode()).decode()
+        for key, data in inline.items()
+        if data in status
+    }
+
+
+def _alone(provider: JSON) -> JSON:
+    """A kubeconfig that has only this login."""
+    return {
+        "clusters": [{"name": "it", "cluster": {}}],
+        "users": [{"name": "it", "user": {"auth-provider": provider}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "current-context": "it",
+    }

@@ -1,0 +1,308 @@
+"""An informer fed with server answers; no server, no waiting."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.errors import Gone, Invalid, NotFound, PageTooLarge, SilentWatch, TimedOut, Unavailable
+from controller.resources import PODS
+from controller.salvage import TOO_DEEP
+from controller.watch.informer import Informer
+
+
+def obj(name, version):
+    return {"metadata": {"namespace": "ns", "name": name, "resourceVersion": str(version)}}
+
+
+def event(type, body):
+    return {"type": type, "object": body}
+
+
+def status(code, **more):
+    return {"kind": "Status", "code": code, "reason": "Expired" if code == 410 else "x", **more}
+
+
+def page(*items, version="9", token=None):
+    return {"items": [*items], "metadata": {"resourceVersion": version, "continue": token}}
+
+
+GONE = Gone(410, "Expired", "too old resource version")
+OPENED, ENDED, SILENT = "opened", "ended", SilentWatch("silent")
+
+
+class Script:
+    """A client that gives one answer to each ask; an exception is raised."""
+
+    def __init__(self, *answers):
+        self._answers = list(answers)
+        self.asks = []
+
+    def answer(self, ask):
+        self.asks.append(ask)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def list_page(self, *_, page_size, continue_token, **__):
+        return self.answer(("list", continue_token, page_size is not None))
+
+    @asynccontextmanager
+    async def watch(self, *_, resource_version, **__):
+        assert self.answer(("watch", resource_version)) is OPENED
+        yield self
+
+    async def lines(self, idle_timeout_seconds):
+        answer = self.answer("read")
+        return None if answer is ENDED else [orjson.dumps(each) for each in answer]
+
+
+async def asked(*answers):
+    """The informer after these answers, and what it asked; the last ask is one that has no answer any more."""
+    client = Script(*answers, StopAsyncIteration())
+    informer = Informer(client, PODS)
+    with pytest.raises((StopAsyncIteration, RuntimeError)):
+        while True:
+            await informer.advance()
+    return informer, client.asks
+
+
+def names(informer):
+    return sorted(each["metadata"]["name"] for each in informer.store.list())
+
+
+async def test_lists_in_pages_then_watches_from_the_list():
+    informer, asks = await asked(page(obj("a", 1), token="next"), page(obj("b", 2)), OPENED)
+    assert asks == [("list", None, True), ("list", "next", True), ("watch", "9"), "read"]
+    assert names(informer) == ["a", "b"] and informer.synced.is_set()
+
+
+async def test_events_and_bookmarks_move_the_version_on():
+    bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "20"}, "spec": {"x": None}})
+    for events, version, left in (
+        ([event("ADDED", obj("a", 10))], "10", ["a"]),
+        ([event("ADDED", obj("a", 10)), event("DELETED", obj("a", 11))], "11", []),
+        ([bookmark], "20", []),
+    ):
+        informer, asks = await asked(page(), OPENED, events, ENDED)
+        assert asks[-1] == ("watch", version) and names(informer) == left
+
+
+@pytest.mark.parametrize("answer", [ENDED, SILENT, Unavailable("reset")])
+async def test_a_stream_that_ends_falls_silent_or_breaks_goes_on_from_the_last_version(answer):
+    informer, asks = await asked(page(version="20"), OPENED, answer)
+    assert asks[-1] == ("watch", "20")
+    assert str(informer.last_error) == (
+        "reset" if isinstance(answer, Unavailable) and answer is not SILENT else "None"
+    )
+
+
+@pytest.mark.parametrize(
+    "answers", [(OPENED, [event("ERROR", status(410))]), (GONE,)], ids=["in the stream", "on opening"]
+)
+async def test_410_lists_again(answers):
+    informer, asks = await asked(page(), *answers)
+    assert asks[-1] == ("list", None, True) and informer.last_error is None
+
+
+async def test_an_expired_page_token_lists_again_in_one_piece():
+    informer, asks = await asked(page(obj("a", 1), token="token"), GONE, page(obj("b", 2)))
+    assert asks[-2:] == [("list", None, False), ("watch", "9")] and names(informer) == ["b"]
+
+
+async def test_410_for_the_whole_list_is_a_failure_not_a_loop():
+    informer, asks = await asked(page(token="token"), GONE, GONE)
+    assert asks[-1] == ("list", None, False) and informer.last_error is GONE
+
+
+async def test_other_errors_inside_the_stream_are_told_and_the_watch_goes_on():
+    informer, asks = await asked(page(), OPENED, [event("ERROR", status(500, message="boom"))])
+    assert "boom" in str(informer.last_error) and asks[-1] == ("watch", "9")
+
+
+async def test_a_failed_page_is_asked_for_again_and_what_was_read_is_kept():
+    informer, asks = await asked(page(obj("a", 1), token="next"), Unavailable("x"), page(obj("b", 2)))
+    assert asks[1:3] == [("list", "next", True)] * 2 and names(informer) == ["a", "b"]
+
+
+async def test_a_page_that_is_refused_leads_to_a_new_list_which_may_ask_by_another_token():
+    error = Invalid(400, "BadRequest", "continue key is not valid")
+    informer, asks = await asked(page(obj("a", 1), token="next"), error)
+    assert asks[-1] == ("list", None, True) and informer.last_error is error
+
+
+@pytest.mark.parametrize("error", [TimedOut("late"), PageTooLarge(2, 1)])
+async def test_a_list_in_one_piece_that_is_too_much_is_asked_for_in_pages_again(error):
+    _, asks = await asked(page(token="next"), GONE, error)
+    assert asks[-2:] == [("list", None, False), ("list", None, True)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFound(404, "NotFound", "no such resource"),
+        Unavailable("Timeout: Too large resource version: 90, current: 12", status=504),
+    ],
+    ids=["the CRD vanished", "the server was restored to an older state"],
+)
+async def test_a_watch_that_can_never_go_on_leads_to_a_new_list(error):
+    informer, asks = await asked(page(), error)
+    assert asks[-1] == ("list", None, True) and informer.last_error is error
+
+
+@pytest.mark.parametrize("odd", [{"type": "ADDED"}, {"type": "NEWS", "object": {}}, {"object": {}}, {}, []])
+async def test_a_line_that_is_no_event_of_an_object_is_a_failure(odd):
+    informer, asks = await asked(page(), OPENED, [odd])
+    assert informer.last_error is not None and asks[-1] == ("watch", "9")
+
+
+@pytest.mark.parametrize("type", ["ADDED", "MODIFIED", "DELETED"])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        5,
+        [],
+        {},
+        {"name": 5},
+        {"name": "a", "labels": {"x": 1}},
+        {"name": "a", "ownerReferences": ["x"]},
+    ],
+)
+async def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(type, metadata):
+    informer, asks = await asked(page(), OPENED, [event(type, {"metadata": metadata})])
+    assert len(informer.unreadable) == 1 and asks[-1] == "read"
+
+
+@pytest.mark.parametrize(("type", "unreadable"), [("MODIFIED", [TOO_DEEP]), ("DELETED", [])])
+async def test_an_object_that_cannot_be_read_moves_the_version_on(type, unreadable):
+    class TooDeep(Script):
+        async def lines(self, idle_timeout_seconds):
+            text = orjson.dumps({"type": type, "object": {**obj("a", 7), "spec": {"x": "deep"}}})
+            answer = self.answer("read")
+            return None if answer is ENDED else [text.replace(b'"deep"', b"[" * 2000 + b"]" * 2000)]
+
+    client = TooDeep(page(obj("a", 5)), OPENED, "deep", ENDED, StopAsyncIteration())
+    informer = Informer(client, PODS)
+    with pytest.raises((StopAsyncIteration, RuntimeError)):
+        while True:
+            await informer.advance()
+    assert client.asks[-1] == ("watch", "7") and names(informer) == []
+    assert [found.reason for found in informer.unreadable.values()] == unreadable
+
+
+class ModelServer:
+    """A collection with history, which forgets, ends streams and breaks as it is told. It is its own client."""
+
+    def __init__(self):
+        self.version = 1
+        self.objects = {}
+        self.history = []
+        self.forgotten = 0
+        self.stream = None
+        self.snapshots = {}
+        self.fault = None
+
+    def mutate(self, kind, name):
+        if kind == "delete" and name not in self.objects:
+            return
+        self.version += 1
+        body = obj(name, self.version)
+        if kind == "delete":
+            del self.objects[name]
+            self.history.append((self.version, event("DELETED", body)))
+        else:
+            type = "MODIFIED" if name in self.objects else "ADDED"
+            self.objects[name] = body
+            self.history.append((self.version, event(type, body)))
+
+    def compact(self):
+        self.forgotten = self.version
+        self.snapshots.clear()
+
+    def _may_break(self):
+        if self.fault == "break":
+            raise Unavailable("broken")
+
+    async def list_page(self, *_, page_size, continue_token, **__):
+        self._may_break()
+        version, start = map(int, continue_token.split("/")) if continue_token else (self.version, 0)
+        if not continue_token:
+            self.snapshots[version] = [body for _, body in sorted(self.objects.items())]
+        if version not in self.snapshots:
+            raise GONE
+        items = self.snapshots[version]
+        end = start + 2 if page_size is not None else len(items)
+        token = f"{version}/{end}" if end < len(items) else None
+        return page(
+            *(orjson.loads(orjson.dumps(o)) for o in items[start:end]), version=str(version), token=token
+        )
+
+    @asynccontextmanager
+    async def watch(self, *_, resource_version, **__):
+        self._may_break()
+        if int(resource_version) < self.forgotten:
+            raise GONE
+        self.stream = int(resource_version)
+        yield self
+
+    async def lines(self, idle_timeout_seconds):
+        self._may_break()
+        if self.fault == "end":
+            return None
+        if self.stream < self.forgotten:
+            return [orjson.dumps(event("ERROR", status(410)))]
+        for version, change in self.history:
+            if version > self.stream:
+                self.stream = version
+                return [orjson.dumps(change)]
+        if self.fault == "bookmark":
+            self.stream = self.version
+            return [orjson.dumps(event("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))]
+        raise SILENT
+
+
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["put", "put", "delete"]), st.sampled_from("abcdefg")),
+        st.tuples(st.just("compact")),
+        st.tuples(st.just("ask"), st.sampled_from([None, None, None, "break", "end", "bookmark"])),
+    ),
+    max_size=120,
+)
+
+
+@given(MOVES)
+@settings(max_examples=150, deadline=None)
+def test_store_and_handlers_end_up_with_what_the_server_has_whatever_happens(moves):
+    server, told = ModelServer(), {}
+
+    def hear(change):
+        name = change.current["metadata"]["name"]
+        assert (change.old is None) == (name not in told)
+        if change.new is None:
+            del told[name]
+        else:
+            told[name] = change.new["metadata"]["resourceVersion"]
+
+    async def scenario():
+        informer = Informer(server, PODS)
+        informer.add_handler(hear)
+        for move in moves + [("ask", None)] * 150:
+            match move:
+                case ("compact",):
+                    server.compact()
+                case ("ask", fault):
+                    server.fault = fault
+                    await informer.advance()
+                case (kind, name):
+                    server.mutate(kind, name)
+        return informer.store.list()
+
+    stored = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in asyncio.run(scenario())}
+    there = {name: o["metadata"]["resourceVersion"] for name, o in server.objects.items()}
+    assert stored == there == told
