@@ -14,8 +14,8 @@ sys.path.insert(0, str(ROOT))  # the build runs without the project being instal
 
 from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated  # noqa: E402
 
-SCRIPTS = ["bin/dlr", "bin/kubectl-dlr", "bin/dlr-queue.pl"]
-"""What is installed as commands; kubectl runs the second as `kubectl dlr`, and Kaldi's recipes the third."""
+SCRIPTS = ["bin/dlr", "bin/kubectl-dlr"]
+"""What is installed as commands; kubectl runs the second as `kubectl dlr`."""
 
 SHIPPED = {".py", ".yaml", ".json", ".typed", ".html", ".js", ".css", ".svg", ".txt"}
 """The endings of our modules, of the files that they read at run time, and of `py.typed`."""

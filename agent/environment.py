@@ -15,27 +15,7 @@ from agent.connection.handshake import key_from_text
 from agent.connection.listener import Listener
 from agent.connection.store_server import StoreServer
 from agent.facts.world import Member
-from crds.names import (
-    ENV_CHECK_NAME,
-    ENV_GRACE_SECONDS,
-    ENV_GROUP_INDEX,
-    ENV_GROUPED_JOB,
-    ENV_HEARTBEAT_SECONDS,
-    ENV_INCARNATION,
-    ENV_JOB_KEY,
-    ENV_JOB_NAME,
-    ENV_MEMORY_BYTES,
-    ENV_MEMORY_PERSIST,
-    ENV_MEMORY_REPLICAS,
-    ENV_NAMESPACE,
-    ENV_NODE_NAME,
-    ENV_POD_IP,
-    ENV_POD_UID,
-    ENV_REPLICA_TYPE,
-    ENV_WORKER_INDEX,
-    ENV_WORKER_NAME,
-    WORKER,
-)
+from crds import names
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +31,10 @@ class InvalidEnvironmentError(Exception):
 
 
 _NOT_A_WORKER = {
-    ENV_JOB_NAME: "this is not a worker Pod of an ElasticJob: submit the job with `dlr job submit`, or train "
-    "on this machine alone with `dlr run --standalone`",
-    ENV_CHECK_NAME: "this is not a Pod of a NodeCheck: check nodes with `dlr node-check`, or this machine "
-    "alone with `dlr node-check --local`",
+    names.ENV_JOB_NAME: "this is not a worker Pod of an ElasticJob: submit the job with `dlr job submit`, or "
+    "train on this machine alone with `dlr run --standalone`",
+    names.ENV_CHECK_NAME: "this is not a Pod of a NodeCheck: check nodes with `dlr node-check`, or this "
+    "machine alone with `dlr node-check --local`",
 }
 
 
@@ -78,7 +58,7 @@ class Environment:
     memory_replicas: int = 0
     persist_on_failure: bool = False
     """Whether what training goes on from after a failure is to be written to storage too."""
-    replica_type: str = WORKER
+    replica_type: str = names.WORKER
     grouped_job: str = ""
     """The job whose replica group this worker's job is; empty if it is none."""
     group_index: int = 0
@@ -95,11 +75,10 @@ class Environment:
         return Member(self.worker_index, self.incarnation)
 
     @classmethod
-    def take(cls, environ: MutableMapping[str, str], owner: str = ENV_JOB_NAME) -> Environment:
+    def take(cls, environ: MutableMapping[str, str], owner: str = names.ENV_JOB_NAME) -> Environment:
         """Read the environment of an agent, and take the key out of it: what the agent starts needs none.
 
         Args:
-            environ: the variables.
             owner: as `read` has it.
 
         Raises:
@@ -108,18 +87,17 @@ class Environment:
         me = cls.read(environ, owner)
         if not me.key:
             raise InvalidEnvironmentError(
-                f"{ENV_JOB_KEY} is not set: the controller sets it from the Secret of the job's key, so see "
-                "what overrides it in the Pod template"
+                f"{names.ENV_JOB_KEY} is not set: the controller sets it from the Secret of the job's key, "
+                "so see what overrides it in the Pod template"
             )
-        environ.pop(ENV_JOB_KEY)
+        environ.pop(names.ENV_JOB_KEY)
         return me
 
     @classmethod
-    def read(cls, environ: Mapping[str, str], owner: str = ENV_JOB_NAME) -> Environment:
+    def read(cls, environ: Mapping[str, str], owner: str = names.ENV_JOB_NAME) -> Environment:
         """Read the environment of a worker's Pod.
 
         Args:
-            environ: the variables.
             owner: the variable that names the ElasticJob, or the NodeCheck.
 
         Raises:
@@ -133,30 +111,34 @@ class Environment:
             return value
 
         try:
-            key = key_from_text(environ[ENV_JOB_KEY]) if ENV_JOB_KEY in environ else b""
+            key = key_from_text(environ[names.ENV_JOB_KEY]) if names.ENV_JOB_KEY in environ else b""
         except ValueError as error:
             raise InvalidEnvironmentError(str(error)) from error
         return cls(
             owner_name=text(owner),
-            namespace=text(ENV_NAMESPACE),
-            worker_name=text(ENV_WORKER_NAME),
-            worker_index=int(_number(ENV_WORKER_INDEX, text(ENV_WORKER_INDEX))),
-            incarnation=int(_number(ENV_INCARNATION, text(ENV_INCARNATION))),
-            pod_uid=text(ENV_POD_UID),
-            pod_ip=text(ENV_POD_IP),
-            replica_type=environ.get(ENV_REPLICA_TYPE) or cls.replica_type,
-            node_name=environ.get(ENV_NODE_NAME, ""),
+            namespace=text(names.ENV_NAMESPACE),
+            worker_name=text(names.ENV_WORKER_NAME),
+            worker_index=int(_number(names.ENV_WORKER_INDEX, text(names.ENV_WORKER_INDEX))),
+            incarnation=int(_number(names.ENV_INCARNATION, text(names.ENV_INCARNATION))),
+            pod_uid=text(names.ENV_POD_UID),
+            pod_ip=text(names.ENV_POD_IP),
+            replica_type=environ.get(names.ENV_REPLICA_TYPE) or cls.replica_type,
+            node_name=environ.get(names.ENV_NODE_NAME, ""),
             heartbeat_seconds=_number(
-                ENV_HEARTBEAT_SECONDS, environ.get(ENV_HEARTBEAT_SECONDS) or cls.heartbeat_seconds
+                names.ENV_HEARTBEAT_SECONDS, environ.get(names.ENV_HEARTBEAT_SECONDS) or cls.heartbeat_seconds
             ),
             termination_grace_seconds=_number(
-                ENV_GRACE_SECONDS, environ.get(ENV_GRACE_SECONDS) or cls.termination_grace_seconds
+                names.ENV_GRACE_SECONDS, environ.get(names.ENV_GRACE_SECONDS) or cls.termination_grace_seconds
             ),
-            memory_bytes=int(_number(ENV_MEMORY_BYTES, environ.get(ENV_MEMORY_BYTES) or 0)),
-            memory_replicas=int(_number(ENV_MEMORY_REPLICAS, environ.get(ENV_MEMORY_REPLICAS) or 0)),
-            persist_on_failure=bool(_number(ENV_MEMORY_PERSIST, environ.get(ENV_MEMORY_PERSIST) or 0)),
-            grouped_job=environ.get(ENV_GROUPED_JOB, ""),
-            group_index=int(_number(ENV_GROUP_INDEX, environ.get(ENV_GROUP_INDEX) or 0)),
+            memory_bytes=int(_number(names.ENV_MEMORY_BYTES, environ.get(names.ENV_MEMORY_BYTES) or 0)),
+            memory_replicas=int(
+                _number(names.ENV_MEMORY_REPLICAS, environ.get(names.ENV_MEMORY_REPLICAS) or 0)
+            ),
+            persist_on_failure=bool(
+                _number(names.ENV_MEMORY_PERSIST, environ.get(names.ENV_MEMORY_PERSIST) or 0)
+            ),
+            grouped_job=environ.get(names.ENV_GROUPED_JOB, ""),
+            group_index=int(_number(names.ENV_GROUP_INDEX, environ.get(names.ENV_GROUP_INDEX) or 0)),
             key=key,
         )
 
@@ -170,7 +152,7 @@ def listen(me: Environment, cleanup: contextlib.ExitStack) -> tuple[Listener, St
     try:
         listener = Listener(me.pod_ip, me.key)
     except OSError as error:
-        raise InvalidEnvironmentError(f"cannot listen on {ENV_POD_IP}={me.pod_ip}: {error}") from error
+        raise InvalidEnvironmentError(f"cannot listen on {names.ENV_POD_IP}={me.pod_ip}: {error}") from error
     cleanup.callback(listener.close)
     store = StoreServer(listener)
     cleanup.callback(store.close)

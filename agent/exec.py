@@ -1,12 +1,9 @@
 """`dlr exec`: a command in a worker's Pod that needs no torch, and is not started anew with each world.
 
-`dlr run` starts training processes anew with each world, since their collectives have to. What works on its
-own, as a command that pulls shards does, needs no peers: it is started once, and every world that the job
-forms is joined as it is. When it fails, its Pod does, and the job's failure policy says what follows.
-
-The commands of a job with parameter servers are told of its cluster, and `agent/terms.py` says what else may
-start one anew. One that can fail by what became of others is given the time to learn of that before its Pod
-fails.
+What works on its own, as a command that pulls shards does, needs no peers: it is started once, and every
+world that the job forms is joined as it is. When it fails, its Pod does, and the job's failure policy says
+what follows. `agent/terms.py` says what may start one anew; one that can fail by what became of others is
+given the time to learn of that before its Pod fails.
 """
 
 from __future__ import annotations
@@ -305,7 +302,6 @@ class Command:
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], mark: str) -> None:
         """
         Args:
-            words: the command line.
             environ: what it has in its environment in any case.
             mark: `NAME=value` of a variable that tells its processes from others.
         """

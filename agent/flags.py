@@ -39,7 +39,6 @@ class Flags:
 
         Args:
             words: the flags, the script, and the script's own arguments.
-            environ: the environment.
         """
         found: dict[str, list[str]] = {}
         for option in options(words):

@@ -28,7 +28,6 @@ def main(argv: Sequence[str], sdk: Sequence[str] = ()) -> int:
     """Run `dlr run`.
 
     Args:
-        argv: its arguments.
         sdk: modules that training scripts import, to be imported before training processes are forked.
 
     Returns:
@@ -72,7 +71,6 @@ def run(argv: Sequence[str], preloads: Preloads, parent: WarmParent | None) -> i
     """Run the agent, and return its exit code.
 
     Args:
-        argv: the arguments of `dlr run`.
         preloads: what a warm parent imports.
         parent: that training processes are forked from, if there is one already.
     """

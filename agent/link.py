@@ -59,9 +59,6 @@ class Link:
         """Connect to the cluster, and wait for the first view of the job.
 
         Args:
-            me: this worker.
-            environ: of its Pod.
-            cleanup: ends what was started.
             api: in place of the cluster that the environment names.
 
         Raises:
@@ -116,7 +113,6 @@ class Link:
         """Return what reports this agent, once it is started; from now on processes may pull shards.
 
         Args:
-            facts: what every report says.
             cleanup: has the last report written, and ends it.
             figures: how far training is, read for each report.
             sections: further parts of a report that are read for each one, by field of `AgentReport`.

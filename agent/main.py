@@ -58,7 +58,6 @@ def run_command(words: Sequence[str], sdk: Sdk) -> int:
 
     Args:
         words: the command's name and its arguments.
-        sdk: what training scripts get.
 
     Raises:
         ModuleNotFoundError: torch is not installed.

@@ -88,13 +88,7 @@ class Standing:
 
 
 class Membership:
-    """One agent's part in the worlds of its job. For the agent's main thread; `view` for any.
-
-    Args:
-        member: this agent's slot and incarnation.
-        watcher: of the job's ElasticWorld.
-        reporter: of this agent.
-    """
+    """One agent's part in the worlds of its job. For the agent's main thread; `view` for any."""
 
     def __init__(self, member: Member, watcher: Watcher[JobView], reporter: Reporter) -> None:
         self.member = member

@@ -57,7 +57,6 @@ class SocketInterfaces:
 
         Args:
             peer: the address of rank 0's agent.
-            own: of this Pod.
         """
         if not self._is_on:
             return

@@ -47,7 +47,7 @@ from agent.report.progress_monitor import Progress, ProgressMonitor
 from agent.report.report import Facts
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
-from agent.supervision.asked import AskedProfile, AskedStacks
+from agent.supervision import asked
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
 from agent.supervision.leaving import Votes
@@ -145,8 +145,8 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     members = world.members if world else ()
     replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
-    asked_stacks = AskedStacks(guard, link.first_view.asks_for_stacks)
-    asked_profile = AskedProfile(guard, link.first_view.asks_for_profile)
+    asked_stacks = asked.asked_stacks(guard, link.first_view.asks_for_stacks)
+    asked_profile = asked.asked_profile(guard, link.first_view.asks_for_profile)
     interfaces = SocketInterfaces(os.environ)
     progress = Progress(files, link.first_report)
     reporter = link.reporter(

@@ -1,11 +1,7 @@
 """The `dlr` command's entry point. Until a command does something, Ctrl-C ends it as it ends `ls`.
 
-Imports are most of the time that a short command takes. An interrupt in the middle of one would be a
-traceback, or be lost in an `except ImportError`. So nothing is imported before the interrupt's handler is
-set; `_signal` is a part of the interpreter. What is left is Python's own start, some 10 ms in which no
-program written in Python can handle a signal.
-
-Installed as `kubectl-dlr` too, it is `kubectl dlr`: kubectl runs a program of that name.
+An interrupt in the middle of an import would be a traceback, or be lost in an `except ImportError`. So
+nothing is imported before the interrupt's handler is set; `_signal` is a part of the interpreter.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """What a training script says to the agent: its step, what it saved, and that no step is to be expected.
 
-The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, and reads it now and then.
-In it are four pairs of an int64 and a float64, in native byte order: the newest step, the last checkpoint's
-step, one more than the first step with a loss of NaN or infinity, and the first step, each with the
-CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. Behind what is
-written elsewhere (crds.progress_record) are eight numbers, each with its name. No call, no lock, no thread:
-cheap enough for every step. An older agent's file is shorter. Outside of dlr there is no such file, and
-nothing happens.
+The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, and reads it now and then;
+crds.progress_record says what is in it. No call, no lock, no thread: cheap enough for every step. Outside of
+dlr there is no such file, and nothing happens.
 
 With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
 interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.
@@ -36,6 +32,7 @@ _SAMPLES = 17
 _NUMBERS, _MOST_NUMBERS, _NAME_BYTES = 18, 8, 24
 """The word in which the first number is, how many there may be, and the bytes of the name behind each."""
 _WORDS_EACH = 1 + _NAME_BYTES // _WORD_BYTES
+_RECORD_BYTES = _WORD_BYTES * (_NUMBERS + _WORDS_EACH * _MOST_NUMBERS)
 _slot: Slot | Literal[False] | None = None
 """The same memory as int64 and as float64, so that each number is written whole: a reader finds the old one
 or the new. None before the first report; False outside of dlr."""
@@ -78,10 +75,10 @@ def report(
             for value, of_step in _values("loss", loss, step):
                 if math.isfinite(value):
                     _tell("loss", value, times)
-                elif len(steps) >= 6 and not steps[4]:
+                elif not steps[4]:
                     steps[4] = of_step + 1
         if samples is not None:
-            _note_samples(steps, samples)
+            steps[_SAMPLES] = samples
         for name, number in numbers.items():
             for value, _ in _values(name, number, step):
                 _tell(name, value, times)
@@ -116,7 +113,6 @@ class _Copy:
         self._event.record(torch.cuda.current_stream(tensor.device))
 
     def is_done(self) -> bool:
-        """Whether it has arrived."""
         return bool(self._event.query())
 
     def value(self) -> float:
@@ -127,12 +123,7 @@ def note_samples(samples: int) -> None:
     """Tell how many samples each step has, over all ranks, where `report` does not say it."""
     found = slot()
     if found is not False:
-        _note_samples(found[0], samples)
-
-
-def _note_samples(steps: memoryview[int], samples: int) -> None:
-    if len(steps) > _SAMPLES:
-        steps[_SAMPLES] = samples
+        found[0][_SAMPLES] = samples
 
 
 def checkpoint_saved(step: int) -> None:
@@ -143,7 +134,7 @@ def checkpoint_saved(step: int) -> None:
     slot = _slot
     if slot is None:
         slot = _open()
-    if slot is not False and len(slot[0]) >= 4:  # an older agent knows of steps only
+    if slot is not False:
         steps, times = slot
         steps[2] = step
         times[3] = time.monotonic()
@@ -186,7 +177,7 @@ def _tell_busy() -> None:
     slot = _slot
     if slot is None:
         slot = _open()
-    if slot is not False and len(slot[1]) >= 6:
+    if slot is not False:
         slot[1][5] = max(_busy_until, default=0.0)
 
 
@@ -204,7 +195,7 @@ def _new_place(name: str, value: float, times: memoryview[float]) -> int:
     """Return the place that the number has from now on; 0 if there is no room for it."""
     place = _NUMBERS + _WORDS_EACH * sum(map(bool, _places.values()))
     encoded = name.encode()
-    is_full = place >= min(_NUMBERS + _WORDS_EACH * _MOST_NUMBERS, len(times))
+    is_full = place >= _NUMBERS + _WORDS_EACH * _MOST_NUMBERS
     if is_full or len(encoded) > _NAME_BYTES:
         return 0
     times[place] = value
@@ -216,9 +207,8 @@ def _new_place(name: str, value: float, times: memoryview[float]) -> int:
 def _first_step(steps: memoryview[int], times: memoryview[float]) -> None:
     global _has_stepped
     _has_stepped = True
-    if len(times) >= 8:
-        steps[6] = steps[0]
-        times[7] = times[1]
+    steps[6] = steps[0]
+    times[7] = times[1]
 
 
 def _open() -> Slot | Literal[False]:
@@ -229,7 +219,7 @@ def _open() -> Slot | Literal[False]:
         try:
             with open(path, "r+b") as file:  # noqa: PTH123 (pathlib takes longer to import than all the rest)
                 memory = memoryview(mmap.mmap(file.fileno(), 0))
-            if len(memory) % (2 * _WORD_BYTES) == 0:
+            if len(memory) >= _RECORD_BYTES:
                 slot = memory.cast("q"), memory.cast("d")
         except (OSError, ValueError):
             pass  # telling the step is a courtesy, never a reason to stop training

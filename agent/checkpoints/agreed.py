@@ -45,7 +45,6 @@ def resume_of(
         slot: its own, if that is here, in a world of the same size.
         persist: what it writes to storage.
         here: paths of the checkpoint's slots that this agent has, by rank.
-        key: the job's.
     """
     if (checkpoint := decision.checkpoint) is None:
         return None
@@ -73,7 +72,6 @@ def slots_to_persist(
     Args:
         ranks: the global ranks, by local rank.
         here: as `resume_of` has it.
-        address: of this agent's slot server.
     """
     if not decision.persists:
         return [{} for _ in ranks]

@@ -104,7 +104,6 @@ class Prefetch(threading.Thread):
     It is the newest copy of each rank, from the one agent that has them.
 
     Args:
-        key: the job's.
         round_: in which the predecessor's processes ran.
         find_server: finds that agent's slot server; None if nobody is known.
         fetch: gets one from there; it raises FetchError.

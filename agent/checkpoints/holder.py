@@ -45,7 +45,6 @@ class CheckpointMemory:
     """The slots of one agent, and who may use them.
 
     Args:
-        me: this worker.
         local_world_size: processes that it starts.
         listener: where its slots are served to peers.
         place: what this Pod shares with others and may be lost with, the largest first, the node at the end.
@@ -103,7 +102,6 @@ class CheckpointMemory:
 
     @property
     def address(self) -> str:
-        """Address of the slot server."""
         return self._server.address
 
     def close(self) -> None:
@@ -274,7 +272,6 @@ class CheckpointMemory:
         """Give each process that is about to start its slots, and tell it what it resumes from.
 
         Args:
-            directory: for the files.
             ranks: the global ranks, by local rank.
 
         Returns:
@@ -329,7 +326,6 @@ class CheckpointMemory:
         return {mark.step for mark in self.own_marks() or ()} == {step}
 
     def to_status(self) -> agent_report.CheckpointMemory:
-        """`status.agent.memory`."""
         marks, agreed = self.own_marks(), self._agreed
         return agent_report.CheckpointMemory(
             step=min(mark.step for mark in marks) if marks else None,
@@ -358,7 +354,6 @@ class CheckpointMemory:
         ]
 
     def _fetch_before(self, mark: Mark, address: str) -> None:
-        """Fetch what a predecessor kept."""
         with self._lock:
             target = self._pool.take_oldest(Checkpoint.of(mark))
         agreed = self._agreed
@@ -404,11 +399,7 @@ class CheckpointMemory:
         return slot_for_replica(free, mark, has_resumed=resumed)
 
     def _processes_load(self, kept: Mark | None) -> bool:
-        """Whether the processes here may still load what the round goes on from, which training waits for.
-
-        Args:
-            kept: what they have all kept.
-        """
+        """Whether the processes here may still load what the round goes on from, which training waits for."""
         agreed = self._agreed
         if agreed.decision.checkpoint is None or (kept is not None and kept.round >= agreed.round):
             return False

@@ -4,10 +4,8 @@
     client → server    service, client's nonce, HMAC(key, "client" + service + both nonces + address)
     server → client    HMAC(key, "server" + service + both nonces + address)
 
-Each side has to prove the key for a nonce that the other has just drawn, so a recorded handshake is of no use
-again; the roles differ, so a proof cannot be sent back to its author. The address is the server's: a Pod that
-got the address of an agent which is gone cannot pass a handshake on to another agent. What follows is neither
-encrypted nor signed: who can change packets on their way is not kept out.
+The nonces keep recorded handshakes out, the roles proofs that are sent back to their author, and the server's
+address a Pod that got the address of an agent which is gone. What follows is neither encrypted nor signed.
 """
 
 from __future__ import annotations
@@ -41,11 +39,7 @@ class RefusedError(ConnectionError):
 
 
 def key_from_text(text: str) -> bytes:
-    """Read a key as its Secret has it.
-
-    Raises:
-        ValueError: it is not 64 hexadecimal digits.
-    """
+    """Read a key as its Secret has it; raise ValueError where it is not 64 hexadecimal digits."""
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -97,9 +91,6 @@ def connect(
     """Connect to a service of an agent of the same job.
 
     Args:
-        host: the agent's address.
-        port: of its listener.
-        key: the job's.
         service: the name under which the agent offers it.
         seconds: time limit, of at most CONNECT_SECONDS.
 

@@ -56,7 +56,6 @@ class Listener:
 
     Args:
         host: the address to listen on, this Pod's.
-        key: the job's.
 
     Raises:
         OSError: there is no such address here.
@@ -92,7 +91,6 @@ class Listener:
 
     @property
     def key(self) -> bytes:
-        """The job's key."""
         return self._key
 
     def offer(self, name: str, service: Service) -> None:

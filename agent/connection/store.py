@@ -44,7 +44,6 @@ class PeerStore(Store):
         """Connect to the store of the agent that listens there.
 
         Args:
-            key: the job's.
             seconds: time limit, of at most CONNECT_SECONDS.
 
         Raises:
@@ -66,11 +65,9 @@ class PeerStore(Store):
         self._timeout = timeout
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Set a value."""
         self._ask(Operation.SET, [self._key(key), _bytes(value)])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Set several values at once."""
         pairs = zip(keys, values, strict=True)
         self._ask(Operation.SET, [part for key, value in pairs for part in (self._key(key), _bytes(value))])
 
@@ -105,19 +102,6 @@ class PeerStore(Store):
     def add(self, key: str, amount: int) -> int:
         """Add to a number, 0 at first, and return the sum."""
         return int(self._ask(Operation.ADD, [self._key(key), b"%d" % amount])[1][0])
-
-    def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
-        """Set a value if it is the expected one, and return what it is then."""
-        strings = [self._key(key), _bytes(expected_value), _bytes(desired_value)]
-        return self._ask(Operation.COMPARE_SET, strings)[1][0]
-
-    def delete_key(self, key: str) -> bool:
-        """Delete a key, and tell whether it was there."""
-        return self._ask(Operation.DELETE, [self._key(key)])[0] is Answer.OK
-
-    def num_keys(self) -> int:
-        """Return how many keys there are, under all prefixes."""
-        return int(self._ask(Operation.COUNT, [])[1][0])
 
     def _key(self, key: str) -> bytes:
         return (self._prefix + key).encode()

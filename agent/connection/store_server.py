@@ -52,12 +52,6 @@ class Operation(IntEnum):
     """keys; whether all are there."""
     ADD = 5
     """key, number; the sum."""
-    COMPARE_SET = 6
-    """key, expected, desired; the value then."""
-    DELETE = 7
-    """key; whether it was there."""
-    COUNT = 8
-    """Nothing; how many keys there are."""
 
 
 class Answer(IntEnum):
@@ -75,7 +69,6 @@ class BadFrameError(ValueError):
 
 
 def encode(kind: int, strings: Sequence[bytes]) -> bytes:
-    """Encode a frame."""
     parts = [bytes((kind,))]
     for string in strings:
         parts += (_LENGTH.pack(len(string)), string)
@@ -84,11 +77,7 @@ def encode(kind: int, strings: Sequence[bytes]) -> bytes:
 
 
 def decode(payload: bytes) -> tuple[int, list[bytes]]:
-    """Decode a frame without its length.
-
-    Raises:
-        BadFrameError: it is none.
-    """
+    """Decode a frame without its length; raise BadFrameError where it is none."""
     strings, at = [], 1
     while at < len(payload):
         start = at + _LENGTH.size
@@ -144,7 +133,6 @@ class Values:
                     del self._values[key]
 
     def has(self, key: bytes) -> bool:
-        """Whether a key is there."""
         with self._lock:
             return key in self._values
 
@@ -171,19 +159,9 @@ class Values:
                 )
             if operation is Operation.CHECK:
                 return (Answer.OK if all(key in values for key in strings) else Answer.MISSING), [], False
-            if operation is Operation.ADD:
-                key, number = strings
-                values[key] = b"%d" % (int(values.get(key, b"0")) + int(number))
-                return Answer.OK, [values[key]], True
-            if operation is Operation.COMPARE_SET:
-                key, expected, desired = strings
-                if values.get(key, b"") == expected:
-                    values[key] = desired
-                return Answer.OK, [values.get(key, expected)], True
-            if operation is Operation.DELETE:
-                (key,) = strings
-                return (Answer.MISSING if values.pop(key, None) is None else Answer.OK), [], False
-            return Answer.OK, [b"%d" % len(values)], False
+            key, number = strings
+            values[key] = b"%d" % (int(values.get(key, b"0")) + int(number))
+            return Answer.OK, [values[key]], True
 
 
 def round_prefix(round_: int) -> str:

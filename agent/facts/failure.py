@@ -245,6 +245,11 @@ def read_tail(path: Path, limit_bytes: int) -> str:
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 
+def end_of_log(file: str | None) -> str:
+    """Return the end of a log for a report; "" if there is none."""
+    return clip(read_tail(Path(file), TEXT_BYTES), TEXT_BYTES, head=0) if file else ""
+
+
 def clip(text: str, limit_bytes: int, *, head: int = 1024) -> str:
     """Shorten a text to at most `limit_bytes` of UTF-8.
 

@@ -107,7 +107,6 @@ class JobView:
 
     @classmethod
     def parse(cls, world: Mapping[str, Any]) -> JobView:
-        """Read an ElasticWorld."""
         spec = world.get("spec") or {}
         asked = spec.get("asked") or {}
         return cls(
@@ -182,8 +181,6 @@ def next_action(
         world: the newest world seen, if any.
         me: the agent's own slot and incarnation.
         observed_round: the highest round it has acted on; 0 before the first.
-        state: what it last reported.
-        job_phase: the ElasticJob's `status.phase`.
     """
     if state is AgentState.STOPPED:
         return WAIT
@@ -214,7 +211,6 @@ def planned_tier(
 
     Args:
         joined: the world that they run in.
-        newest: the newest world seen.
         peers: of each member of `joined`, the rank of the one that holds its replicas; None if nobody does.
     """
     if action.verb is Verb.EXIT:

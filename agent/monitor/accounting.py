@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from crds.names import ENV_POD_UID
 
@@ -23,35 +22,13 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class CpuSource(Protocol):
-    """Something that knows CPU time."""
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time used since some moment in the past.
-
-        Raises:
-            OSError, ValueError: if it cannot be read.
-        """
-
-
-class MemorySource(Protocol):
-    """Something that knows memory."""
-
-    def memory_bytes(self) -> int:
-        """Return the memory that is in use now.
-
-        Raises:
-            OSError, ValueError: if it cannot be read.
-        """
-
-
-def cpu_source(pod_uid: str) -> CpuSource:
+def cpu_source(pod_uid: str) -> CpuGroup | ProcessTree:
     """Choose how to account for the CPU time of the Pod that this process is in."""
     folder = own_group("cpuacct", pod_uid) or own_group("cpu", pod_uid)
     return CpuGroup(folder) if folder else ProcessTree()
 
 
-def memory_source(pod_uid: str) -> MemorySource:
+def memory_source(pod_uid: str) -> MemoryGroup | ProcessTree:
     """Choose how to account for the memory of the Pod that this process is in."""
     folder = own_group("memory", pod_uid)
     return MemoryGroup(folder) if folder else ProcessTree()

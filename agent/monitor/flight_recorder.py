@@ -46,7 +46,6 @@ def variables(
 
     Args:
         folder: for the pipe, the agent's own.
-        environ: the container's.
         records: the folder for what is written, which outlives the agent: NCCL writes there by itself when a
             collective takes too long.
     """

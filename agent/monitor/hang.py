@@ -53,7 +53,6 @@ def step_reporting_of_slot(
 
     Args:
         predecessor: the `status.agent` of the earlier agent.
-        index: the index of the slot.
         members: the members of the newest world, in rank order. Unless they say otherwise, the slot is taken
             to have had rank 0.
     """

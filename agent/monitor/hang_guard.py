@@ -11,12 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from agent.facts.failure import (
-    TEXT_BYTES,
-    Failure,
-    clip,
-    read_tail,
-)
+from agent.facts.failure import TEXT_BYTES, Failure, clip, end_of_log
 from agent.monitor import dump, flight_recorder, hang, stacks
 from agent.monitor.flight_recorder import Record
 from agent.monitor.profile import NATIVE_AT_ONCE, ProfileError, Subject, native_frames
@@ -132,7 +127,6 @@ class HangGuard:
         if any(capture.text for capture in captures.values()):
             files = f"{self._stack_files.folder}/*/stacks.txt"
             lines.append(f"The stacks of all threads are in {files} of this Pod.")
-        stderr = stderrs.get(local_rank)
         return Failure(
             sequence=sequence,
             round=self._started.round,
@@ -140,7 +134,7 @@ class HangGuard:
             local_rank=local_rank,
             exit_code=None,
             message=clip("\n".join(lines), TEXT_BYTES),
-            log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
+            log_tail=end_of_log(stderrs.get(local_rank)),
             time=datetime.now(timezone.utc),
             cause=FailureCause.HANG if hangs else None,
             step=blamed.step,

@@ -33,7 +33,6 @@ def copy_log(
     Args:
         header: goes before each line.
         file: the log; it may not be there yet.
-        dst: where it is copied to.
         finished: is set when the process has ended.
         interval_sec: between two looks at a log that does not grow.
         log_line_filter: tells whether a line is copied.

@@ -35,7 +35,6 @@ class OomWatch:
         return cls(own_group("memory", pod_uid))
 
     def reset(self) -> None:
-        """Forget the kills so far."""
         self._kills = self._count()
 
     def has_killed(self) -> bool:

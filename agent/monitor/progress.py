@@ -20,32 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.monitor.stepping import Start, StepReport
-from agent.monitor.trainer_status import ENV_URL, TrainerStatusReceiver
+from crds import progress_record as layout
 from crds.agent_report import AgentCheckpointTrouble
 from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble
-from crds.progress_record import (
-    BUSY_UNTIL,
-    CHECKPOINT,
-    CHECKPOINT_AT,
-    COUNTED,
-    COUNTED_AT,
-    ENDED_SUFFIX,
-    ENV_PROGRESS_FILE,
-    FIRST_COUNTED,
-    FIRST_COUNTED_AT,
-    FIRST_STEP,
-    FIRST_STEP_AT,
-    MAX_RESULT,
-    NON_FINITE,
-    NUMBERS_FORMAT,
-    PROGRESS_FORMAT,
-    RESULT_SUFFIX,
-    SAMPLES,
-    START_UNKNOWN,
-    STEP,
-    STEP_AT,
-    TROUBLE_SUFFIX,
-)
 
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
@@ -54,13 +31,13 @@ MAX_STEP = (1 << 63) - 1
 CLOCK_SECONDS = 1.0
 """So far a time may lie ahead, where the clock has been set back just now."""
 
-BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX, ENDED_SUFFIX)
+BESIDE = (layout.TROUBLE_SUFFIX, layout.RESULT_SUFFIX, layout.ENDED_SUFFIX)
 """Endings of the files that a process may write beside its record."""
 FIRST_COUNT_SECONDS = 10.0
 """So long a first step that was counted waits for the second, or for the script's own report of it."""
-_RECORD = struct.Struct(f"{PROGRESS_FORMAT}{NUMBERS_FORMAT}")
+_RECORD = struct.Struct(f"{layout.PROGRESS_FORMAT}{layout.NUMBERS_FORMAT}")
 RECORD_BYTES = _RECORD.size
-_NUMBERS = struct.Struct(PROGRESS_FORMAT).size // 8
+_NUMBERS = struct.Struct(layout.PROGRESS_FORMAT).size // 8
 
 
 @dataclass(frozen=True)
@@ -80,8 +57,7 @@ class RankProgress:
 class ProgressFiles:
     """The progress files of one agent's training processes.
 
-    Where the script is known to report steps itself, those that were counted say nothing. Where they are
-    counted, those say nothing that a framework posts every few seconds: the last ones are missing.
+    Where the script is known to report steps itself, those that were counted say nothing.
 
     Args:
         told: whether the script is known to do so: an earlier agent of the slot said it.
@@ -101,9 +77,6 @@ class ProgressFiles:
         have."""
         if trouble is not None:
             self._trouble[0, trouble.reason] = trouble.message
-        self._receiver: TrainerStatusReceiver | None = None
-        self._posted: StepReport | None = None
-        """The newest step that was posted, by any of the processes."""
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
@@ -127,11 +100,10 @@ class ProgressFiles:
         for path in self._steps:
             path.write_bytes(bytes(RECORD_BYTES))
         self._since = time.time()
-        self._posted = None
         self.start = start
         self.generation += 1
-        shared = {ENV_RUNTIME_METRICS: str(self._shared_metrics()), **self._posts()}
-        return [{ENV_PROGRESS_FILE: str(path), **shared} for path in self._steps]
+        metrics = str(self._shared_metrics())
+        return [{layout.ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
 
     @property
     def records(self) -> Sequence[Path]:
@@ -154,10 +126,9 @@ class ProgressFiles:
             for rank, r in records.items()
             if r.counted and is_believed(r.counted) and not self.told
         }
-        posted = {len(records): (self._posted, self._posted)} if self._posted else {}
         checkpoints = {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()}
         return Snapshot(
-            steps=told or counted or posted or checkpoints,
+            steps=told or counted or checkpoints,
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
             counted=bool(counted),
             start_unknown=bool(counted)
@@ -176,15 +147,13 @@ class ProgressFiles:
         """Read what one process has reported. It can be read after its end too, until the next start.
 
         The step in DLRover's metrics file, which the processes share, counts for one that reports none
-        itself; what was counted, where the script is not known to report any; what was posted, where nothing
-        is counted.
+        itself; what was counted, where the script is not known to report any.
         """
         steps = self._steps  # renewed as a whole by another thread
         record = read_record(steps[local_rank]) if local_rank < len(steps) else Record()
         step = record.step or self._read_metrics()
         if step is None and record.counted and is_believed(record.counted) and not self.told:
             _, step = later(record.counted, self._ahead.get(local_rank, 0))
-        step = step or self._posted
         newest = step or record.checkpoint
         if newest is None:
             return RankProgress(busy_until=record.busy_until)
@@ -197,7 +166,7 @@ class ProgressFiles:
             return math.inf
         record = self._steps[local_rank]
         try:
-            return time.time() - record.with_name(f"{record.name}{ENDED_SUFFIX}").stat().st_mtime
+            return time.time() - record.with_name(f"{record.name}{layout.ENDED_SUFFIX}").stat().st_mtime
         except OSError:
             return math.inf
 
@@ -213,33 +182,19 @@ class ProgressFiles:
         if record is None:
             return None
         try:
-            text = record.with_name(f"{record.name}{RESULT_SUFFIX}").read_text()
+            text = record.with_name(f"{record.name}{layout.RESULT_SUFFIX}").read_text()
             json.loads(text)
         except (OSError, ValueError, RecursionError):
             return None
-        return text if len(text) <= MAX_RESULT else None
+        return text if len(text) <= layout.MAX_RESULT else None
 
     @property
     def marker(self) -> str:
         """How a variable begins that this agent's training processes have, and no other process."""
-        return f"{ENV_PROGRESS_FILE}={self.directory}/"
+        return f"{layout.ENV_PROGRESS_FILE}={self.directory}/"
 
     def remove(self) -> None:
-        if self._receiver is not None:
-            self._receiver.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _posts(self) -> Mapping[str, str]:
-        """Return where processes may post their step to, unless the user has named another place."""
-        if ENV_URL in os.environ:
-            return {}
-        if self._receiver is None:
-            self._receiver = TrainerStatusReceiver(self._note_step, self.directory)
-        return self._receiver.environment
-
-    def _note_step(self, step: int) -> None:
-        if 0 <= step <= MAX_STEP:
-            self._posted = StepReport(time.monotonic(), step)
 
     def _shared_metrics(self) -> Path:
         return Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
@@ -302,7 +257,7 @@ class Snapshot:
 
 
 def _trouble_of(record: Path) -> Path:
-    return record.with_name(f"{record.name}{TROUBLE_SUFFIX}")
+    return record.with_name(f"{record.name}{layout.TROUBLE_SUFFIX}")
 
 
 @dataclass(frozen=True)
@@ -327,18 +282,18 @@ def read_record(path: Path) -> Record:
     except (OSError, struct.error):
         return Record()
     first, newest = (
-        _told(words[FIRST_COUNTED], words[FIRST_COUNTED_AT]),
-        _told(words[COUNTED], words[COUNTED_AT]),
+        _told(words[layout.FIRST_COUNTED], words[layout.FIRST_COUNTED_AT]),
+        _told(words[layout.COUNTED], words[layout.COUNTED_AT]),
     )
     return Record(
-        _told(words[STEP], words[STEP_AT]),
-        _told(words[CHECKPOINT], words[CHECKPOINT_AT]),
-        words[BUSY_UNTIL] or None,
-        _told(words[FIRST_STEP], words[FIRST_STEP_AT]),
+        _told(words[layout.STEP], words[layout.STEP_AT]),
+        _told(words[layout.CHECKPOINT], words[layout.CHECKPOINT_AT]),
+        words[layout.BUSY_UNTIL] or None,
+        _told(words[layout.FIRST_STEP], words[layout.FIRST_STEP_AT]),
         (first, newest) if first and newest else None,
-        start_unknown=bool(words[START_UNKNOWN]),
-        non_finite_step=words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
-        samples_per_step=max(words[SAMPLES], 0),
+        start_unknown=bool(words[layout.START_UNKNOWN]),
+        non_finite_step=words[layout.NON_FINITE] - 1 if words[layout.NON_FINITE] > 0 else None,
+        samples_per_step=max(words[layout.SAMPLES], 0),
         numbers=dict(_numbers(words[_NUMBERS:])),
     )
 

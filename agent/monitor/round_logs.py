@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
@@ -38,7 +37,6 @@ MIN_FILE_BYTES = 256 << 10
 
 _BLOCK_BYTES = 512
 """The unit of st_blocks, whatever the file system's own is (stat(2))."""
-_COPY_BYTES = 1 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 """Modes of fallocate(2)."""
 
@@ -163,7 +161,7 @@ def bounds_of(root: Path) -> Bounds:
 
 
 def prune(running: Path, limit_bytes: int) -> None:
-    """Remove the folders of the oldest ended rounds, and close the gaps in the logs of the others.
+    """Remove the folders of the oldest ended rounds.
 
     Args:
         running: the folder of the round that runs.
@@ -171,9 +169,6 @@ def prune(running: Path, limit_bytes: int) -> None:
     rounds = sorted((folder for folder in _round_folders(running.parent) if folder != running), key=_number)
     used_bytes = 0
     for age, folder in enumerate(reversed(rounds)):
-        if age == 0:
-            for log in folder.rglob("*.log"):
-                close_gap(log)
         used_bytes += sum(_bytes_on_disk(file) for file in folder.rglob("*"))
         if age >= KEPT_ROUNDS or (age > 0 and used_bytes > limit_bytes):
             shutil.rmtree(folder, ignore_errors=True)
@@ -201,47 +196,7 @@ def cut_middle(log: Path, limit_bytes: int) -> None:
         os.close(fd)
 
 
-def close_gap(log: Path) -> None:
-    """Put one line in place of the zeros that `cut_middle` left in the log of a round that has ended."""
-    closed = log.with_suffix(".closed")
-    try:
-        with log.open("rb") as file:
-            gap = _gap(file.fileno())
-            if gap is None:
-                return
-            with closed.open("wb") as copy:
-                _copy(file, copy, gap.start)
-                copy.write(b"\n[... %d bytes are left out ...]\n" % len(gap))
-                file.seek(gap.stop)
-                _copy(file, copy, os.fstat(file.fileno()).st_size - gap.stop)
-        closed.replace(log)
-    except OSError as error:
-        logger.info("the gap in %s stays: %s", log, error)
-        closed.unlink(missing_ok=True)
-
-
-def _gap(fd: int) -> range | None:
-    """The first hole of a file that does not reach to its end (lseek(2), SEEK_HOLE)."""
-    size = os.fstat(fd).st_size
-    if size == 0:
-        return None
-    start = os.lseek(fd, 0, os.SEEK_HOLE)
-    if start >= size:
-        return None
-    stop = os.lseek(fd, start, os.SEEK_DATA)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return range(start, stop)
-
-
-def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
-    """Copy the next `count` bytes, without the zeros at the edges of a hole."""
-    while count > 0 and (data := source.read(min(count, _COPY_BYTES))):
-        target.write(data.replace(b"\0", b""))
-        count -= len(data)
-
-
 def _punch_hole(fd: int, offset: int, length: int) -> None:
-    """Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     mode = _PUNCH_HOLE | _KEEP_SIZE
     if libc.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)) != 0:

@@ -77,7 +77,6 @@ class Stepping:
         """Take note of what one process has reported.
 
         Args:
-            rank: its local rank.
             first: its first report, or the first one that was seen.
             newest: its newest report.
         """

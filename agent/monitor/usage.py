@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agent.monitor.accounting import CpuSource, MemorySource, cpu_source, memory_source
+from agent.monitor.accounting import CpuGroup, MemoryGroup, ProcessTree, cpu_source, memory_source
 from crds.agent_report import Usage
 from healthcheck.probes.nvml import NoDriver, opened
 from healthcheck.probes.report import Unavailable
@@ -32,7 +32,11 @@ class UsageMeter(threading.Thread):
     """Reads the figures now and then. `latest` returns the newest ones."""
 
     def __init__(
-        self, cpu: CpuSource, memory: MemorySource, *, now: Callable[[], float] = time.monotonic
+        self,
+        cpu: CpuGroup | ProcessTree,
+        memory: MemoryGroup | ProcessTree,
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="dlr-usage", daemon=True)
         self._cpu = cpu
@@ -65,11 +69,7 @@ class UsageMeter(threading.Thread):
                 wait_seconds = READ_SECONDS
 
     def look(self, nvml: Any = None) -> None:
-        """Read the figures.
-
-        Raises:
-            OSError, ValueError, KeyError: if something cannot be read.
-        """
+        """Read the figures; raise OSError, ValueError or KeyError if something cannot be read."""
         at, used_seconds = self._now(), self._cpu.cpu_seconds()
         last, self._last = self._last, (at, used_seconds)
         self._first = first = self._first or self._last

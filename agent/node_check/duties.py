@@ -58,9 +58,6 @@ class CheckDuties:
     """Carries out what one NodeCheck asks of this worker, and has it reported.
 
     Args:
-        api: the API server.
-        me: this worker.
-        reporter: of this worker.
         check_name: the NodeCheck's, in the worker's namespace.
     """
 
@@ -166,13 +163,7 @@ class CheckDuties:
 
 
 class ActiveCheck:
-    """Follows the NodeCheck that an idle agent's job is in, on a thread of its own.
-
-    Args:
-        api: the API server.
-        me: this worker.
-        reporter: of this worker.
-    """
+    """Follows the NodeCheck that an idle agent's job is in, on a thread of its own."""
 
     def __init__(self, api: Api, me: Environment, reporter: Reporter) -> None:
         self._api = api
@@ -215,13 +206,7 @@ def excused(result: Report, oom: OomWatch) -> Report:
 
 
 def pair_probe(view: CheckView, duty: PairTest, me: Environment) -> Probe:
-    """Return this node's part in the test of a group, which meets in the store of its first member's agent.
-
-    Args:
-        view: of the check.
-        duty: what it asks.
-        me: this worker.
-    """
+    """Return this node's part in the test of a group, which meets in its first member's store."""
     limit_seconds = min(PAIR_LIMIT_SECONDS, PAIR_SHARE * view.timeout_seconds)
     join_seconds = min(JOIN_LIMIT_SECONDS, JOIN_SHARE * view.timeout_seconds)
     arguments = (

@@ -80,11 +80,7 @@ class CheckView:
 
     @classmethod
     def parse(cls, check: Mapping[str, Any], me: Member) -> CheckView:
-        """Return what concerns `me`.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is no NodeCheck.
-        """
+        """Return what concerns `me`; raise KeyError, TypeError or ValueError where it is no NodeCheck."""
         uid = str(check["metadata"]["uid"])
         spec, status = check.get("spec") or {}, check.get("status") or {}
         phase = str(status.get("phase") or "")
@@ -101,7 +97,6 @@ def next_duty(view: CheckView, report: AgentCheck | None) -> Duty | None:
     """Return what the worker does now for the check; None if there is nothing to do.
 
     Args:
-        view: of the check.
         report: what the worker has reported, for this check or another.
     """
     asked = view.asked

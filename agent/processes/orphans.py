@@ -1,15 +1,10 @@
 """Processes that training processes leave behind: daemons, data loaders, whatever outlives its parent.
 
 The agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): a descendant whose parent ends becomes the
-agent's child, whatever session or process group it has made for itself. So nothing of a round can get out of
-its sight.
-
-The agent is often a container's first process, and then strangers come to it too: what a postStart hook or
-`kubectl exec` left running. So only what is shown to stem from a training process is killed: by the process
-itself, by its parent, by its session, or by its environment, in which each training process has a variable
-that no stranger has, and which children inherit (proc(5), /proc/PID/environ). A process's environment does
-not show it if it was started with another one, or has written its title over it; for such a process there
-are the other signs.
+agent's child, whatever session or process group it has made for itself. As a container's first process it
+gets strangers too, which a postStart hook or `kubectl exec` left running. So only what is shown to stem from
+a training process is killed: by the process itself, by its parent, by its session, or by its environment, in
+which each training process has a variable that children inherit (proc(5), /proc/PID/environ).
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ class TrainingProcesses:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process ids by local rank."""
         return self._pids
 
     @property

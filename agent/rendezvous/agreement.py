@@ -32,9 +32,7 @@ class Agreement:
 
     Args:
         store: the agents' namespace of the round's.
-        round_: the number of the round.
         agent: this agent's rank among the members.
-        members: how many there are.
         memory: of this agent; None if it has none.
         wait: blocks until the store has these keys.
         abandoned: set once nobody waits for this meeting any more.
@@ -162,7 +160,6 @@ def server_of_peer(store: Store, agent: int, members: int) -> str | None:
 
     Args:
         store: the agents' namespace of that round's.
-        agent: whose replicas.
         members: how many agents it had.
     """
     keys = [_key(attempt) for attempt in range(MAX_FETCH_ROUNDS + 1) if store.check([_key(attempt)])]

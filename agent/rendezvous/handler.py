@@ -63,12 +63,8 @@ class DlrRendezvousHandler(RendezvousHandler):
     """See torch.distributed.elastic.rendezvous.RendezvousHandler.
 
     Args:
-        me: this worker.
-        membership: of this agent.
         reporter: of this agent; the first rendezvous starts it.
-        active_check: of this agent.
         store: of this agent, in which the rounds meet whose rank 0 it is.
-        interfaces: of the training processes.
         join_timeout_seconds: for the members of a world to meet.
         master_port: where the training processes meet if this agent is rank 0, as `--master-port` asks; 0 for
             any free one.
@@ -117,7 +113,6 @@ class DlrRendezvousHandler(RendezvousHandler):
         return True
 
     def get_run_id(self) -> str:
-        """Return the ElasticJob's name."""
         return self._me.owner_name
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -267,7 +262,6 @@ def create_handler(
 
     Args:
         params: of `--rdzv-conf`, and of torch.
-        me: this worker.
         api: in place of the cluster that the environment names.
 
     Raises:

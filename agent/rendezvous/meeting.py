@@ -75,11 +75,7 @@ class Announcement:
 
     @classmethod
     def read(cls, round_keys: Store) -> Announcement:
-        """Read the announcement, which is there.
-
-        Raises:
-            DistError: the store cannot be reached.
-        """
+        """Read the announcement, which is there; raise DistError where the store cannot be reached."""
         return cls(**json.loads(round_keys.get(ANNOUNCEMENT)))
 
     @property
@@ -98,17 +94,12 @@ class Meeting:
     can load. Here they also agree upon the checkpoint in memory that these go on from (`agent.checkpoints`).
 
     Args:
-        world: whose members meet.
-        rank: this agent's among them.
-        me: this worker.
-        values: of this agent's own store.
         timeout_seconds: for all to come.
         memory: of this agent; None if it keeps no checkpoints.
         master_port: for the training processes' store, if this agent is rank 0; 0 for any free one. In a
             world of one worker they find it at the loopback address, as `--master-port` of torchrun has it.
         last: where the training processes' store of the round before is, if this agent has it. They may
             still use it until all have met.
-        drop_last: ends that store.
     """
 
     def __init__(
@@ -283,8 +274,6 @@ def prefetch(world: World | None, me: Environment, memory: CheckpointMemory) -> 
 
     Args:
         world: the newest one.
-        me: this worker.
-        memory: of its checkpoints.
 
     Returns:
         Whether the predecessor had a part in that world: then others wait for this worker.

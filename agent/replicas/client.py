@@ -39,7 +39,6 @@ class Membership:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """Indices of the other groups."""
         return tuple(index for index, _ in self.groups if index != self.me[0])
 
     def indices(self, places: Sequence[int]) -> tuple[int, ...]:
@@ -56,10 +55,6 @@ class Membership:
 
 class AgentChannel:
     """The way to the agent.
-
-    Args:
-        path: of its socket.
-        round_: of this process.
 
     Raises:
         OSError: the agent cannot be reached.
@@ -166,7 +161,6 @@ class Line:
     """A connection to the agent.
 
     Args:
-        path: of the socket.
         answer_seconds: time limit of `receive`; None for none.
 
     Raises:
@@ -185,11 +179,7 @@ class Line:
         self._received = b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one object.
-
-        Raises:
-            OSError: the agent has gone.
-        """
+        """Send one object; raise OSError where the agent has gone."""
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> Any:
@@ -208,7 +198,6 @@ class Line:
         return json.loads(line)
 
     def close(self) -> None:
-        """End it."""
         self._socket.close()
 
 
@@ -221,7 +210,6 @@ class LineStore(Store):
         self._lock = threading.Lock()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Set a value."""
         data = value.encode() if isinstance(value, str) else bytes(value)
         self._ask({"set": [key, base64.b64encode(data).decode()]})
 

@@ -70,8 +70,6 @@ class ReplicasDesk:
     """Serves the training processes of one agent, round after round, until `close`.
 
     Args:
-        group: index of this agent's group.
-        key: the job's.
         store: of this agent, which is used if the group leads.
     """
 

@@ -24,7 +24,6 @@ class Groups:
 
     @classmethod
     def parse(cls, world: Mapping[str, Any]) -> Groups:
-        """Read them from the ElasticWorld."""
         replicas = (world.get("spec") or {}).get("replicas") or {}
         groups = tuple((each["index"], each["round"]) for each in replicas.get("groups") or ())
         return cls(replicas.get("version", 0), groups, replicas.get("address", ""), replicas.get("port", 0))
@@ -62,7 +61,6 @@ def summary(round_: int, count: int, processes: Collection[Training]) -> Replica
     """Return what the agent reports; None until all processes of the round are ready.
 
     Args:
-        round_: the round of the processes.
         count: number of the agent's processes.
         processes: those that are ready.
     """

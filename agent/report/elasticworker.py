@@ -75,8 +75,6 @@ class Place:
     """What this Pod shares with others and may be lost with.
 
     Args:
-        api: the API server.
-        me: this worker.
         levels: returns how many topology domains of its node the job looks at.
     """
 

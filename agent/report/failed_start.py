@@ -36,7 +36,6 @@ def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int
     """Report a failed start; do nothing outside a job's Pod.
 
     Args:
-        environ: the variables of the Pod.
         message: what was wrong, in one sentence.
         exit_code: that the agent will leave with.
     """

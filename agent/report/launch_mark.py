@@ -2,8 +2,7 @@
 
 A launcher that dies before its agent's first report may leave no trace: a pipe or a wrapper in front of it
 ends with exit code 0. The kubelet reports the line, and the controller does not call that a success
-(`reconcilers/observed/ending.py`). The injected launchers write it as their first act
-(`dlr/bundle/agent.py`). The first process of a container needs no line: its exit code is the container's.
+(`reconcilers/observed/ending.py`). The first process of a container needs no line.
 
 While there is a message, the kubelet does not fall back on the log. So a launcher that fails before its first
 report writes behind the line what its log says of that.

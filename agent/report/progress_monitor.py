@@ -41,7 +41,6 @@ class Progress:
     """How far the training of one agent is, over all starts of its processes. Thread-safe.
 
     Args:
-        files: of the processes.
         first: the agent's first report, which has what an earlier agent of the slot reported.
     """
 
@@ -121,7 +120,6 @@ class ProgressMonitor(threading.Thread):
 
     Args:
         progress: that the reporter reports.
-        reporter: of this agent.
         checkpoint_is_awaited: whether a world that is to grow waits for the next checkpoint.
         at_first_steps: called after the first step of each start.
     """

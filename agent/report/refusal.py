@@ -65,9 +65,6 @@ class LeftOut:
     def take_in(self, error: Exception, sent: Mapping[str, Any]) -> list[str]:
         """Take note of a refusal.
 
-        Args:
-            sent: the report that was refused.
-
         Returns:
             The names of the sections that are left out from now on: those that the answer names, else all
             that can be; none if it is no such refusal, or if there is nothing to leave out.

@@ -47,10 +47,6 @@ class Reporter(threading.Thread):
     agent goes on: its job's world, or the kubelet, says when to leave.
 
     Args:
-        api: the API server.
-        me: whose reports these are.
-        facts: what every report says.
-        first: the first report.
         progress_seconds: between two writes for the sake of steps.
         figures: how far training is, read for each report. It may look at `latest`, and must not report.
         sections: parts of a report that are read for each one, by field of `AgentReport`. They are no reason

@@ -170,11 +170,7 @@ _FIELDS = Entry.__dataclass_fields__.keys()
 
 
 def _entry(listed: Any) -> Entry:
-    """Read one entry.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Read one entry; raise ValueError where it is none."""
     if not isinstance(listed, dict) or listed.keys() != _FIELDS:
         raise ValueError("an entry has other fields")
     name, dtype, shape, nbytes, whole, start, is_buffer, offset = (listed[field] for field in _FIELDS)

@@ -34,10 +34,6 @@ READY_NICENESS = 5
 class Pool:
     """The slots of one agent, which may be used as soon as it is made.
 
-    Args:
-        total_bytes: for all of them.
-        count: how many.
-
     Raises:
         OSError: the kernel gives none.
     """
@@ -168,11 +164,7 @@ class Pool:
             self.taken.remove(slot)
 
     def take_oldest(self, checkpoint: Checkpoint) -> Slot:
-        """Take the oldest slot, for a part of that checkpoint.
-
-        Raises:
-            FetchError: there is none.
-        """
+        """Take the oldest slot, for a part of that checkpoint; raise FetchError where there is none."""
         for slot in oldest_first(self.slots):
             if slot not in self.taken and not (slot.mark and Checkpoint.of(slot.mark) == checkpoint):
                 slot.begin()  # before a newer meeting says what is here
@@ -191,7 +183,6 @@ class Pool:
         """Fetch into a slot that was taken.
 
         Args:
-            key: the job's.
             goes_on: whether it is still wanted.
             share: as `agent.slots.wire.fetch` has it.
 
@@ -225,7 +216,6 @@ def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[S
     """Give each local rank its slots: first what it resumes from, then those that hold the oldest.
 
     Args:
-        slots: all that there are.
         resumed: by local rank, the slot that it resumes from, if that is here.
     """
     free = [each for each in oldest_first(slots) if each not in resumed]

@@ -62,7 +62,6 @@ class ProcessFile:
     """Path of that file, which appears with the first copy; empty where the job asks for no replicas."""
 
     def encode(self) -> str:
-        """Encode as JSON."""
         fields = asdict(self)
         if self.resume is not None:
             fields["resume"]["key"] = self.resume.key.hex()
@@ -70,11 +69,7 @@ class ProcessFile:
 
     @classmethod
     def read(cls, path: str) -> ProcessFile:
-        """Read a file.
-
-        Raises:
-            OSError, ValueError: it cannot be read.
-        """
+        """Read a file; raise OSError or ValueError where it cannot be read."""
         fields: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         if resume := fields.get("resume"):
             for name in ("shards", "persist"):
@@ -133,7 +128,6 @@ class ProcessFiles:
         """Give each process that is about to start its file.
 
         Args:
-            directory: for the files.
             contents: by local rank, without the names of other files.
 
         Returns:

@@ -1,17 +1,13 @@
 """Replicas: a peer holds what our processes keep, in the background, and only the newest.
 
-Each agent tells what its Pod shares with others: switch, rack, node, as far as the nodes are labelled. The
-agents are put in an order in which those that share something are next to each other, and the peer is the one
-half of the way round. So it is elsewhere, unless more than half of all agents share that; then as few as
-possible have a peer that shares it too. The peer follows from the world, so it changes with it.
+The agents are put in an order in which those whose Pods share something (switch, rack, node) are next to each
+other, and the peer is the one half of the way round: elsewhere, unless more than half of all agents share
+that. The peer follows from the world. It is offered what was committed, and fetches it at its own pace; of
+newer ones that come meanwhile the newest is offered next.
 
-It is offered what was committed, and fetches it at its own pace. Meanwhile newer ones may come; of these the
-newest is offered next. Training takes no part, and nothing of this is written to the cluster.
-
-A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
-there are no replicas, and they are tried for less and less often. Processes are told what one takes, so that
-`every="auto"` chooses an interval that is as long. With a number, the log says so once, and `dlr job status`
-says that other Pods have none.
+A process overwrites a slot with its next but one or two. Where a copy takes longer than two intervals, there
+are no replicas, and they are tried for less and less often. Processes are told what one takes, so that
+`every="auto"` chooses an interval that is as long.
 """
 
 from __future__ import annotations
@@ -73,8 +69,6 @@ class Replication(threading.Thread):
 
     Args:
         own_marks: the newest checkpoint of each local rank, if all have one.
-        own_address: of our slot server.
-        key: the job's.
         replicated: called with the step that the peer holds now.
         took: called with the seconds of the last copy. One that did not come about, since what was offered
             was overwritten meanwhile, takes as long as it was tried for, and as the one before, at least.

@@ -1,12 +1,9 @@
 """Which checkpoint a world resumes from, and who fetches what for it. Pure.
 
 Before the processes of a round start, its agents meet (`agent.rendezvous.meeting`). Each says what it holds,
-an `Inventory`, and rank 0's agent decides by it. A checkpoint is the slots of all ranks of a world with the
-same round, step and world size; the newest one that is complete among the members is agreed upon. In a world
-of the same size each rank needs its own part on its own agent, so what lies elsewhere is fetched first. In a
-world of another size any process may read any part, from wherever it is.
-
-Ranks are those of processes; an agent is named by its own rank among the members.
+an `Inventory`, and rank 0's agent decides: the newest checkpoint of which the members have all ranks' slots.
+In a world of the same size each rank needs its own part on its own agent, so what lies elsewhere is fetched
+first. In a world of another size any process may read any part. An agent is named by its rank among members.
 """
 
 from __future__ import annotations
@@ -128,7 +125,6 @@ class Decision:
     """Order of the agents by which each has its peer; None for that of their ranks."""
 
     def encode(self) -> str:
-        """Encode as text."""
         shards = {address: as_ranges(sorted(ranks)) for address, ranks in self.shards.items()}
         checkpoint = self.checkpoint and astuple(self.checkpoint)
         flags = [self.is_last_resort, self.from_peer, self.persists]
@@ -137,11 +133,7 @@ class Decision:
 
     @classmethod
     def decode(cls, data: bytes | str) -> Decision:
-        """Read it.
-
-        Raises:
-            ValueError: it is none, or longer than any.
-        """
+        """Read it; raise ValueError where it is none, or longer than any."""
         try:
             return cls._of(data)
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
@@ -251,11 +243,7 @@ def _compact(content: object) -> str:
 
 
 def _entry(round_: int, step: int, world_size: int, ranks: str) -> tuple[Checkpoint, frozenset[int]]:
-    """Read one of what is held.
-
-    Raises:
-        ValueError, TypeError: it is none.
-    """
+    """Read one of what is held; raise ValueError or TypeError where it is none."""
     if world_size < 1:
         raise ValueError("a world has one rank at least")
     found = frozenset(rank for rank in from_text(ranks) if rank < world_size)

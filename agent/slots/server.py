@@ -29,8 +29,6 @@ class SlotServer:
     """Serves until `close`.
 
     Args:
-        pool: whose slots are served.
-        listener: where peers connect.
         copies: what is here of another agent's, of a round.
         take_replica: fetches what a peer offers, given the peer's address; tells whether it is here.
     """

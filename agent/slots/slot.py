@@ -1,18 +1,15 @@
 """One memory slot: a whole checkpoint of one rank, in a file in memory that its agent owns.
 
-The agent makes the file (memfd_create(2)) and touches its pages beforehand; a training process maps it,
-copies its tensors into it, and commits. The agents read it: to say what they hold, to send it to a peer.
+The agent makes the file (memfd_create(2)); a training process maps it, copies its tensors into it, and
+commits. A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when
+all of it is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole
+or says that it is not; every rank has three, and never writes into its newest. The sums follow the commit.
+Where the writer was ended before it had added them, the slot is WHOLE but not SUMMED, and who reads it adds
+them.
 
-A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when all of it
-is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole or says
-that it is not; every rank has three, and never writes into its newest. The sums follow the commit, since
-reading all once more takes half as long again as the copy. Where the writer was ended before it had added
-them, the slot is WHOLE but not SUMMED, and who reads it adds them.
-
-Nobody who reads a slot can keep its rank from writing into it, since all ranks have to save the same steps. A
-reader compares the sums, or looks at the mark again when it has read. A saver, which reads for long, holds
-the lock meanwhile, shared, and a writer prefers a slot that it can lock alone. It is flock(2)'s, so a process
-that dies gives it back.
+A reader cannot keep its rank from writing into a slot, so it compares the sums, or looks at the mark again
+when it has read. A saver, which reads for long, holds flock(2)'s lock meanwhile, shared, and a writer prefers
+a slot that it can lock alone.
 """
 
 from __future__ import annotations
@@ -80,11 +77,7 @@ class Slot:
 
     @classmethod
     def open(cls, path: str) -> Slot:
-        """Map the slot in that file, such as /proc/1/fd/12.
-
-        Raises:
-            OSError: there is none.
-        """
+        """Map the slot in that file, such as /proc/1/fd/12; raise OSError where there is none."""
         return cls._map(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     @classmethod

@@ -69,7 +69,6 @@ class WordSum:
             self._rows.append((rest * columns[: rest.numel()]).sum().reshape(1))
 
     def total(self) -> int:
-        """Return the sum of all."""
         if not self._rows:
             return wrapped(self._rest * _REST_WEIGHT)
         rows = torch.cat(self._rows).cpu()
@@ -88,7 +87,6 @@ def _row_sums(rows: Tensor) -> list[Tensor]:
 
 
 def sum_of(data: bytearray | memoryview) -> int:
-    """Return the sum of bytes."""
     total = WordSum()
     total.add_bytes(data)
     return total.total()

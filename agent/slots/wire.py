@@ -76,16 +76,11 @@ class Request:
     """Slot server that has it, for OFFER."""
 
     def encode(self) -> bytes:
-        """Encode as a line."""
         return encode_line([self.verb.value, astuple(self.mark), self.start, self.stop, self.sender])
 
     @classmethod
     def decode(cls, line: bytes) -> Request:
-        """Read it.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Read it; raise ValueError where it is none."""
         try:
             verb, mark, start, stop, sender = json.loads(line)
             end = None if stop is None else int(stop)
@@ -111,11 +106,7 @@ class SlotBytes:
         self._rest = rest
 
     def fill(self, target: memoryview) -> None:
-        """Receive as many as `target` has.
-
-        Raises:
-            OSError: they did not come.
-        """
+        """Receive as many as `target` has; raise OSError where they did not come."""
         at = min(len(self._rest), len(target))
         target[:at], self._rest = self._rest[:at], self._rest[at:]
         while at < len(target):
@@ -133,8 +124,6 @@ def receive(
 
     Args:
         address: of the slot server, `host:port`.
-        key: the job's.
-        mark: what it is to hold.
 
     Raises:
         OSError: it could not be had.
@@ -163,8 +152,6 @@ def fetch(
 
     Args:
         address: of the peer's slot server, `host:port`.
-        key: the job's.
-        mark: what is wanted.
         goes_on: asked after each chunk; once it says no, the fetch ends.
         share: of the time that the fetch may take, asked after each chunk; below 1 it pauses then, for the
             sake of training.
@@ -189,11 +176,7 @@ def fetch(
 def _receive_slot(
     source: SlotBytes, slot: Slot, goes_on: Callable[[], bool], share: Callable[[], float]
 ) -> None:
-    """Receive all bytes of a slot but its commit word.
-
-    Raises:
-        OSError, FetchError: not all came.
-    """
+    """Receive all bytes of a slot but its commit word; raise OSError or FetchError where not all came."""
     control = bytearray(CONTROL_BYTES)
     source.fill(memoryview(control))
     slot.take_control(control)
@@ -278,7 +261,6 @@ def offer(
     """Offer a slot to a peer, and wait until it has fetched it; tell whether it holds it.
 
     Args:
-        patience_seconds: for its answer.
         goes_on: asked every second while the answer is waited for.
 
     Raises:
@@ -309,11 +291,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _answer(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Return the answer, and what came with it.
-
-    Raises:
-        OSError: there was none.
-    """
+    """Return the answer, and what came with it; raise OSError where there was none."""
     received = b""
     while b"\n" not in received:
         part = connection.recv(MAX_LINE_BYTES)

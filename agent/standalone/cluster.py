@@ -31,10 +31,6 @@ class LocalCluster:
 
     Each report of the agent is decided on at once. Stacks are told on stderr, as the agent tells failures:
     there is no object in which anybody would look for them.
-
-    Args:
-        me: the worker.
-        hang_timeout_seconds: of the job.
     """
 
     def __init__(self, me: Environment, hang_timeout_seconds: float) -> None:
@@ -137,7 +133,6 @@ def next_world(world: Mapping[str, Any], report: Mapping[str, Any]) -> JSON | No
     """Return the ElasticWorld's spec after a report of the only worker; None if that changes nothing.
 
     Args:
-        world: the spec before.
         report: `status.agent` of the worker.
     """
     state, left = report.get("state"), int(report.get("observedRound") or 0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -18,50 +17,52 @@ from agent.monitor.hang_guard import HangGuard
 from agent.monitor.profile import Profile, ProfileError, Subject, take
 from agent.processes.processes import TrainingProcesses
 from crds import agent_report
-from crds.agent_report import MAX_PROFILE_NOTE, MAX_PROFILE_SECONDS, MAX_REQUEST, MAX_STACKS, NATIVE
+from crds.agent_report import (
+    MAX_PROFILE_NOTE,
+    MAX_PROFILE_SECONDS,
+    MAX_REQUEST,
+    MAX_STACKS,
+    NATIVE,
+    AskedStacks,
+)
 
 Status = TypeVar("Status")
+Taker = Callable[[str, TrainingProcesses], Callable[[], Status] | None]
 
 TOLD_SECONDS = 60.0
 """How long an answer is part of the agent's reports."""
 
 
-class Asked(ABC, Generic[Status]):
+class Asked(Generic[Status]):
     """Gives one kind of answer.
 
     It is taken in a thread of its own, since that may take seconds, in which a process may fail; it is
     reported for a while, and then left out again, so no status keeps it.
 
     Args:
-        guard: of the training processes.
+        taker: returns what takes the answer to a request; None if there is none to give here.
         answered: the request that stood there when the agent came; "" if there was none.
-        name: of the thread.
     """
 
-    def __init__(self, guard: HangGuard, answered: str, name: str) -> None:
-        self._guard = guard
+    def __init__(self, taker: Taker[Status], answered: str, name: str) -> None:
+        self._taker = taker
         self._answered = answered
         self._name = name
         self._taking: threading.Thread | None = None
         self._answer: tuple[Status, float] | None = None
         """The answer, and until when it is reported (CLOCK_MONOTONIC)."""
 
-    @abstractmethod
-    def taker(self, request: str, processes: TrainingProcesses) -> Callable[[], Status] | None:
-        """Return what takes the answer; None if there is none to give here."""
-
     def look(self, request: str, processes: TrainingProcesses, report: Callable[[], None]) -> None:
         """Begin to answer if there is a new request. Call it every second or so, in one thread.
 
         Args:
             request: what the job asks now; "" if there is nothing.
-            processes: of this agent.
             report: has a report written, once there is an answer.
         """
         if request in ("", self._answered) or (self._taking is not None and self._taking.is_alive()):
             return
         self._answered = request
-        taker = self.taker(request, processes)
+        taker = self._taker(request, processes)
         if taker is None:
             return
         self._taking = threading.Thread(target=self._take, args=(taker, report), name=self._name, daemon=True)
@@ -77,31 +78,27 @@ class Asked(ABC, Generic[Status]):
         report()
 
 
-class AskedStacks(Asked[agent_report.AskedStacks]):
-    """Takes the stacks of the processes that run."""
+def asked_stacks(guard: HangGuard, answered: str = "") -> Asked[AskedStacks]:
+    """Return what takes the stacks of the processes that run."""
 
-    def __init__(self, guard: HangGuard, answered: str = "") -> None:
-        super().__init__(guard, answered, "dlr-asked-stacks")
+    def taker(request: str, processes: TrainingProcesses) -> Callable[[], AskedStacks]:
+        stacks_of = guard.stacks_of(processes.alive(), native=request.endswith(NATIVE))
+        return lambda: AskedStacks(request, datetime.now(timezone.utc), tuple(stacks_of()[:MAX_STACKS]))
 
-    def taker(self, request: str, processes: TrainingProcesses) -> Callable[[], agent_report.AskedStacks]:
-        stacks_of = self._guard.stacks_of(processes.alive(), native=request.endswith(NATIVE))
-        return lambda: agent_report.AskedStacks(
-            request, datetime.now(timezone.utc), tuple(stacks_of()[:MAX_STACKS])
-        )
+    return Asked(taker, answered, "dlr-asked-stacks")
 
 
-class AskedProfile(Asked[agent_report.Profile]):
-    """Profiles a process, if it runs here."""
+def asked_profile(guard: HangGuard, answered: str = "") -> Asked[agent_report.Profile]:
+    """Return what profiles a process, if it runs here."""
 
-    def __init__(self, guard: HangGuard, answered: str = "") -> None:
-        super().__init__(guard, answered, "dlr-profile")
-
-    def taker(self, request: str, processes: TrainingProcesses) -> Callable[[], agent_report.Profile] | None:
+    def taker(request: str, processes: TrainingProcesses) -> Callable[[], agent_report.Profile] | None:
         wanted = ProfileRequest.parse(request)
-        subject = self._guard.subject_of(processes.alive(), wanted.rank) if wanted is not None else None
+        subject = guard.subject_of(processes.alive(), wanted.rank) if wanted is not None else None
         if wanted is None or subject is None:
             return None
         return lambda: _profile(request, wanted, subject)
+
+    return Asked(taker, answered, "dlr-profile")
 
 
 @dataclass(frozen=True)

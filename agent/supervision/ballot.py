@@ -19,7 +19,7 @@ from pathlib import Path
 from agent.connection import handshake
 from agent.connection.listener import Inbox
 from agent.facts.world import World
-from agent.supervision.vote import SAYS_LEFT, SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
+from agent.supervision.vote import SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
 from crds.progress_record import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
 
 logger = logging.getLogger(__name__)
@@ -43,17 +43,12 @@ def service(round_: int) -> str:
 
 
 def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
-    """Connect to rank 0's agent; None if that is not possible.
-
-    Args:
-        rank: this agent's in the world.
-        key: the job's.
-    """
+    """Connect to rank 0's agent; None if that is not possible."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
             line = handshake.connect(world.master_address, world.master_port, key, service(world.round))
-            line.sendall(_pack(Message(Kind.JOIN, rank, SAYS_LEFT)))
+            line.sendall(_pack(Message(Kind.JOIN, rank)))
             line.setblocking(False)
             return line
         except OSError as error:
@@ -65,11 +60,7 @@ def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
 
 
 class ProcessWords:
-    """What the training processes of one start and their agent tell each other in the progress records.
-
-    Args:
-        files: their records, by local rank.
-    """
+    """What the training processes of one start and their agent tell each other in the progress records."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._maps: list[mmap.mmap] = []
@@ -112,7 +103,6 @@ class Ballot:
     """One agent's part in the votes of a round; for the main thread.
 
     Args:
-        rank: of the agent.
         size: how many agents the round has.
         line: the connections that come to rank 0, or the connection to it. The ballot closes it.
         words: of the processes here. The ballot closes them.
@@ -126,7 +116,7 @@ class Ballot:
         self._voter = Voter()
         self._chair = Chair(size) if rank == 0 else None
         if self._chair is not None:
-            self._chair.join(0, says_left=True)
+            self._chair.join(0)
         self._outbox: deque[tuple[int, Message]] = deque()
         """Messages of the chair that are still to be delivered."""
         self._read_at = 0.0
@@ -258,7 +248,7 @@ class Ballot:
             message.kind is Kind.JOIN and 0 < message.number < self._size and message.number not in self._fds
         ):
             self._ranks[fd], self._fds[message.number] = message.number, fd
-            self._chair.join(message.number, says_left=message.step == SAYS_LEFT)
+            self._chair.join(message.number)
         else:
             raise BadFrameError
 

@@ -44,7 +44,7 @@ from agent.processes.orphans import Orphans, adopt
 from agent.processes.processes import TrainingProcesses, abandon_start
 from agent.rendezvous.handler import JobEndedError
 from agent.report.reporter import Reporter
-from agent.supervision.asked import AskedProfile, AskedStacks
+from agent.supervision.asked import Asked
 from agent.supervision.ending import GoodEnds, await_job_end, stop_for_next_round, stop_when_judged
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
@@ -72,20 +72,14 @@ class DlrElasticAgent(LocalElasticAgent):
 
     Args:
         spec: of the processes, with a DlrRendezvousHandler.
-        logs: the layout of their logs.
         environment: what completes their environment.
-        api: the API server.
-        membership: of this agent.
-        reporter: of this agent.
         votes: by which its processes leave.
-        good_ends: of the round's agents.
         guard: watches its processes for hangs.
         asked: what answers requests for stacks, and for a profile.
         oom: tells whether the kernel has killed a process for memory.
         stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
         failure_grace_seconds: the same for processes whose peer has failed.
         start_method: of torch, for functions.
-        log_line_prefix_template: of torch.
         warm_start: what forks the processes; None if they are spawned.
 
     Raises:
@@ -104,7 +98,7 @@ class DlrElasticAgent(LocalElasticAgent):
         votes: Votes,
         good_ends: GoodEnds,
         guard: HangGuard,
-        asked: tuple[AskedStacks, AskedProfile],
+        asked: tuple[Asked[Any], Asked[Any]],
         oom: OomWatch,
         stop_grace_seconds: float,
         failure_grace_seconds: float,

@@ -38,8 +38,6 @@ class Votes:
     """The votes of this agent's rounds.
 
     Args:
-        membership: of this agent.
-        reporter: of this agent.
         listener: of this agent, with the job's key.
         memory: of this agent; None if it keeps no checkpoints.
         stop_grace_seconds: from the wish to stop the processes to SIGKILL.
@@ -193,7 +191,6 @@ class Votes:
         lost whose processes had not left, the others may wait for their part of the checkpoint for ever.
 
         Args:
-            alive: the local ranks that run.
             seconds: since this agent knows of the vote.
         """
         left_seconds = self._stop_grace_seconds - seconds

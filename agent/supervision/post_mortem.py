@@ -19,6 +19,7 @@ from agent.facts.failure import (
     TRACEBACK,
     Failure,
     clip,
+    end_of_log,
     failure_of_process,
     follows_from_a_peer,
     last_traceback,
@@ -142,38 +143,32 @@ class PostMortem:
         local_rank = min((rank for rank, code in codes.items() if code == 0), default=None)
         if local_rank is None:
             return None
-        rank, step = ranks.get(local_rank, -1), self._files.read_rank(local_rank).step
-        stderr = self._logs.latest.stderrs.get(local_rank)
-        return Failure(
-            sequence=sequence,
-            round=round_,
-            rank=rank if rank >= 0 else None,
-            local_rank=local_rank,
-            exit_code=0,
-            message=early_finish_text(f"rank {rank}", step),
-            log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
-            time=datetime.now(timezone.utc),
-            step=step,
-            after_seconds=self._after_seconds(),
-        )
+        rank = ranks.get(local_rank, -1)
+        message = early_finish_text(f"rank {rank}", self._files.read_rank(local_rank).step)
+        failure = self._failure(local_rank, rank if rank >= 0 else None, round_, sequence, message)
+        return replace(failure, exit_code=0)
 
     def describe_device_fault(
         self, fault: DeviceFault, ranks: Mapping[int, int], round_: int, sequence: int
     ) -> Failure:
         """Describe the fault as a failure of the process that trains on the device, where that is known."""
         known = fault.local_rank(len(ranks))
-        local_rank = 0 if known is None else known
-        stderr = self._logs.latest.stderrs.get(local_rank)
+        rank = None if known is None else ranks.get(known)
+        failure = self._failure(known or 0, rank, round_, sequence, fault.message)
+        return replace(failure, cause=FailureCause.DEVICE)
+
+    def _failure(
+        self, local_rank: int, rank: int | None, round_: int, sequence: int, message: str
+    ) -> Failure:
+        """Describe what became of a process that has not failed by itself."""
         return Failure(
             sequence=sequence,
             round=round_,
-            rank=None if known is None else ranks.get(known),
+            rank=rank,
             local_rank=local_rank,
-            exit_code=None,
-            message=fault.message,
-            log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
+            message=message,
+            log_tail=end_of_log(self._logs.latest.stderrs.get(local_rank)),
             time=datetime.now(timezone.utc),
-            cause=FailureCause.DEVICE,
             step=self._files.read_rank(local_rank).step,
             after_seconds=self._after_seconds(),
         )
@@ -251,7 +246,6 @@ def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:
     """One sentence on what to do, if this failure is for want of shared memory; "" for all others.
 
     Args:
-        message: of the failure.
         log_tail: the end of the process's log.
         signal: the name of the signal that ended it, if one did.
     """

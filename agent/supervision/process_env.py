@@ -39,9 +39,7 @@ class ProcessEnvironment:
         """Make the files of a start, and return the variables that name them, by local rank.
 
         Args:
-            start: of the processes.
             ranks: their global ranks, by local rank.
-            logs: the files of their logs.
             failures_per_hour: of the job; None if that is not known.
 
         Raises:
@@ -79,7 +77,6 @@ def restart_counts(env: Mapping[str, str], round_: int) -> dict[str, str]:
 
     Args:
         env: of a process, as torch has it.
-        round_: the round that begins.
     """
     count = max(round_ - 1, 0)
     counts = {RESTART_COUNT: str(count)}

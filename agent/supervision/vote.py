@@ -33,10 +33,6 @@ SETTLE_SECONDS = 0.001
 """From when processes can see that they are held until what they have ended is read: until then, one that
 did not see it has told of the step before which it looked."""
 
-SAYS_LEFT = 1
-"""The `step` of JOIN and HOLD: this agent, or the chair, will say that its processes have left. Older ones
-say 0 and do not."""
-
 
 class Kind(IntEnum):
     """What a message says."""
@@ -100,11 +96,10 @@ class Chair:
         """When it wants to look again."""
         return self._deadline if self._answers is not None else None
 
-    def join(self, rank: int, *, says_left: bool) -> None:
+    def join(self, rank: int) -> None:
         """The agent of that rank can be reached."""
         self._present.add(rank)
-        if says_left:
-            self._to_leave.add(rank)
+        self._to_leave.add(rank)
 
     def lose(self, rank: int) -> Sent:
         """The agent has left, or its connection broke."""
@@ -144,7 +139,7 @@ class Chair:
         if len(self._present) < self._size:
             return [(rank, Message(Kind.OFF, self._number))]
         self._tier, self._answers, self._deadline = tier, {}, now + DECISION_SECONDS
-        return self._to_all(Message(Kind.HOLD, self._number, SAYS_LEFT))
+        return self._to_all(Message(Kind.HOLD, self._number))
 
     def _call_off(self) -> Sent:
         if self._answers is None:
@@ -216,7 +211,7 @@ class Voter:
                 self.lost_at = now
             return []
         if message.kind is Kind.HOLD:
-            self._chair_is_to_leave = message.step == SAYS_LEFT
+            self._chair_is_to_leave = True
             if not can_take_part or self.stage is Stage.CLOSED:
                 return [Message(Kind.CANNOT, message.number)]
             self.stage, self._number, self._deadline = Stage.HELD, message.number, now + HOLD_SECONDS

@@ -103,10 +103,8 @@ SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (Store, "add", ()),
     (Store, "check", ()),
     (Store, "wait", ()),
-    (Store, "compare_set", ()),
     (Store, "multi_get", ()),
     (Store, "multi_set", ()),
-    (Store, "delete_key", ()),
 )
 """Functions, by owner and name, and the parameters that they must have."""
 
@@ -175,7 +173,6 @@ class LogsAndEnvironment(LogsSpecs):
     """A layout of logs, and what completes the environment of the processes: torch offers no other way in.
 
     Args:
-        logs: the layout.
         complete: is called at each start, with the environments by local rank, and the files of the logs.
     """
 

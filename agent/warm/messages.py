@@ -46,7 +46,6 @@ class ForkRequest:
 
     @classmethod
     def of_file(cls, descriptor: int) -> ForkRequest:
-        """Read the whole file."""
         data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         return cls(**json.loads(data))
 

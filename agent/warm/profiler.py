@@ -17,25 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from agent.torch_compat.training import before_another_profile, is_profiling
-from crds.progress_record import (
-    ENV_STACKS_FILE,
-    ENV_STACKS_SIGNAL,
-    PROFILE_ERROR,
-    PROFILE_FILE,
-    PROFILE_SECONDS,
-    profile_signal,
-)
+from crds import progress_record as words
 
 SCRIPTS_OWN = "the script profiles itself at this time; ask again when it has ended, or for py-spy's"
 
 
 def offer(environ: Mapping[str, str]) -> None:
     """Have this process profiled when its agent wants it to; nothing happens outside of dlr."""
-    path, number = environ.get(ENV_STACKS_FILE), environ.get(ENV_STACKS_SIGNAL)
+    path, number = environ.get(words.ENV_STACKS_FILE), environ.get(words.ENV_STACKS_SIGNAL)
     if not path or not number:
         return
     with contextlib.suppress(OSError, ValueError):  # not the main thread, or no such signal
-        signum = profile_signal(int(number))
+        signum = words.profile_signal(int(number))
         if signal.getsignal(signum) is signal.SIG_DFL:
             signal.signal(signum, Profiler(Path(path).parent))
 
@@ -78,7 +71,7 @@ class Profiler:
         from torch import cuda
         from torch.profiler import ProfilerActivity, profile
 
-        request = self._folder / PROFILE_SECONDS
+        request = self._folder / words.PROFILE_SECONDS
         try:
             seconds = float(request.read_text())
         except FileNotFoundError:
@@ -103,9 +96,9 @@ class Profiler:
         running, self._running = self._running, None
         self._restore()
         running.stop()
-        made = self._folder / f"new.{PROFILE_FILE}"
+        made = self._folder / f"new.{words.PROFILE_FILE}"
         running.export_chrome_trace(str(made))
-        made.rename(self._folder / PROFILE_FILE)
+        made.rename(self._folder / words.PROFILE_FILE)
 
     def _give_way(self) -> None:
         """The script begins a profile of its own: it gets it whole, and who asked gets the reason."""
@@ -115,7 +108,7 @@ class Profiler:
             self._fail(SCRIPTS_OWN)
 
     def _fail(self, why: str) -> None:
-        said = self._folder / f"new.{PROFILE_ERROR}"
+        said = self._folder / f"new.{words.PROFILE_ERROR}"
         with contextlib.suppress(OSError):
             said.write_text(why)
-            said.rename(self._folder / PROFILE_ERROR)
+            said.rename(self._folder / words.PROFILE_ERROR)

@@ -18,17 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.torch_compat.training import Hook, uncompiled
+from crds import progress_record as words
 from crds.names import ENV_COUNT_STEPS
-from crds.progress_record import (
-    COUNTED,
-    COUNTED_AT,
-    ENV_PROGRESS_FILE,
-    ENV_STACKS_FILE,
-    ENV_STACKS_SIGNAL,
-    FIRST_COUNTED,
-    FIRST_COUNTED_AT,
-    START_UNKNOWN,
-)
 
 OFF = "0"
 LOOKED_AT = 8
@@ -41,7 +32,7 @@ def count_steps(environ: Mapping[str, str]) -> None:
     Nothing happens outside of dlr, where `DLR_COUNT_STEPS` is 0, or where the files cannot be used: training
     goes on without. Processes that this one forks are not counted.
     """
-    path = environ.get(ENV_PROGRESS_FILE)
+    path = environ.get(words.ENV_PROGRESS_FILE)
     if not path or environ.get(ENV_COUNT_STEPS) == OFF:
         return
     try:
@@ -62,16 +53,8 @@ def counting_hook(record: memoryview) -> Hook:
     A new step begins when an optimizer steps that has stepped in this one already. So the two optimizers of a
     GAN, one within another, or one for each parameter, make one step together; and the count goes on when
     another optimizer takes the place of the first.
-
-    Args:
-        record: of this process.
-
-    Raises:
-        ValueError: the record is too short.
     """
     steps, times = record.cast("q"), record.cast("d")
-    if len(steps) <= START_UNKNOWN:
-        raise ValueError(f"a progress record of {len(record)} bytes has no place for counted steps")
     monotonic, count, stepped = time.monotonic, 0, set[int]()
     alone: int | None = None  # the one optimizer that has stepped in this step
 
@@ -83,9 +66,9 @@ def counting_hook(record: memoryview) -> Hook:
                 before = steps_before(optimizer)
                 if before is None:
                     return
-                steps[START_UNKNOWN], count = int(before == 0), before
-                steps[COUNTED] = steps[FIRST_COUNTED] = count + 1
-                times[FIRST_COUNTED_AT] = monotonic()
+                steps[words.START_UNKNOWN], count = int(before == 0), before
+                steps[words.COUNTED] = steps[words.FIRST_COUNTED] = count + 1
+                times[words.FIRST_COUNTED_AT] = monotonic()
             elif me not in stepped:
                 stepped.add(me)
                 alone = None
@@ -94,8 +77,8 @@ def counting_hook(record: memoryview) -> Hook:
             stepped.add(me)
             alone = me
         count += 1
-        steps[COUNTED] = count
-        times[COUNTED_AT] = monotonic()
+        steps[words.COUNTED] = count
+        times[words.COUNTED_AT] = monotonic()
 
     return hook
 
@@ -146,7 +129,7 @@ def _is_readable(step: Any) -> bool:
 
 def _offer_stacks(environ: Mapping[str, str]) -> None:
     """Do what `dlr.report` does at its first call (dlr/progress.py)."""
-    path, number = environ.get(ENV_STACKS_FILE), environ.get(ENV_STACKS_SIGNAL)
+    path, number = environ.get(words.ENV_STACKS_FILE), environ.get(words.ENV_STACKS_SIGNAL)
     if not path or not number:
         return
     with contextlib.suppress(OSError, ValueError, RuntimeError):

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from agent.processes.orphans import become_subreaper, open_exit_fd
 from agent.warm import PADDING, PADDING_VARIABLE, Preloads
@@ -48,7 +47,6 @@ ROUND_VARIABLES = (
     "GLOO_SOCKET_IFNAME",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
-    "KUBEFLOW_TRAINER_SERVER_",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "MASTER_",
@@ -62,7 +60,6 @@ ROUND_VARIABLES = (
     "TORCH_INCLUDE_STACK_TRACE",
     "TORCH_NCCL_",
     "WORLD_SIZE",
-    "no_proxy",
 )
 """Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""
 logger = logging.getLogger(__name__)
@@ -76,7 +73,11 @@ class WarmParent:
     """One process that imports torch, and then forks others."""
 
     def __init__(
-        self, process: Process, control: socket.socket, env: Mapping[str, str], preloads: Preloads
+        self,
+        process: subprocess.Popen[bytes] | ForkedProcess,
+        control: socket.socket,
+        env: Mapping[str, str],
+        preloads: Preloads,
     ) -> None:
         self.env = without_round_variables(env)
         self.preloads = preloads
@@ -128,7 +129,6 @@ class WarmParent:
 
         Args:
             argv: the command that the process runs, from the interpreter on.
-            env: its whole environment.
             redirects: which descriptor of ours it gets as its 1 and 2.
 
         Raises:
@@ -156,20 +156,9 @@ class WarmParent:
         return answer
 
     def close(self) -> None:
-        """End it. May be repeated."""
         self._process.kill()
         self._process.wait()
         self._control.close()
-
-
-class Process(Protocol):
-    """The part of `subprocess.Popen` that is used of a warm parent."""
-
-    pid: int
-
-    def kill(self) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
 
 
 class ForkedProcess:
@@ -276,7 +265,6 @@ class WarmStart:
 
         Args:
             argv: the command, from the interpreter on.
-            env: the whole environment.
             redirects: which descriptor of ours it gets as its 1 and 2.
         """
         if not runs_python(argv):

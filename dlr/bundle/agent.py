@@ -1,12 +1,8 @@
 """Builds what is injected into training images: `dlr.pyz`, and launchers that start it with their Python.
 
 The zip holds `dlr` as training scripts import it, the agent with the probes, and what these need beside torch
-and the standard library, all of it below `dlr`. It is pure Python, for every Python from 3.10 on. Each module
-is there as source, and as bytecode of the Python that builds the zip. A Python of another minor version sees
-by the bytecode's first bytes that it is not its own, and compiles the source (`zipimport` does so).
-
-The launchers carry the zip's SHA-256 and refuse another one. That finds damage and a mixture of two builds.
-It cannot find a forged image, which brings its own launchers: that is what an image's digest is for.
+and the standard library, all of it below `dlr`: source for every Python from 3.10 on, and bytecode of the
+Python that builds it. The launchers carry the zip's SHA-256, to find damage and a mixture of two builds.
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ def relocated(source: str, roots: Set[str], modules: Collection[str], filename: 
     A string that is the dotted name of one of `modules`, as `python -m` takes it, is changed as well.
 
     Args:
-        source: Python source code.
         roots: names of the top-level packages and modules that are moved.
         modules: dotted names of all modules that are moved.
         filename: for error messages.

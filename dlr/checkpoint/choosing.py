@@ -23,14 +23,19 @@ OUTAGE_SECONDS = 60.0
 restart."""
 HUNG_SECONDS = 10.0
 """For storage to answer where memory has a checkpoint, too."""
-_UNREAD = "it cannot be read: "
-"""How the reason begins why a rank cannot say whether a checkpoint is whole."""
 _HUNG = f"storage has not answered for {HUNG_SECONDS:.0f} s"
 _LOOK_SECONDS = 2.0
 _AWAY = frozenset(
     {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 )
 """What a network file system says while its server does not answer."""
+
+
+class _UnreadError(StorageError):
+    """A rank cannot say whether a checkpoint is whole."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"it cannot be read: {why}")
 
 
 @dataclass(frozen=True)
@@ -94,25 +99,27 @@ def choose(
     damaged = list(listing.damaged)
     for manifest in listing.manifests:
         mine = manifest.files[here.rank :: here.world_size] if grouped else manifest.files
-        found: str | None = None
+        found: tuple[str, bool] | None = None
         try:
             _verify_here(path, manifest, mine, beyond)
         except StorageError as error:
-            found = f"{manifest.folder}: {error}"
-        reasons = [reason for reason in from_all(found, here.group) if reason is not None]
-        if not reasons:
+            found = f"{manifest.folder}: {error}", isinstance(error, _UnreadError)
+        reports = [
+            (str(reason), bool(is_unread)) for reason, is_unread in filter(None, from_all(found, here.group))
+        ]
+        if not reports:
             for reason in damaged:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
             return manifest
-        unread = [reason for reason in reasons if str(reason).startswith(f"{manifest.folder}: {_UNREAD}")]
+        unread = [reason for reason, is_unread in reports if is_unread]
         if unread and beyond is not None:
             logger.warning(
                 "a checkpoint in %s is not used: %s; training goes on from memory", path, unread[0]
             )
             return None  # an older one would not be read either
-        if len(unread) == len(reasons):  # it may be whole, and training on from an older one would lose it
+        if len(unread) == len(reports):  # it may be whole, and training on from an older one would lose it
             raise StorageError(f"a checkpoint in {path} may be whole, and cannot be checked: {unread[0]}")
-        damaged.append(next(reason for reason in reasons if reason not in unread))
+        damaged.append(next(reason for reason, is_unread in reports if not is_unread))
     if damaged and beyond is None:
         raise StorageError(
             f"no checkpoint in {path} is whole ({damaged[0]}): move what is there away to begin at step 0"
@@ -158,7 +165,7 @@ def _verify_here(path: Files, manifest: Manifest, mine: Sequence[File], beyond: 
     verified = _begin(lambda: _verify_patiently(path, manifest, mine, HUNG_SECONDS, note_read))
     while verified not in wait([verified], HUNG_SECONDS).done:
         if read == before:
-            raise StorageError(f"{_UNREAD}{_HUNG}")
+            raise _UnreadError(_HUNG)
         before = read
     verified.result()
 
@@ -188,7 +195,7 @@ def _verify_patiently(
                 now = time.monotonic()
                 deadline = deadline or now + patience
                 if error.errno not in _AWAY or now >= deadline:
-                    raise StorageError(f"{_UNREAD}{file.name}: {error}") from error
+                    raise _UnreadError(f"{file.name}: {error}") from error
                 logger.warning("%s in %s cannot be read (%s); it is tried again", file.name, path, error)
             note_read()
             time.sleep(min(_LOOK_SECONDS, patience))

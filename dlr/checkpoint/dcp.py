@@ -63,7 +63,6 @@ class SlotPlanner(DefaultSavePlanner):
     """Gives a storage writer what it asks for.
 
     Args:
-        tensor: by name.
         leaves: what is pickled, by name.
     """
 

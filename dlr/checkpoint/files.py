@@ -11,93 +11,12 @@ import os
 import re
 import secrets
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 CHUNK_BYTES = 1 << 24
-
-
-class Files(ABC):
-    """Files below one path. Their names are relative to it, and have slashes."""
-
-    look_seconds = (0.02, 0.5)
-    """Pauses between two looks at what others write: the first, and the longest."""
-
-    @abstractmethod
-    def address(self, folder: str) -> str:
-        """Return the address of a folder, with all that it takes to get there; messages have `str`."""
-
-    @abstractmethod
-    def is_link(self, name: str) -> bool:
-        """Whether something of that name is only a link to what is elsewhere."""
-
-    @abstractmethod
-    def names(self, folder: str = "") -> set[str]:
-        """Return the names of what is directly in a folder; empty if there is none.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-
-    @abstractmethod
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Return the bytes of each file that is directly in a folder, by name; empty if there is none.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-
-    @abstractmethod
-    def exists(self, name: str) -> bool:
-        """Whether there is a file of that name.
-
-        Raises:
-            OSError: storage does not answer.
-        """
-
-    @abstractmethod
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Read a file, or a part of it.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-
-    @abstractmethod
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Read a file in parts of CHUNK_BYTES, the last of which may be shorter.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-
-    @abstractmethod
-    def write(self, name: str, data: bytes, *, lasting: bool = False, exclusive: bool = False) -> None:
-        """Write a file as a whole.
-
-        Args:
-            lasting: whether it has to outlive a crash of the machine.
-            exclusive: whether a file that is there stays as it is.
-
-        Raises:
-            FileExistsError: it is there, and `exclusive`.
-            OSError: it cannot be written.
-        """
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it, as far as that is possible."""
-
-    @abstractmethod
-    def writer(self, folder: str) -> Any:
-        """Return torch.distributed.checkpoint's writer of a folder."""
-
-    @abstractmethod
-    def reader(self, folder: str) -> Any:
-        """Return torch.distributed.checkpoint's reader of a folder."""
 
 
 def files_at(path: str | os.PathLike[str]) -> Files:
@@ -121,12 +40,17 @@ def pointed_at(own: Any, folder: str) -> Any:
     return own
 
 
-class LocalFiles(Files):
-    """A folder that all ranks see.
+class LocalFiles:
+    """A folder that all ranks see. Names of files are relative to it, and have slashes.
+
+    Its methods raise OSError where storage does not answer.
 
     Args:
         path: of it; it need not exist.
     """
+
+    look_seconds = (0.02, 0.5)
+    """Pauses between two looks at what others write: the first, and the longest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -135,18 +59,22 @@ class LocalFiles(Files):
         return str(self._path)
 
     def address(self, folder: str) -> str:
+        """Return the address of a folder, with all that it takes to get there; messages have `str`."""
         return str(self._path / folder)
 
     def is_link(self, name: str) -> bool:
+        """Whether something of that name is only a link to what is elsewhere."""
         return (self._path / name).is_symlink()
 
     def names(self, folder: str = "") -> set[str]:
+        """Return the names of what is directly in a folder; empty if there is none."""
         try:
             return {entry.name for entry in (self._path / folder).iterdir()}
         except FileNotFoundError:
             return set()
 
     def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of each file that is directly in a folder, by name; empty if there is none."""
         try:
             with os.scandir(self._path / folder) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
@@ -154,19 +82,28 @@ class LocalFiles(Files):
             return {}
 
     def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
         return (self._path / name).exists()
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read a file, or a part of it."""
         with (self._path / name).open("rb") as file:
             file.seek(start)
             return file.read(-1 if length is None else length)
 
     def chunks(self, name: str) -> Iterator[bytes]:
+        """Read a file in parts of CHUNK_BYTES, the last of which may be shorter."""
         with (self._path / name).open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
     def write(self, name: str, data: bytes, *, lasting: bool = False, exclusive: bool = False) -> None:
+        """Write a file as a whole.
+
+        Args:
+            lasting: whether it has to outlive a crash of the machine.
+            exclusive: whether a file that is there stays as it is; then FileExistsError is raised.
+        """
         path = self._path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -187,6 +124,7 @@ class LocalFiles(Files):
                 _sync(folder)
 
     def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it, as far as that is possible."""
         path = self._path / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -195,18 +133,22 @@ class LocalFiles(Files):
                 path.unlink()
 
     def writer(self, folder: str) -> Any:
+        """Return torch.distributed.checkpoint's writer of a folder."""
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
         return FileSystemWriter(self._path / folder)
 
     def reader(self, folder: str) -> Any:
+        """Return torch.distributed.checkpoint's reader of a folder."""
         from torch.distributed.checkpoint.filesystem import FileSystemReader
 
         return FileSystemReader(self._path / folder)
 
 
-class RemoteFiles(Files):
-    """A prefix of object storage, by way of fsspec. What it needs to know is in the environment.
+class RemoteFiles:
+    """A prefix of object storage, by way of fsspec, with the methods of `LocalFiles`.
+
+    What it needs to know is in the environment.
 
     Args:
         url: such as `s3://bucket/run1`.
@@ -289,6 +231,9 @@ class RemoteFiles(Files):
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
+
+
+Files = LocalFiles | RemoteFiles
 
 
 def _without_password(url: str) -> str:

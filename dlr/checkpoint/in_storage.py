@@ -48,7 +48,6 @@ def in_storage(
     """Open a complete checkpoint.
 
     Args:
-        state: that it is for.
         reader: the user's own; None for torch's.
         weights_only: as `torch.load` has it.
 

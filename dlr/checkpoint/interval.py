@@ -2,13 +2,12 @@
 
 Young and Daly: with failures every M seconds and a stall of c seconds a checkpoint, the least time is lost
 with one every √(2·c·M) seconds (Daly, FGCS 22, 2006), or every ten, if that is more often. Where another
-Pod is to have a copy, they are no closer than that takes, since else it is never whole.
+Pod is to have a copy, they are no closer than that takes.
 
-All ranks have to save the same steps. Rank 0 measures and decides, at a few steps that all know, and tells
-the others through the store of the process group's rendezvous. Intervals are powers of two, so that the steps
-of the larger are steps of the smaller; and one is at most twice the one before, or half of it. So a rank that
-could not be told, and keeps what it has, still has every other step in common with the others, and that step
-is in one of its slots.
+All ranks have to save the same steps. Rank 0 decides, at a few steps that all know, and tells the others
+through the store of the process group's rendezvous. Intervals are powers of two, and one is at most twice the
+one before, or half of it. So a rank that could not be told still has every other step in common with the
+others.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from statistics import median
-from typing import Protocol
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from dlr.checkpoint.surroundings import logger
 
@@ -89,31 +87,19 @@ def is_due(step: int, last: int, interval: int) -> bool:
     return step // interval > max(last, 0) // interval
 
 
-class Board(Protocol):
-    """What all ranks see: torch.distributed.Store."""
-
-    def set(self, key: str, value: str) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def check(self, keys: list[str]) -> bool: ...
-
-
 class Pace:
     """Says which steps are saved: the same on all ranks.
 
     Args:
-        rank: of this process.
         find_board: finds that through which rank 0 tells what it decides; None leaves the interval as it is
             until the next decision.
-        failures_per_hour: of the job.
         copy_seconds: what a copy to another Pod takes, asked before each decision.
     """
 
     def __init__(
         self,
         rank: int,
-        find_board: Callable[[], Board | None],
+        find_board: Callable[[], Store | None],
         failures_per_hour: float | None,
         copy_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -224,23 +210,10 @@ def _key(decision: int) -> str:
     return f"interval/{decision}"
 
 
-class Alone:
-    """The board of a world of one."""
-
-    def set(self, key: str, value: str) -> None:
-        pass
-
-    def get(self, key: str) -> bytes:
-        raise RuntimeError("there is no other rank")
-
-    def check(self, keys: list[str]) -> bool:
-        return False
-
-
-def find_board(world_size: int, environ: Mapping[str, str] = os.environ) -> Board | None:
+def find_board(world_size: int, environ: Mapping[str, str] = os.environ) -> Store | None:
     """What the processes of a start share: the store that torchrun and dlr name; None if there is none."""
     if world_size == 1:
-        return Alone()
+        return HashStore()
     try:
         host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
         store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)

@@ -94,12 +94,7 @@ class Part:
 
 
 def part_of(pieces: Iterable[Piece], results: Iterable[WriteResult]) -> Part:
-    """Return the part of a rank.
-
-    Args:
-        pieces: that it has written.
-        results: of the writing.
-    """
+    """Return the part of a rank."""
     tensors = []
     for piece in pieces:
         data = tensor_data(piece)
@@ -118,7 +113,6 @@ class Joined:
         self._storage: list[bytes] = []
 
     def add(self, part: Part) -> None:
-        """Add a rank's part."""
         tensors = self._tensors
         for name, tensor, chunk in part.tensors:
             known = tensors.get(name)

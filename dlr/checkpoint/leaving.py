@@ -10,7 +10,7 @@
 
 For a planned change (a rescale, a suspension, a drained node) the agents of the job agree on a step, and
 `boundary` tells every rank to leave after that one. A `Checkpointer` does all of this by itself. Outside of
-dlr, or with an agent that knows nothing of votes, `boundary` always says to go on.
+dlr `boundary` always says to go on.
 
 Standard library only. What the numbers mean is in crds.progress_record, which training processes do not have.
 """
@@ -35,7 +35,6 @@ LOOK_SECONDS = 0.001
 """Between two looks of a process that is held, for the milliseconds that a vote takes."""
 
 _SPEAKS, _BOUNDARY, _ORDER, _KEEPS_IN = 12, 13, 14, 15
-_WORDS = 16
 _TIERS: dict[int, Tier] = {1: "memory", 2: "storage"}
 
 
@@ -97,4 +96,4 @@ def leave() -> NoReturn:
 
 def _words() -> memoryview[int] | None:
     slot = progress.slot()
-    return slot[0] if slot is not False and len(slot[0]) >= _WORDS else None
+    return slot[0] if slot is not False else None

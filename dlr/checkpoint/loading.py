@@ -33,8 +33,6 @@ class Loading:
     """The checkpoints of one start.
 
     Args:
-        files: those in storage.
-        here: where this process trains.
         trouble: is told where a checkpoint was lost.
         reader: the user's own StorageReader; None for torch's.
         weights_only: as `torch.load` has it.

@@ -1,14 +1,13 @@
 """How this process writes checkpoints into memory; `dlr.checkpoint.own_slot` reads them.
 
-A save opens the oldest slot that no saver reads and copies the state into it. What may change at any time
-is copied at once; what only an optimizer's step changes (`Captured.settled`) is copied while the next forward
-and backward pass run: by a thread, or on a stream of its own where it is on a GPU. The thread commits the
-slot when all is there, and then adds the sums. `wait` comes before the optimizer's step, and returns when the
-slot is committed: who has ended that step has not lost the one before. (On a GPU its stream waits for the
-copy, and the next save for the commit.)
+A save opens the oldest slot that no saver reads. What may change at any time is copied at once; what only an
+optimizer's step changes (`Captured.settled`) while the next forward and backward pass run: by a thread, or on
+a stream of its own where it is on a GPU. The thread commits the slot when all is there, and then adds the
+sums. `wait` comes before the optimizer's step, and returns when the slot is committed. (On a GPU its stream
+waits for the copy, and the next save for the commit.)
 
-A tensor that changes sooner is found by its version, which torch counts: that slot is not used, and the
-tensor is copied at once from then on. torch does not count what is changed by way of `.data`.
+A tensor that changes sooner is found by torch's version of it: that slot is not used, and the tensor is
+copied at once from then on. torch does not count what is changed by way of `.data`.
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ that is called, the slot stays as it is."""
 
 
 class Layout:
-    """How the tensors of a state lie in a slot: made once, and kept as long as the state has this form.
-
-    Args:
-        captured: the state.
-    """
+    """How the tensors of a state lie in a slot: made once, and kept as long as the state has this form."""
 
     def __init__(self, captured: Captured) -> None:
         self._form = [_form(name, tensor) for name, tensor in captured.tensors.items()]
@@ -70,11 +65,7 @@ def needed_bytes(captured: Captured) -> int:
 
 
 def private_slot(captured: Captured) -> Slot:
-    """Make a slot for that state in memory of this process's own.
-
-    Raises:
-        OSError: there is no room.
-    """
+    """Make a slot for that state in memory of this process's own; raise OSError where there is no room."""
     return Slot.create("dlr-checkpoint", needed_bytes(captured))
 
 

@@ -46,11 +46,7 @@ class Outline:
 
     @classmethod
     def of_wire(cls, fields: Any) -> Outline:
-        """Make it of them.
-
-        Raises:
-            ValueError, TypeError, KeyError: they are not an outline's.
-        """
+        """Make it of them; raise ValueError, TypeError or KeyError where they are not an outline's."""
         boxes = {_pairs(kind): _pairs(intervals) for kind, intervals in fields["boxes"]}
         digests = {name: fields[name] for name in ("names", "places", "content", "whole_names", "whole")}
         if any(len(box) != len(kind) for kind, box in boxes.items()):
@@ -104,7 +100,6 @@ def first_to_open(outlines: Mapping[int, Outline], rank: int) -> set[int]:
 
     Args:
         outlines: of the slots, by old rank.
-        rank: of this process.
 
     Returns:
         All, where ranks hold different contents in the same place.

@@ -109,11 +109,7 @@ class OwnSlot:
 
 
 def check_pickles(entries: Mapping[str, Entry]) -> None:
-    """Make sure that a slot has what is no tensor.
-
-    Raises:
-        DamagedError: it has not, or not as bytes.
-    """
+    """Make sure that a slot has what is no tensor; raise DamagedError where it has not, or not as bytes."""
     for name in (VALUES, RNG):
         entry = entries.get(name)
         if entry is None or entry.dtype != "uint8" or len(entry.shape) != 1 or entry.global_shape is not None:

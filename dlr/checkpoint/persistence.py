@@ -49,8 +49,6 @@ class Persistence:
     """Saves to storage, one step at a time, while training goes on.
 
     Args:
-        files: where the checkpoints are.
-        here: where this process trains.
         keep: how many checkpoints stay; None for all.
         trouble: is told what fails, and that it works again.
         writer: pickle of the user's own, in hexadecimal; empty for torch's.
@@ -179,7 +177,6 @@ class Persistence:
         self._leaves = True
 
     def wait(self) -> None:
-        """See `Writer.wait`."""
         if self._private is not None:
             self._private.wait()
 
@@ -273,7 +270,6 @@ class Persistence:
             done.set()
 
     def _save(self, request: Request, release: Callable[[], None]) -> str | None:
-        """See `Saver.save`."""
         if not self._leaves or self._saver.has_saved:
             return self._saver.save(request, release)
         self._saver.close()
@@ -391,11 +387,7 @@ def _answer_to(number: int, line: str) -> dict[str, Any] | None:
 
 
 def start_saver() -> subprocess.Popen[str]:
-    """Start a saver's process.
-
-    Raises:
-        OSError: there can be no other process.
-    """
+    """Start a saver's process; raise OSError where there can be no other process."""
     # Whoever trains with dlr has its modules in the path, and perhaps none in the folder of the moment.
     path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     saver = subprocess.Popen(

@@ -163,7 +163,6 @@ def divide(pieces: Sequence[Sequence[Piece]], loads: Sequence[int] = ()) -> list
     what rank 0 has. (What ranks hold as their own has another name on each by now.)
 
     Args:
-        pieces: of each rank.
         loads: the bytes that each rank writes besides; none by default.
 
     Returns:

@@ -39,9 +39,6 @@ class Resharded:
     """What torch.distributed.checkpoint reads; it cuts tensors anew where ranks share them otherwise.
 
     Args:
-        reader: of the checkpoint.
-        metadata: of the checkpoint.
-        rank: of this process.
         same_world: whether as many ranks wrote it; else plain values are those of rank 0.
     """
 
@@ -72,7 +69,6 @@ class Resharded:
         ]
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """See `Source`."""
         return min(self._of_each.intersection(names), default=None)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
@@ -137,8 +133,6 @@ class Shard:
 
     Args:
         where: its path, or tcp://host:port of the agent that has it.
-        mark: what it is to hold.
-        key: the job's.
 
     Raises:
         OSError: it cannot be reached.
@@ -252,11 +246,7 @@ class SlotReader(StorageReader):
         self._metadata = metadata((), ())
 
     def open(self, ranks: Collection[int]) -> dict[int, Shard]:
-        """Open these slots too.
-
-        Raises:
-            OSError, DamagedError: one of them cannot be used.
-        """
+        """Open these slots too; raise OSError or DamagedError where one of them cannot be used."""
         if fresh := sorted(set(ranks) - self._shards.keys()):
             opened = {**self._shards, **{rank: self._open_slot(rank) for rank in fresh}}
             self._shards = {rank: opened[rank] for rank in sorted(opened)}  # the lowest first
@@ -339,7 +329,6 @@ class ReshardedSlots(Resharded):
 
     Args:
         reader: with the slots that have been opened.
-        rank: of this process.
         outlines: of the slots, by old rank.
     """
 
@@ -349,7 +338,6 @@ class ReshardedSlots(Resharded):
         super().__init__(reader, reader.read_metadata(), rank, same_world=False)
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """See `Source`."""
         return self._slots.own_of_each(names)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
@@ -385,8 +373,6 @@ def in_slots(
     """What the slots of another world hold. All ranks call it.
 
     Args:
-        rank: of this process.
-        world_size: the number of ranks now.
         group: of the ranks; None for the default one.
 
     Raises:

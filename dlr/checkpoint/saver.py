@@ -1,12 +1,9 @@
 """The saver: a process beside each training process that writes slots to storage.
 
 `dlr.checkpoint.persistence` starts it as a program. It reads requests from its input, a line each: a number,
-and JSON. It answers with lines of JSON on what is its output at the start, which the user's code, such as a
-writer that prints, does not reach. Training goes on meanwhile. When the training process ends, the saver
-finishes what was begun, and ends too. Under dlr, where the training process failed, the agent soon kills all
-that it leaves behind, the saver too: a step that is not complete by then does not reach the storage.
-
-The savers of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
+and JSON. It answers with lines of JSON on what is its output at the start. When the training process ends,
+the saver finishes what was begun, and ends too; under dlr the agent of a failed one soon kills it. The savers
+of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
 """
 
 from __future__ import annotations
@@ -119,7 +116,6 @@ class _Save:
             return False
 
     def write(self) -> None:
-        """Write this rank's part."""
         request = self.request
         if request.rank == 0:
             storage.clear(self._files, request.step, request.attempt, request.beside)

@@ -105,11 +105,7 @@ class Share:
     """The numbers that have names of the rank's own in storage."""
 
     def of(self, pieces: Sequence[Piece], rank: int) -> list[Piece]:
-        """Return the pieces, with the names that they have in storage.
-
-        Args:
-            pieces: all that the rank has.
-        """
+        """Return the pieces, with the names that they have in storage."""
         return [
             replace(pieces[n], name=own_name(pieces[n].name, rank)) if n in self.renamed else pieces[n]
             for n in self.numbers
@@ -129,10 +125,7 @@ class Savers:
     """The savers of all ranks, as one of them deals with the others.
 
     Args:
-        files: where the checkpoints are.
         folder: the one that they write in.
-        rank: of this saver.
-        world_size: the number of ranks.
     """
 
     def __init__(self, files: Files, folder: str, rank: int, world_size: int) -> None:
@@ -183,7 +176,6 @@ class Savers:
         """Return what this rank writes, as rank 0 decides it.
 
         Args:
-            pieces: of this rank.
             digests: as above.
 
         Raises:
@@ -314,11 +306,7 @@ def digest(tensor: Tensor) -> Digest | None:
 
 
 def differing(pieces: Mapping[int, Sequence[Piece]]) -> set[str]:
-    """Names of tensors, but for buffers, of which ranks hold the same part with different contents.
-
-    Args:
-        pieces: of each rank.
-    """
+    """Names of tensors, but for buffers, of which ranks hold the same part with different contents."""
     return {piece.name for piece, _ in _pairs(pieces)}
 
 
@@ -333,7 +321,6 @@ def own_of_each(
     """Names of the tensors of which each rank has its own.
 
     Args:
-        pieces: of each rank.
         digests: likewise, of the tensors that are `differing`.
     """
     names, rounded, is_far = differing(pieces), set[str](), False

@@ -84,11 +84,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read it.
-
-        Raises:
-            StorageError: it is not what was written.
-        """
+        """Read it; raise StorageError where it is not what was written."""
         try:
             document = json.loads(data)
             body = document["manifest"]

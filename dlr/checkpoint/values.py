@@ -1,12 +1,9 @@
 """The pickle of what is no tensor: written so that it can be read without running anybody's code.
 
 A slot may have come over a network, so reading is limited as `torch.load(weights_only=True)` is, and by the
-same list: plain values, and the classes that the script has given to `torch.serialization.add_safe_globals`.
-Writing refuses what reading would refuse, so that no training saves what it cannot go on from.
-
-pickle's own unpickler in C is not enough: it makes room for as many values as five bytes ask for, and sets
-attributes of classes and functions. So the one in Python is used, without the opcodes that no pickle of ours
-has.
+same list. Writing refuses what reading would refuse. pickle's own unpickler in C makes room for as many
+values as five bytes ask for, and sets attributes of classes and functions. So the one in Python is used,
+without the opcodes that no pickle of ours has.
 """
 
 from __future__ import annotations

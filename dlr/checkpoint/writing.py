@@ -27,8 +27,6 @@ class Writing:
 
     Args:
         writer: torch's, or of a class of the user's own.
-        rank: of this saver.
-        world_size: the number of ranks.
         subfolder: of the checkpoint's folder, in which torch's writers put their files.
     """
 
@@ -44,7 +42,6 @@ class Writing:
         """Whether the writer completes the checkpoint in a way of its own, as one of a derived class may."""
 
     def write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
-        """Write this rank's part."""
         writer = self._writer
         writer.set_up_storage_writer(self._rank == 0)
         if self.finishes:
@@ -88,7 +85,6 @@ class _Summed:
         """What has not been added: less than CHUNK_BYTES, since sums take whole rows."""
 
     def write(self, data: bytes) -> int:
-        """Write the next bytes."""
         view = memoryview(data).cast("B")
         self._nbytes += len(view)
         self._stream.write(view)
@@ -101,7 +97,6 @@ class _Summed:
         return len(data)
 
     def file(self, name: str) -> File:
-        """Describe what was written."""
         self._total.add_bytes(self._waiting)
         return File(name, self._nbytes, self._total.total() % 2**64)
 

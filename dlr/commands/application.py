@@ -11,98 +11,30 @@ from crds.release import VERSION
 from dlr.commands.lazy import HELP_NAMES, Lazy, LazyGroup
 from dlr.kube.errors import UsageError
 
+RAW = {"context_settings": {"ignore_unknown_options": True, "help_option_names": []}}
+"""Settings of a command whose words are another program's."""
+
 
 class Commands(LazyGroup):
     lazy: ClassVar = {
-        "up": Lazy(
-            "dlr.commands.cluster",
-            "up",
-            "Start a local Kubernetes on this machine, or bring the earlier one back: no Docker, no root.",
-        ),
-        "down": Lazy(
-            "dlr.commands.cluster",
-            "down",
-            "Stop the embedded cluster and every process in it; its objects stay for the next `dlr up`.",
-        ),
-        "kubeconfig": Lazy(
-            "dlr.commands.cluster",
-            "kubeconfig",
-            "Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)",
-        ),
-        "job": Lazy("dlr.commands.job.commands", "jobs", "Submit, look at, change and delete training jobs."),
-        "hosts": Lazy(
-            "dlr.commands.hosts",
-            "hosts",
-            "Print a job's workers as `address:slots`, those that can be used now: Horovod's host discovery.",
-        ),
-        "map": Lazy(
-            "dlr.commands.map.command",
-            "command",
-            "Run a command for each line of standard input, in Pods that come and go with the work.",
-        ),
-        "dashboard": Lazy(
-            "dlr.commands.dashboard",
-            "dashboard",
-            "Show jobs on a web page of this machine alone, with your own rights; Ctrl-C ends it.",
-        ),
-        "node-check": Lazy(
-            "dlr.commands.node_check.command",
-            "checks",
-            "Check nodes: their devices, and their network in pairs.",
-        ),
-        "simulate": Lazy(
-            "dlr.commands.simulate",
-            "simulate",
-            "Simulate a fleet with the controller's own decisions: goodput, where time goes, and what "
-            "would help.",
-        ),
-        "install": Lazy(
-            "dlr.commands.install.command",
-            "install",
-            "Install dlr into a cluster, or upgrade it: CRDs, controller, rights and policies.",
-        ),
-        "uninstall": Lazy(
-            "dlr.commands.install.command",
-            "uninstall",
-            "Take dlr out of a cluster; refused while jobs run. CRDs and jobs stay, unless asked for.",
-        ),
-        "doctor": Lazy(
-            "dlr.commands.doctor.command",
-            "doctor",
-            "Check whether a cluster has what dlr needs, before and after installing; exit code 1 if not.",
-        ),
-        "controller": Lazy(
-            "dlr.commands.controller",
-            "controller",
-            "Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons.",
-        ),
-        "convert": Lazy(
-            "dlr.commands.convert",
-            "command",
-            "Print manifests of other operators as ElasticJobs, and what of them cannot be carried over.",
-        ),
-        "manifests": Lazy(
-            "dlr.commands.install.command",
-            "manifests",
-            "Print what `dlr install` applies: dlr manifests | kubectl apply -f -",
-        ),
-        "bundle": Lazy(
-            "dlr.commands.bundle",
-            "bundle",
-            "Write the agent that is injected into training images, for an image that carries it.",
-        ),
-        "run": Lazy(
-            "dlr.commands.run",
-            "run",
-            "Train, in a Pod: torchrun's flags, a script and its arguments.",
-            {"context_settings": {"ignore_unknown_options": True, "help_option_names": []}},
-        ),
-        "exec": Lazy(
-            "dlr.commands.run",
-            "execute",
-            "Run a command in a Pod, once, whatever the world: what pulls shards needs no torch for it.",
-            {"context_settings": {"ignore_unknown_options": True, "help_option_names": []}},
-        ),
+        "up": Lazy("cluster.up", "Start a local Kubernetes of processes, or bring the earlier one back."),
+        "down": Lazy("cluster.down", "Stop the embedded cluster; its objects stay for the next `dlr up`."),
+        "kubeconfig": Lazy("cluster.kubeconfig", "Print where the embedded cluster's kubeconfig is."),
+        "job": Lazy("job.commands.jobs", "Submit, look at, change and delete training jobs."),
+        "hosts": Lazy("hosts.hosts", "Print a job's workers for Horovod: `address:slots`."),
+        "map": Lazy("map.command.command", "Run a command for each line of standard input, in Pods."),
+        "dashboard": Lazy("dashboard.dashboard", "Show jobs on a web page of this machine alone."),
+        "node-check": Lazy("node_check.command.checks", "Check nodes: devices, and network in pairs."),
+        "simulate": Lazy("simulate.simulate", "Simulate a fleet with the controller's own decisions."),
+        "install": Lazy("install.command.install", "Install dlr into a cluster, or upgrade it."),
+        "uninstall": Lazy("install.command.uninstall", "Take dlr out of a cluster; refused while jobs run."),
+        "doctor": Lazy("doctor.command.doctor", "Check whether a cluster has what dlr needs."),
+        "controller": Lazy("controller.controller", "Run the controller."),
+        "convert": Lazy("convert.command", "Print manifests of other operators as ElasticJobs."),
+        "manifests": Lazy("install.command.manifests", "Print what `dlr install` applies, for kubectl."),
+        "bundle": Lazy("bundle.bundle", "Write the agent that is injected into training images."),
+        "run": Lazy("run.run", "Train, in a Pod: torchrun's flags, a script and its arguments.", RAW),
+        "exec": Lazy("run.execute", "Run a command in a Pod, once, whatever the world.", RAW),
     }
 
 

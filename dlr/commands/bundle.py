@@ -20,7 +20,7 @@ def bundle(
         ),
     ],
 ) -> None:
-    """Write the agent that is injected into training images, for an image that carries it."""
+    """Write the agent that is injected into training images."""
     from dlr.bundle import agent
 
     try:

@@ -74,7 +74,7 @@ def up(
     ] = DEFAULT_PORT,
     home: HomeFolder = None,
 ) -> None:
-    """Start a local Kubernetes on this machine, or bring the earlier one back: no Docker, no root."""
+    """Start a local Kubernetes of processes, or bring the earlier one back."""
     from localcluster import supervisor
 
     place = _home(home)
@@ -159,7 +159,7 @@ def controller_command(place: Home) -> list[str]:
 
 
 def down(home: HomeFolder = None) -> None:
-    """Stop the embedded cluster and every process in it; its objects stay for the next `dlr up`."""
+    """Stop the embedded cluster; its objects stay for the next `dlr up`."""
     from localcluster import supervisor
 
     place = _home(home)

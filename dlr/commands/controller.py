@@ -146,7 +146,7 @@ def controller(
     ] = DEFAULT_MOUNT_PATH,
     log_level: Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")] = LogLevel.INFO,
 ) -> None:
-    """Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons."""
+    """Run the controller."""
     from controller.manager import ManagerOptions
     from controller.serving.servers import Listen
     from reconcilers.setup import WATCHED_BY_LABEL

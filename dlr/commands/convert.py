@@ -30,7 +30,7 @@ def command(
         ),
     ],
 ) -> None:
-    """Print manifests of other operators as ElasticJobs, and what of them cannot be carried over.
+    """Print manifests of other operators as ElasticJobs.
 
     It takes TrainJobs with their runtime, PyTorchJobs, JobSets, Jobs and DLRover's ElasticJobs; other objects
     stay as they are. No cluster is asked.

@@ -33,7 +33,7 @@ def dashboard(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show jobs on a web page of this machine alone, with your own rights; Ctrl-C ends it."""
+    """Show jobs on a web page of this machine alone."""
     keep_pauses_short()
     api = Api(connect(kubeconfig, context, namespace))
     begin = f"#/job/{api.namespace}/{name}" if name else ""

@@ -21,17 +21,17 @@ from dlr.commands import interrupts
 class Lazy:
     """A command that is not imported yet."""
 
-    module: str
-    function: str
-    """The name of a function in that module, or of a group, which is a `typer.Typer`."""
+    target: str
+    """Name of a function below `dlr.commands`, or of a group, which is a `typer.Typer`."""
     summary: str
     """The first line of its help, for the group's list."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Arguments for `typer.Typer.command`."""
 
     def load(self, name: str) -> Any:
+        module, _, function = self.target.rpartition(".")
         found: Callable[..., Any] | typer.Typer
-        found = getattr(importlib.import_module(self.module), self.function)
+        found = getattr(importlib.import_module(f"dlr.commands.{module}"), function)
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, context_settings=HELP_NAMES)
             alone.command(name, **self.settings)(found)

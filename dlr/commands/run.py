@@ -23,7 +23,7 @@ def execute(
         list[str] | None, typer.Argument(metavar="[-m] COMMAND [ARGS]...", show_default=False)
     ] = None,
 ) -> None:
-    """Run a command in a Pod, once, whatever the world: what pulls shards needs no torch for it."""
+    """Run a command in a Pod, once, whatever the world."""
     from dlr.pod import run_command
 
     raise typer.Exit(run_command(["exec", *(arguments or [])]))

@@ -30,7 +30,7 @@ def simulate(
         bool, typer.Option("--times", help="First print the table of times, and where each is from.")
     ] = False,
 ) -> None:
-    """Simulate a fleet with the controller's own decisions: goodput, where time goes, and what would help."""
+    """Simulate a fleet with the controller's own decisions."""
     from simulator.fleet import FleetError, read_fleet
     from simulator.picture import bars
     from simulator.report import effect_lines, summary, time_lines

@@ -37,7 +37,6 @@ class Workers:
 
 
 def metadata_of(manifest: Reader) -> JSON:
-    """Name, namespace, labels and annotations."""
     metadata = manifest.within("metadata")
     name = metadata.take("name")
     if name is None and (prefix := metadata.take("generateName")):

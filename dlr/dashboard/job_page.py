@@ -251,7 +251,6 @@ def _nodes(case: Case) -> JSON:
 
 
 def _events(case: Case) -> list[JSON]:
-    """Return the newest first."""
     rows = [report.event_row(event, case.job, case.now) for event in case.events[-MOST_EVENTS:]]
     return [
         {"seen": seen, "type": type_, "reason": reason, "message": message[:MOST_TEXT]}

@@ -34,7 +34,6 @@ async def open_in_browser(address: str, opened: asyncio.Event) -> None:
     Returns when the dashboard was opened, or will not be.
 
     Args:
-        address: with the token.
         opened: set by the server when a browser has loaded the page.
     """
     try:

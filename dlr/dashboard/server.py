@@ -6,12 +6,9 @@
     /TOKEN/events?view=job&namespace=&name= one job
     /TOKEN/log?namespace=&name=&rank=       the end of the log of one rank
 
-There is nothing that changes anything. All that takes time happens in threads.
-
-The page shows logs, and a port on loopback can be reached by other programs of this machine and by every web
-page that its browser opens. The token keeps out everybody without the address. A name in `Host` that is not
-loopback's is a page of somebody else's whose name was made to lead here (DNS rebinding). An `Origin` that is
-not this server's is a page that asks across sites.
+It changes nothing. Other programs of this machine, and web pages in its browser, can reach a port on
+loopback: the token keeps out everybody without the address, a `Host` that is not loopback's is DNS rebinding,
+and an `Origin` that is not this server's is a page that asks across sites.
 """
 
 from __future__ import annotations
@@ -187,7 +184,6 @@ def why_refused(host: str | None, origin: str | None, given: str, token: str) ->
     Args:
         host: the header, with any port: a port that ssh forwards is another one.
         origin: the header; browsers leave it out where a page of the same site asks.
-        given: the token of the address.
     """
     name = _hostname(f"//{host}") if host else None
     if name not in LOOPBACK_NAMES:

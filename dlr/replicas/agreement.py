@@ -135,7 +135,6 @@ class Standing:
 
         Args:
             agreement: that the meeting came to.
-            place: of this group.
             at_once: whether those behind have the leader's state already.
         """
         is_behind = place in agreement.behind

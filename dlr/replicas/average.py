@@ -26,8 +26,6 @@ class Average:
         """Begin to sum a bucket.
 
         Args:
-            exchange: of the version.
-            number: of the bucket.
             contributes: whether this group's gradients count; else it takes part with zeros.
         """
         if self._exchange is not exchange:  # a collective that was given up may still write into the old ones

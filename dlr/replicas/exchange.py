@@ -66,9 +66,7 @@ class Exchange:
     """The group of one version, from `start` on.
 
     Args:
-        seat: this rank's.
         open_store: makes a store connection of that version, for the thread.
-        device: of the gradients.
         is_overtaken: whether a newer version is there.
         changed: is notified, under its lock, when something that a wait ends with has happened.
         patience: what follows from a long wait for others.
@@ -258,7 +256,6 @@ class Exchange:
         return task
 
     def _finish(self, task: _Task) -> Any:
-        """Wait for a task."""
         self.wait_until(lambda: task.is_done)
         return task.result
 

@@ -46,11 +46,7 @@ class Bucket:
         return grads, present
 
     def gather(self) -> Tensor:
-        """Copy the gradients into a flat tensor.
-
-        Raises:
-            TypeError: one is sparse.
-        """
+        """Copy the gradients into a flat tensor; raise TypeError where one is sparse."""
         flat = self.empty()
         grads, present = self._split(flat)
         for place, (part, parameter) in enumerate(zip(grads, self.parameters, strict=True)):

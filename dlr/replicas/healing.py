@@ -17,10 +17,6 @@ class Healing:
     """It is under way during one step, or, `at_once`, before the step that was agreed upon.
 
     Args:
-        agreement: of the version.
-        exchange: of it.
-        state: of this process.
-        device: of the gradients.
         changed: is notified at the end.
     """
 

@@ -22,12 +22,7 @@ BROKEN_SECONDS = 2.0
 
 
 class News:
-    """The versions of the groups, as one rank of a group sees them.
-
-    Args:
-        channel: the way to the agent.
-        own: the ranks of this group.
-    """
+    """The versions of the groups, as one rank of a group sees them."""
 
     def __init__(self, channel: Channel, own: OwnGroup) -> None:
         self._channel = channel

@@ -112,7 +112,6 @@ class LongWait(threading.Thread):
 
     Args:
         place: of this process's group in the version.
-        size: number of groups in it.
         open_store: makes a store connection of the version.
     """
 

@@ -95,10 +95,7 @@ class Replicas:
 
     Args:
         state: what the groups have in common: modules, optimizers, schedulers, …, by name.
-        optimizers: those of the state.
         start: number of steps that the state has.
-        own: the ranks of this group.
-        channel: the way to the agent.
         checkpoint: that the groups begin with where none of them trains; None for none.
     """
 
@@ -281,7 +278,6 @@ class Replicas:
         self.average()
 
     def _open(self) -> None:
-        """Begin a step."""
         self._is_open = True
         version = self._current()
         self._contributing = self._following or version.membership.indices(version.counted(self.applied))

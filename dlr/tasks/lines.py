@@ -51,7 +51,6 @@ class Lines:
         return self._text
 
     def lengths(self) -> Iterator[int]:
-        """The bytes of each line."""
         return (end - start - 1 for start, end in pairwise(self._starts))
 
     def __len__(self) -> int:

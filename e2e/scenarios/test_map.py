@@ -77,7 +77,7 @@ def test_a_recipe_of_kaldis_kind_runs_unchanged(
     (folder / "data").mkdir()
     (folder / "data" / "wav.scp").write_text("".join(f"utt{n} /wav/{n}.wav\n" for n in range(403)))
     queue = tmp_path / "dlr-queue.pl"
-    queue.write_text(f'#!/bin/sh\nexec {" ".join(program("dlr-queue.pl"))} "$@"\n')
+    queue.write_text(f'#!/bin/sh\nexec {sys.executable} {REPOSITORY}/examples/map/dlr-queue.pl "$@"\n')
     queue.chmod(0o755)
     options = f"--workers 1:3 --slots 8 -n {observation.namespace}"
     env = cluster.environment() | {"DLR_QUEUE": f"{options} --pod {pod_file(cluster, observation, tmp_path)}"}

@@ -19,7 +19,7 @@ from agent.monitor import profile
 from agent.monitor.profile import PY_SPY, TORCH, Profile, ProfileError, Subject, take
 from agent.monitor.stacks import DEFAULT_SIGNAL
 from agent.supervision import asked as asking
-from agent.supervision.asked import AskedProfile, ProfileRequest
+from agent.supervision.asked import ProfileRequest, asked_profile
 from agent.warm.profiler import Profiler
 from crds.agent_report import MAX_PROFILE_BYTES
 from crds.log_parts import from_log
@@ -184,7 +184,7 @@ def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(
     guard: Any = SimpleNamespace(subject_of=lambda _, rank: subject if rank == 3 else None)
     processes: Any = SimpleNamespace(alive=dict)
     monkeypatch.setattr(asking, "take", lambda *_: Profile(TORCH, 1.0, b"trace", "short"))
-    asked = AskedProfile(guard, "old/0/1/")
+    asked = asked_profile(guard, "old/0/1/")
 
     def answer(text: str) -> Any:
         asked.look(text, processes, lambda: told.append("told"))

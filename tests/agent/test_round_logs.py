@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 from agent.monitor import round_logs
-from agent.monitor.progress import ENV_PROGRESS_FILE, ProgressFiles
+from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import (
     CHOSEN_BYTES,
     KEPT_ROUNDS,
@@ -21,7 +21,6 @@ from agent.monitor.round_logs import (
     LogKeeper,
     RoundLogsSpecs,
     bounds_of,
-    close_gap,
     cut_middle,
     prune,
 )
@@ -29,7 +28,7 @@ from agent.monitor.stacks import ENV_STACKS_FILE, StackFiles
 from agent.monitor.stepping import Start
 from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT
-from crds.progress_record import ENV_ROUND
+from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
 
 MIB = 1 << 20
@@ -196,19 +195,14 @@ def test_a_log_that_is_written_loses_its_middle_and_nobody_notices(tmp_path: Pat
         writer.write("last\n")
         writer.flush()
         assert reader.read() == "last\n"
-    close_gap(log)
     lines = log.read_bytes().splitlines()
     assert (lines[0], lines[-1]) == (b"first", b"last")
-    assert b"bytes are left out" in lines[2]
-    assert b"\0" not in log.read_bytes()
-    assert log.stat().st_size < MIB
 
 
 def test_a_log_within_its_bounds_stays_whole(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     log.write_text("x" * 1000)
     cut_middle(log, MIB)
-    close_gap(log)
     assert log.read_text() == "x" * 1000
     cut_middle(tmp_path / "none", MIB)
 

@@ -16,6 +16,7 @@ import pytest
 
 from agent.monitor import stacks
 from agent.monitor.dump import innermost_place, waits_for_others
+from agent.monitor.progress import RECORD_BYTES
 from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, StackFiles, capture, signal_number, wait_state
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ class Trainers:
         rank = len(self.pids)
         self.files[rank] = self._directory / f"stacks.{rank}"
         step_file = self._directory / f"step.{rank}"
-        step_file.write_bytes(bytes(64))
+        step_file.write_bytes(bytes(RECORD_BYTES))
         script = self._directory / f"script{rank}.py"
         script.write_text(code)
         process = subprocess.Popen(

@@ -178,11 +178,6 @@ def test_never_more_steps_than_were_made_nor_fewer_than_any_optimizer_made(order
         before = count
 
 
-def test_an_older_agents_record_is_refused() -> None:
-    with pytest.raises(ValueError, match="64 bytes"):
-        counting_hook(memoryview(bytearray(64)))
-
-
 def test_is_cheap_enough_for_every_step() -> None:
     hook, optimizer = counting_hook(memoryview(bytearray(struct.calcsize(PROGRESS_FORMAT)))), sgd()
 

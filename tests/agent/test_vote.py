@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from agent.supervision.vote import (
     DECISION_SECONDS,
     HOLD_SECONDS,
-    SAYS_LEFT,
     SETTLE_SECONDS,
     SLACK_SECONDS,
     Chair,
@@ -72,7 +71,7 @@ class Play:
         self.processes = [[Process() for _ in range(self.local)] for _ in range(self.agents)]
         self.line: dict[tuple[int, int], float] = {}
         for rank in range(self.agents):
-            self.chair.join(rank, says_left=True)
+            self.chair.join(rank)
             for process in self.processes[rank]:
                 self.later(self.chance.random() * self.step_seconds, lambda p=process: self.enter(p))
 
@@ -312,25 +311,6 @@ def test_who_is_killed_before_its_processes_have_left_is_known_to_all_others(kil
     assert all(at is not None and at <= play.now for at in lost)
 
 
-@pytest.mark.parametrize("older", [0, 1])
-def test_an_agent_of_an_older_dlr_leaves_without_a_word(older: int) -> None:
-    chair, voter = Chair(2), Voter()
-    for rank in range(2):
-        chair.join(rank, says_left=rank != older)
-    chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
-    hold = Message(Kind.HOLD, 1, SAYS_LEFT if older else 0)
-    voter.receive(hold, 0.0, can_take_part=True)
-    voter.answer([6], KeptIn.MEMORY)
-    for rank in range(2):
-        chair.receive(rank, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
-    voter.receive(Message(Kind.LEAVE, 1, 7, KeptIn.MEMORY), 0.0, can_take_part=True)
-    if older:
-        assert chair.lose(older) == []
-    else:
-        voter.lose_chair(1.0)
-        assert voter.lost_at is None
-
-
 def test_an_agent_that_never_answers_costs_the_time_to_decide_and_no_step() -> None:
     play = Play(random.Random(1), 3, 1, 0.01, 0.001, lockstep=True, silent=frozenset({2}))
     play.later(0.05, lambda: play.ask(1, KeptIn.MEMORY))
@@ -353,14 +333,14 @@ def test_processes_that_take_no_part_call_the_vote_off_at_once(mute: int) -> Non
 
 def test_no_vote_is_opened_before_all_agents_are_there() -> None:
     chair = Chair(2)
-    chair.join(0, says_left=True)
+    chair.join(0)
     assert chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0) == [(0, Message(Kind.OFF, 1))]
 
 
 def test_the_safer_tier_counts_until_the_vote_is_decided() -> None:
     chair = Chair(2)
-    chair.join(0, says_left=True)
-    chair.join(1, says_left=True)
+    chair.join(0)
+    chair.join(1)
     chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
     chair.receive(1, Message(Kind.ASK, tier=KeptIn.STORAGE), 0.0)
     chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
@@ -371,8 +351,8 @@ def test_the_safer_tier_counts_until_the_vote_is_decided() -> None:
 
 def test_where_one_rank_has_no_memory_all_leave_for_storage() -> None:
     chair = Chair(2)
-    chair.join(0, says_left=True)
-    chair.join(1, says_left=True)
+    chair.join(0)
+    chair.join(1)
     chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
     chair.receive(1, Message(Kind.ENDED, 1, 6, KeptIn.STORAGE), 0.0)
     decided = chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)

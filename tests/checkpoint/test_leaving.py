@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.monitor.progress import RECORD_BYTES
 from crds.progress_record import (
     BOUNDARY,
     ENV_PROGRESS_FILE,
@@ -17,7 +18,6 @@ from crds.progress_record import (
     GO_ON,
     KEEPS_IN,
     ORDER,
-    PROGRESS_FORMAT,
     SPEAKS,
     KeptIn,
     hold_until,
@@ -30,7 +30,7 @@ from dlr.checkpoint import leaving
 class Record:
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.write_bytes(bytes(struct.calcsize(PROGRESS_FORMAT)))
+        path.write_bytes(bytes(RECORD_BYTES))
 
     def __getitem__(self, word: int) -> int:
         return int(struct.unpack_from("q", self.path.read_bytes(), 8 * word)[0])
@@ -91,25 +91,15 @@ def test_it_goes_on_when_its_agent_says_no_more(record: Record) -> None:
     assert 0.1 < time.monotonic() - begun_at < 30
 
 
-def test_outside_of_dlr_and_under_an_older_agent_nothing_happens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outside_of_dlr_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV_PROGRESS_FILE, raising=False)
     monkeypatch.setattr(progress, "_slot", None)
     leaving.take_part()
     assert leaving.boundary(5) is None
-    older = tmp_path / "record"
-    older.write_bytes(bytes(12 * 8))
-    monkeypatch.setenv(ENV_PROGRESS_FILE, str(older))
-    monkeypatch.setattr(progress, "_slot", None)
-    leaving.take_part()
-    assert leaving.boundary(5) is None
-    assert older.read_bytes() == bytes(12 * 8)
 
 
 def test_the_words_are_those_of_the_protocol() -> None:
     words = leaving._SPEAKS, leaving._BOUNDARY, leaving._ORDER, leaving._KEEPS_IN
     assert words == (SPEAKS, BOUNDARY, ORDER, KEEPS_IN)
-    assert leaving._WORDS == KEEPS_IN + 1
     assert {number: tier.upper() for number, tier in leaving._TIERS.items()} == {t: t.name for t in KeptIn}
     assert leaving.EXIT_LEFT == EXIT_LEFT

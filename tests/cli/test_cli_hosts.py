@@ -1,13 +1,10 @@
-"""`dlr hosts`: the hosts of a job on stdout, nothing else; watched, each new list with an empty line behind."""
+"""`dlr hosts`: the hosts of a job on stdout, nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 
 Dlr = Callable[..., Any]
@@ -31,14 +28,3 @@ def test_no_hosts_are_an_answer_and_no_job_is_none(server: ScriptedServer, dlr: 
     server.answers |= {JOB: job(phase="Pending"), WORKERS: listing()}
     assert (dlr("hosts", "digits").exit_code, dlr("hosts", "digits").out) == (0, "")
     assert dlr("hosts", "nosuch").exit_code == 1
-
-
-def test_watched_it_tells_changes_until_the_job_ends(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.001)
-    running, ended = job(phase="Running"), job(phase="Succeeded")
-    server.answers[JOB] = [running, running, running, running, ended]
-    server.answers[WORKERS] = [listing(host(0)), listing(host(0)), listing(host(0), host(1))]
-    done = dlr("hosts", "digits", "--watch")
-    assert done.out == "10.0.0.0:1\n\n10.0.0.0:1\n10.0.0.1:1\n\n\n"

@@ -91,14 +91,6 @@ def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
         read_jobs(str(tmp_path / "binary"))
 
 
-def test_aliases_that_stand_for_more_than_memory_holds_are_refused(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [" + ",".join("x" * 10) + "]"]
-    lines += [f"a{at}: &a{at} [" + ",".join([f"*a{at - 1}"] * 10) + "]" for at in range(1, 10)]
-    (tmp_path / "job.yaml").write_text("\n".join([*lines, "spec: *a9"]))
-    with pytest.raises(CommandError, match="its aliases stand for more than 1,000,000 values"):
-        read_jobs(str(tmp_path / "job.yaml"))
-
-
 @pytest.mark.parametrize("read", [read_jobs, read_documents])
 def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, read: Callable[[str], object]) -> None:
     (tmp_path / "job.yaml").write_text("spec: " + "[" * 20_000 + "]" * 20_000)

@@ -15,9 +15,6 @@ from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
 from dlr.commands.doctor.verdicts import Level, verdicts
-from dlr.kube.api import Api
-from dlr.kube.connection import connect
-from tests.cli.scripted import ScriptedServer, listing
 
 JSON = dict[str, Any]
 
@@ -45,7 +42,6 @@ def pod(**status: Any) -> JSON:
     return {"metadata": {"name": "p"}, "status": status}
 
 
-READY = pod(conditions=[{"type": "Ready", "status": "True"}])
 INSTALLED = Facts(
     server="https://s",
     version={"major": "1", "minor": "33", "gitVersion": "v1.33.2"},
@@ -53,7 +49,6 @@ INSTALLED = Facts(
     namespace="dlr-system",
     documents=DOCUMENTS,
     policies=["dlr-worker-status", "dlr-worker-lease"],
-    dns_pods=[READY],
     crds=CRDS,
     controllers=[deployment()],
     lease=lease(),
@@ -93,22 +88,6 @@ def test_admission_that_is_off_or_lacks_our_policies() -> None:
     assert text.startswith("problem: The API server serves no ValidatingAdmissionPolicy v1")
     (text,) = told(replace(INSTALLED, policies=["dlr-worker-lease"]), "admission")
     assert text.startswith("warn: dlr-worker-status not there")
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"dns_pods": [READY, pod()]}, "ok: 1 of 2 Pods"),
-        ({"dns_pods": [pod()]}, "warn: No Pod of the cluster's DNS is ready."),
-        ({"dns_pods": []}, "warn: Found no DNS"),
-        ({"resolves": True, "dns_pods": []}, "ok: Names of the cluster are resolved"),
-        ({"resolves": False}, "warn: Names of the cluster are not resolved"),
-        ({"dns_pods": None, "refused": {"dns_pods": "no"}}, "warn: Could not be checked: no"),
-    ],
-)
-def test_dns(change: JSON, says: str) -> None:
-    (text,) = told(replace(INSTALLED, **change), "dns")
-    assert text.startswith(says)
 
 
 def test_crds_of_another_operator_version_or_not_there() -> None:
@@ -276,21 +255,3 @@ def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> No
     assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [
         "update leases.coordination.k8s.io dlr-controller in dlr-system"
     ]
-
-
-def test_dns_is_found_by_its_service_where_its_pods_have_another_label(server: ScriptedServer) -> None:
-    """As OpenShift's."""
-    service = {
-        "metadata": {"name": "dns-default", "namespace": "openshift-dns"},
-        "spec": {"selector": {"dns": "default"}, "ports": [{"port": 53, "protocol": "UDP"}]},
-    }
-    other = {"metadata": {"name": "web", "namespace": "team"}, "spec": {"ports": [{"port": 53}]}}
-    external = {"metadata": {"name": "x", "namespace": "team"}, "spec": {"type": "ExternalName"}}
-    server.answers["GET /api/v1/pods"] = listing()
-    server.answers["GET /api/v1/services"] = listing(external, other, service)
-    server.answers["GET /api/v1/namespaces/openshift-dns/pods"] = listing(READY)
-    with_dns = doctor_facts._dns_pods(Api(connect(None, None, None)))
-    assert with_dns == [READY]
-    assert server.requests[-1].query["labelSelector"] == "dns=default"
-    server.answers["GET /api/v1/services"] = listing(external, other)
-    assert doctor_facts._dns_pods(Api(connect(None, None, None))) == []

@@ -167,5 +167,5 @@ def test_the_installed_commands_handle_the_signal_before_they_import_anything() 
         assert ast.unparse(guarded.test) == "__name__ == '__main__'"
         assert ast.unparse(guarded.body[0]) == "_signal.signal(_signal.SIGINT, _signal.SIG_DFL)"
         assert ast.unparse(guarded.body[-1]) == "main()"
-    assert {Path(script).name for script in scripts} == {"dlr", "kubectl-dlr", "dlr-queue.pl"}
+    assert {Path(script).name for script in scripts} == {"dlr", "kubectl-dlr"}
     assert "scripts" not in tomllib.loads((folder / "pyproject.toml").read_text())["project"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlr.commands.reference import FILE, commands, reference
+from docs.cli_reference import FILE, commands, reference
 
 CLUSTERLESS = {
     *("dlr up", "dlr down", "dlr kubeconfig", "dlr convert", "dlr manifests", "dlr bundle", "dlr run"),
@@ -14,7 +14,7 @@ WITHOUT_NAMESPACE = {"dlr node-check history"}
 
 
 def test_the_page_is_in_step() -> None:
-    assert FILE.read_text() == reference(), "run: python -m dlr.commands.reference"
+    assert FILE.read_text() == reference(), "run: python docs/cli_reference.py"
 
 
 def test_every_command_has_a_line_in_the_manual() -> None:

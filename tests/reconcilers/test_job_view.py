@@ -117,5 +117,5 @@ async def test_very_many_plans_are_read_beside_the_event_loop(has_job: bool) -> 
         look = writer.refuse_for("default", "digits")  # type: ignore[assignment]
     begun = time.thread_time()
     seen = await look
-    assert time.thread_time() - begun < 0.05
+    assert time.thread_time() - begun < 0.1
     assert (len(seen.plans) if seen else len(conclude.call_args.args[0])) == 2_000

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import types
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands.map.manifest import Workers
-from dlr.commands.queue.request import (
-    Request,
-    RequestError,
-    parse,
-    script,
-    script_path,
-    status_in,
-    within,
-)
+FILE = Path(__file__).parents[2] / "examples" / "map" / "dlr-queue.pl"
 
 
-def run(request: Request, number: int, folder: Path, **environ: str) -> int:
+def loaded() -> Any:
+    loader = SourceFileLoader("dlr_queue", str(FILE))
+    module = types.ModuleType(loader.name)
+    sys.modules[loader.name] = module  # its dataclasses look for it
+    loader.exec_module(module)
+    return module
+
+
+queue = loaded()
+Request, RequestError, parse, script = queue.Request, queue.RequestError, queue.parse, queue.script
+script_path, status_in = queue.script_path, queue.status_in
+
+
+def run(request: Any, number: int, folder: Path, **environ: str) -> int:
     path = folder / "job.sh"
     path.write_text(script(request, str(folder), environ))
     return subprocess.run(["/bin/bash", str(path), str(number)], check=False, timeout=120).returncode
@@ -43,7 +51,7 @@ def run(request: Request, number: int, folder: Path, **environ: str) -> int:
         ("--mem 500M x.log a", Request("x.log", ("a",), memory="500Mi")),
     ],
 )  # fmt: skip
-def test_the_command_line_is_read_as_queue_pl_reads_it(words: str, found: Request) -> None:
+def test_the_command_line_is_read_as_queue_pl_reads_it(words: str, found: Any) -> None:
     assert parse(words.split()) == found
 
 
@@ -118,11 +126,19 @@ def test_its_script_is_where_queue_pl_has_it(log: str, path: str) -> None:
 @given(st.integers(1, 200), st.integers(0, 40), st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))
 def test_no_more_run_at_a_time_than_may(jobs: int, most: int, workers: int, slots: int, gpus: int) -> None:
     request = Request("x.JOB.log", ("a",), "JOB", 1, jobs, max_jobs=most, gpus=gpus)
-    pods = within(request, Workers(1, workers, slots, 60))
-    assert 1 <= pods.least <= pods.most <= workers and 1 <= pods.slots <= slots
-    assert not most or pods.most * pods.slots <= most
-    assert (pods.most - 1) * pods.slots < jobs, "no Pod is without a job"
-    assert pods.slots == 1 or not gpus
+    allowed = queue.options_of({"DLR_QUEUE": f"--image x --workers 1:{workers} --slots {slots}"})
+    pods, of_each = queue.workers_for(request, allowed)
+    fewest, highest = map(int, pods.split(":"))
+    assert 1 <= fewest <= highest <= workers and 1 <= of_each <= slots
+    assert not most or highest * of_each <= most
+    assert (highest - 1) * of_each < jobs, "no Pod is without a job"
+    assert of_each == 1 or not gpus
+
+
+def test_a_job_with_a_gpu_has_it_in_its_pods_limits(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text("spec: {containers: [{name: asr, image: kaldi}]}")
+    (container,) = queue.pod_with_gpus(str(tmp_path / "pod.yaml"), 2)["spec"]["containers"]
+    assert container == {"name": "asr", "image": "kaldi", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
 
 
 def test_the_status_of_a_job_is_in_the_last_lines_of_its_log() -> None:

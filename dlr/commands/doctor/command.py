@@ -17,17 +17,17 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Check whether a cluster has what dlr needs, before and after installing; exit code 1 if not."""
+    """Check whether a cluster has what dlr needs."""
     documents = documents_for(namespace, jobs_namespace=jobs_namespace)
     from dlr.commands.doctor.facts import gather
     from dlr.commands.doctor.verdicts import Level, verdicts
     from dlr.kube.api import Api
-    from dlr.kube.connection import connect, find_source
+    from dlr.kube.connection import connect
     from dlr.kube.waiting import waiting_for
 
     connection = connect(kubeconfig, context, namespace)
     with waiting_for("what the cluster says of itself"):
-        lines = verdicts(gather(Api(connection), documents, in_pod=not find_source(kubeconfig).paths))
+        lines = verdicts(gather(Api(connection), documents))
     if output is Format.JSON:
         print_json([{"level": line.level, "topic": line.topic, "text": line.text} for line in lines])
     else:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
 from controller.errors import ApiError, NotFound
-from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SERVICES
+from controller.resources import LEASES, SELF_ACCESS_REVIEWS
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -30,11 +29,6 @@ from dlr.kube.api import JSON, PODS, Api, is_embedded
 
 Found = TypeVar("Found")
 
-DNS_LABEL = "k8s-app=kube-dns"
-"""The label of the Pods of CoreDNS and kube-dns alike, nearly everywhere."""
-DNS_PORT = 53
-CLUSTER_NAME = "kubernetes.default.svc"
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -52,9 +46,6 @@ class Facts:
     missing_of_controller: Sequence[Right] | None = ()
     policies: Sequence[str] | None = None
     """Names of the ValidatingAdmissionPolicies; None: the API server does not serve them."""
-    dns_pods: Sequence[JSON] | None = ()
-    resolves: bool | None = None
-    """Whether the API server's name can be resolved here; None: this is no Pod."""
     crds: Sequence[JSON] | None = ()
     """The CRDs with names of dlr's, by any author."""
     operators: Sequence[JSON] | None = ()
@@ -80,7 +71,7 @@ class Facts:
         return None
 
 
-def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
+def gather(api: Api, documents: Sequence[JSON]) -> Facts:
     """Look at everything. Raises ApiError if there is no answer at all."""
     version, now = api.version()
     refused: dict[str, str] = {}
@@ -104,8 +95,6 @@ def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
         missing_to_install=seen("missing_to_install", lambda: _missing_to_install(api, documents)),
         missing_of_controller=seen("missing_of_controller", lambda: _missing_of_controller(api, documents)),
         policies=seen("policies", lambda: _policies(api)),
-        dns_pods=seen("dns_pods", lambda: _dns_pods(api)),
-        resolves=_resolves() if in_pod else None,
         crds=seen("crds", lambda: live_crds(api)),
         operators=seen("operators", lambda: others.dlrover_operators(deployments(others.DLROVER_LABEL))),
         controllers=seen("controllers", lambda: deployments(CONTROLLER_LABEL)),
@@ -160,26 +149,3 @@ def _policies(api: Api) -> list[str] | None:
         return [policy["metadata"]["name"] for policy in api.find(POLICIES)]
     except NotFound:
         return None
-
-
-def _dns_pods(api: Api) -> list[JSON]:
-    """The Pods with the usual label; without one, those behind the Services that answer DNS."""
-    labelled = api.find(PODS, all_namespaces=True, label_selector=DNS_LABEL)
-    if labelled:
-        return labelled
-    found: list[JSON] = []
-    for service in api.find(SERVICES, all_namespaces=True):
-        spec = service["spec"]
-        ports = [(port.get("protocol", "TCP"), port["port"]) for port in spec.get("ports") or ()]
-        if ("UDP", DNS_PORT) in ports and spec.get("selector"):
-            selector = ",".join(f"{key}={value}" for key, value in spec["selector"].items())
-            found += api.within(service["metadata"]["namespace"]).find(PODS, label_selector=selector)
-    return found
-
-
-def _resolves() -> bool:
-    try:
-        socket.getaddrinfo(CLUSTER_NAME, None)
-    except OSError:
-        return False
-    return True

@@ -9,12 +9,11 @@ from enum import StrEnum
 from typing import Any
 
 from controller.wording import some_of
-from dlr.commands.doctor.facts import DNS_PORT, Facts
+from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
-from dlr.job.report import is_ready
 from dlr.kube.api import JSON
 
 MINIMUM_MINOR = 30
@@ -37,7 +36,7 @@ class Line:
 
 def verdicts(facts: Facts) -> list[Line]:
     """One line or more a topic, in the order in which one would mend things."""
-    judges = (_server, _rights, _admission, _dns, _crds, _dlrover, _controller, _controllers_rights)
+    judges = (_server, _rights, _admission, _crds, _dlrover, _controller, _controllers_rights)
     return [line for judge in judges for line in judge(facts)]
 
 
@@ -96,34 +95,6 @@ def _admission(facts: Facts) -> Iterator[Line]:
     else:
         state = "there" if not absent else "served; `dlr install` makes dlr's"
         yield Line(Level.OK, "admission", f"ValidatingAdmissionPolicies are {state}.")
-
-
-def _dns(facts: Facts) -> Iterator[Line]:
-    without = "dlr does without (Pods find each other by IP); most training scripts do not."
-    if facts.resolves is not None:
-        if facts.resolves:
-            yield Line(Level.OK, "dns", "Names of the cluster are resolved in this Pod.")
-        else:
-            yield Line(Level.WARN, "dns", f"Names of the cluster are not resolved in this Pod. {without}")
-    elif facts.embedded:
-        yield Line(Level.OK, "dns", "Pods are processes of this machine, and resolve names as it does.")
-    elif facts.dns_pods is None:
-        yield _not_seen(facts, "dns", "dns_pods")
-    else:
-        ready = sum(map(is_ready, facts.dns_pods))
-        if ready:
-            yield Line(
-                Level.OK, "dns", f"{ready} of {len(facts.dns_pods)} Pods of the cluster's DNS are ready."
-            )
-        elif facts.dns_pods:
-            yield Line(Level.WARN, "dns", f"No Pod of the cluster's DNS is ready. {without}")
-        else:
-            yield Line(
-                Level.WARN,
-                "dns",
-                "Found no DNS (no Pods with the label k8s-app=kube-dns, nor behind a Service with UDP port "
-                f"{DNS_PORT}). {without}",
-            )
 
 
 def _crds(facts: Facts) -> Iterator[Line]:

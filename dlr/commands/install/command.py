@@ -86,7 +86,7 @@ def install(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Install dlr into a cluster, or upgrade it: CRDs, controller, rights and policies."""
+    """Install dlr into a cluster, or upgrade it."""
     images = Images(image, check_image, agent_image)
     documents_of = partial(
         documents_for,
@@ -127,7 +127,7 @@ def uninstall(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Take dlr out of a cluster; refused while jobs run. CRDs and jobs stay, unless asked for."""
+    """Take dlr out of a cluster; refused while jobs run."""
     documents = documents_for(
         namespace, jobs_namespace=jobs_namespace, network_policy=True, priority_class=True
     )
@@ -156,7 +156,7 @@ def manifests(
         ManifestFormat, typer.Option("--output", "-o", help="What to print.")
     ] = ManifestFormat.YAML,
 ) -> None:
-    """Print what `dlr install` applies: dlr manifests | kubectl apply -f -"""
+    """Print what `dlr install` applies, for kubectl."""
     import yaml
 
     from dlr.commands.output import print_json

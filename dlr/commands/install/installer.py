@@ -11,16 +11,8 @@ from controller.errors import ApiError, Forbidden, NotFound, Unavailable
 from controller.resources import CRDS, LEASES
 from crds import names
 from dlr.commands.errors import CommandError
-from dlr.commands.install import others
+from dlr.commands.install import kinds, others
 from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
-from dlr.commands.install.kinds import (
-    CONTROLLER,
-    CONTROLLER_LABEL,
-    DEPLOYMENTS,
-    is_ours,
-    kind_of,
-    title_of,
-)
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Resource, is_embedded
 
@@ -60,7 +52,7 @@ class Installer:
                 f"There is no namespace {self._jobs_namespace}; make it first: "
                 f"kubectl create namespace {self._jobs_namespace}"
             )
-        controllers = self._deployments(CONTROLLER_LABEL, "controller of dlr")
+        controllers = self._deployments(kinds.CONTROLLER_LABEL, "controller of dlr")
         foreign = others.foreign_crds(live_crds(api))
         managers = self._deployments(others.DLROVER_LABEL, "operator of DLRover's")
         refusal = others.why_not_beside(
@@ -77,7 +69,7 @@ class Installer:
     def _deployments(self, label_selector: str, what: str) -> list[JSON]:
         """Return Deployments of all namespaces, or of the installation's own if no others may be listed."""
         try:
-            return self._api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
+            return self._api.find(kinds.DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
         except Forbidden as refusal:
             if self._jobs_namespace is None:
                 raise
@@ -86,7 +78,7 @@ class Installer:
                 f"could not be checked: {refusal}",
                 file=sys.stderr,
             )
-            return self._api.find(DEPLOYMENTS, label_selector=label_selector)
+            return self._api.find(kinds.DEPLOYMENTS, label_selector=label_selector)
 
     def warn_of_images(self, images: Images) -> None:
         """Warn of images that no node can pull, and of those by tag if others are by digest."""
@@ -120,7 +112,7 @@ class Installer:
 
     def _apply(self, document: JSON) -> None:
         outcome = apply(self._api, document, dry_run=self._dry_run)
-        print(f"{title_of(document)} {outcome}{' (dry run)' if self._dry_run else ''}", flush=True)
+        print(f"{kinds.title_of(document)} {outcome}{' (dry run)' if self._dry_run else ''}", flush=True)
 
     def wait_until_ready(self, timeout_seconds: float) -> None:
         read = self._read_embedded if self._is_embedded() else self._read_controller
@@ -133,15 +125,15 @@ class Installer:
     def _read_controller(self) -> Reading:
         api = self._api
         return controller_reading(
-            api.get(DEPLOYMENTS, CONTROLLER),
-            api.find(PODS, label_selector=CONTROLLER_LABEL),
-            get_or_none(api, LEASES, CONTROLLER),
+            api.get(kinds.DEPLOYMENTS, kinds.CONTROLLER),
+            api.find(PODS, label_selector=kinds.CONTROLLER_LABEL),
+            get_or_none(api, LEASES, kinds.CONTROLLER),
             api.version()[1],
         )
 
     def _read_embedded(self) -> Reading:
         """The embedded cluster runs no Deployments; `dlr up` keeps a controller of its own."""
-        lease = get_or_none(self._api.within(EMBEDDED_LEASE_NAMESPACE), LEASES, CONTROLLER)
+        lease = get_or_none(self._api.within(EMBEDDED_LEASE_NAMESPACE), LEASES, kinds.CONTROLLER)
         holder = leader(lease, self._api.version()[1])
         if holder is None:
             return Reading(
@@ -201,7 +193,7 @@ def require_served(api: Api, manifests: Iterable[JSON]) -> None:
     for manifest in {manifest["kind"]: manifest for manifest in manifests}.values():
         try:
             scoped = api.within(manifest["metadata"].get("namespace"))
-            scoped.get(kind_of(manifest), manifest["metadata"]["name"])
+            scoped.get(kinds.kind_of(manifest), manifest["metadata"]["name"])
         except NotFound as error:
             if not error.names_object:
                 raise _refused(manifest, error) from error
@@ -215,10 +207,10 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> Outcome:
     Raises:
         CommandError: the API server refuses; the sentence names the object.
     """
-    kind, scoped = kind_of(manifest), api.within(manifest["metadata"].get("namespace"))
+    kind, scoped = kinds.kind_of(manifest), api.within(manifest["metadata"].get("namespace"))
     try:
         live = get_or_none(scoped, kind, manifest["metadata"]["name"])
-        if live is not None and manifest["kind"] == "Namespace" and not is_ours(live):
+        if live is not None and manifest["kind"] == "Namespace" and not kinds.is_ours(live):
             return Outcome.LEFT
         applied = scoped.apply(kind, manifest, dry_run=dry_run)
     except ApiError as error:
@@ -241,4 +233,4 @@ def _refused(manifest: JSON, error: ApiError) -> CommandError:
         hint = " Whoever installs dlr needs the rights that `dlr doctor` lists."
     elif isinstance(error, NotFound) and not error.names_object:
         hint = " See `dlr doctor`."
-    return CommandError(f"{title_of(manifest)}: {error}{hint}")
+    return CommandError(f"{kinds.title_of(manifest)}: {error}{hint}")

@@ -8,16 +8,8 @@ from collections.abc import Callable, Sequence
 from controller.errors import NotFound
 from controller.resources import LEASES
 from dlr.commands.errors import CommandError
-from dlr.commands.install import others
+from dlr.commands.install import kinds, others
 from dlr.commands.install.installer import get_or_none, live_crds
-from dlr.commands.install.kinds import (
-    CONTROLLER,
-    CONTROLLER_LABEL,
-    DEPLOYMENTS,
-    is_ours,
-    kind_of,
-    title_of,
-)
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Resource
 
 POLL_SECONDS = 0.5
@@ -47,7 +39,9 @@ class Uninstaller:
     def run(self, timeout_seconds: float, *, delete_crds: bool) -> None:
         """Raises CommandError if it is another's, if jobs run, or if something is not gone in time."""
         deadline = time.monotonic() + timeout_seconds
-        controllers = self._api.find(DEPLOYMENTS, all_namespaces=True, label_selector=CONTROLLER_LABEL)
+        controllers = self._api.find(
+            kinds.DEPLOYMENTS, all_namespaces=True, label_selector=kinds.CONTROLLER_LABEL
+        )
         refusal = others.why_not_taken_away(controllers, self._api.namespace, self._jobs_namespace)
         if refusal:
             raise CommandError(refusal)
@@ -62,7 +56,7 @@ class Uninstaller:
             self._delete(document)
             if document["kind"] == "Deployment":
                 self._wait_for_pods(deadline)
-                self._delete_named(self._api, LEASES, CONTROLLER)
+                self._delete_named(self._api, LEASES, kinds.CONTROLLER)
         if delete_crds:
             for document in crds:
                 if self._delete(document):
@@ -103,14 +97,14 @@ class Uninstaller:
 
     def _delete(self, document: JSON) -> bool:
         """Whether there was something of ours to delete."""
-        api, kind = self._api.within(document["metadata"].get("namespace")), kind_of(document)
+        api, kind = self._api.within(document["metadata"].get("namespace")), kinds.kind_of(document)
         live = get_or_none(api, kind, document["metadata"]["name"])
         if live is None:
             return False
-        if not is_ours(live):
-            print(f"{title_of(document)} left: it is not dlr's")
+        if not kinds.is_ours(live):
+            print(f"{kinds.title_of(document)} left: it is not dlr's")
             return False
-        self._delete_named(api, kind, document["metadata"]["name"], title_of(document))
+        self._delete_named(api, kind, document["metadata"]["name"], kinds.title_of(document))
         return True
 
     def _delete_named(self, api: Api, kind: Resource, name: str, title: str = "") -> None:
@@ -127,7 +121,7 @@ class Uninstaller:
             if document["kind"] != "Namespace":
                 continue
             live = get_or_none(self._api, NAMESPACES, self._api.namespace)
-            if live is None or not is_ours(live):
+            if live is None or not kinds.is_ours(live):
                 return
             pods = [] if self._dry_run else self._api.find(PODS)
             if pods:
@@ -140,7 +134,7 @@ class Uninstaller:
         """A controller that still runs would make some of it again."""
 
         def left() -> list[str]:
-            pods = self._api.find(PODS, label_selector=CONTROLLER_LABEL)
+            pods = self._api.find(PODS, label_selector=kinds.CONTROLLER_LABEL)
             return [pod["metadata"]["name"] for pod in pods]
 
         self._wait("the controller's Pods", left, deadline)
@@ -149,9 +143,9 @@ class Uninstaller:
         name = document["metadata"]["name"]
 
         def left() -> list[str]:
-            return [name] if get_or_none(self._api, kind_of(document), name) else []
+            return [name] if get_or_none(self._api, kinds.kind_of(document), name) else []
 
-        self._wait(title_of(document), left, deadline)
+        self._wait(kinds.title_of(document), left, deadline)
 
     def _wait(self, what: str, left: Callable[[], list[str]], deadline: float) -> None:
         while not self._dry_run and (remaining := left()):
@@ -167,7 +161,7 @@ class Uninstaller:
         left = (
             []
             if delete_crds
-            else [c for c in crds if get_or_none(self._api, kind_of(c), c["metadata"]["name"])]
+            else [c for c in crds if get_or_none(self._api, kinds.kind_of(c), c["metadata"]["name"])]
         )
         if left:
             print("The CRDs are left, with all jobs and checks; --delete-crds deletes them too.")

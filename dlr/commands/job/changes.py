@@ -44,7 +44,7 @@ def scale(
 def suspend(
     name: JobName, namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Context = None
 ) -> None:
-    """Stop a job's training, with the time to save, and delete its Pods; its state stays."""
+    """Stop a job's training after time to save; its state stays."""
     api = Api(connect(kubeconfig, context, namespace))
     _set_suspend(api, name, True, "suspended: its Pods are being deleted", "suspended already")
 

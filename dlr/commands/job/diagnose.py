@@ -35,7 +35,7 @@ def diagnose(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Say on one page how a job is, why, on what evidence, and what to do; for a ticket."""
+    """Say on one page how a job is, why, and what to do."""
     api = Api(connect(kubeconfig, context, namespace))
     with waiting_for("what there is to know of the job"):
         case, unread = read_case(api, name)

@@ -20,8 +20,6 @@ from dlr.commands.errors import CommandError
 from dlr.kube.api import JSON
 
 STDIN = "-"
-MAX_NODES = 1_000_000
-"""The most values in a document, with all that aliases stand for."""
 PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -96,10 +94,8 @@ def _documents(filename: str, source: str) -> Iterator[tuple[Any, yaml.Node]]:
     try:
         while loader.check_node():
             node = loader.get_node()
-            if node:
-                _refuse_many_aliases(node, source)
-                if (body := loader.construct_document(node)) is not None:
-                    yield body, node
+            if node and (body := loader.construct_document(node)) is not None:
+                yield body, node
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -155,23 +151,6 @@ def _refuse_doubled_keys(node: yaml.Node, source: str) -> None:
             seen.add(key.value)
             waiting.append(value)
         waiting += current.value if isinstance(current, yaml.SequenceNode) else ()
-
-
-def _refuse_many_aliases(node: yaml.Node, source: str) -> None:
-    """Refuse a few lines of aliases that stand for more than any memory holds ("billion laughs")."""
-    sizes: dict[int, int] = {}
-
-    def size_of(current: yaml.Node) -> int:
-        if (size := sizes.get(id(current))) is None:
-            sizes[id(current)] = 0  # an alias within itself is refused when it is constructed
-            parts = current.value if isinstance(current.value, list) else ()
-            pairs = isinstance(current, yaml.MappingNode)
-            size = 1 + sum(sum(map(size_of, part)) if pairs else size_of(part) for part in parts)
-            sizes[id(current)] = size
-        return size
-
-    if size_of(node) > MAX_NODES:
-        raise CommandError(f"{source}: its aliases stand for more than {MAX_NODES:,} values.")
 
 
 def _child(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:

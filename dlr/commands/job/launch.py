@@ -107,7 +107,7 @@ def launch(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Run a script of this machine in as many Pods, without YAML; --dry-run prints the YAML."""
+    """Run a script of this machine in Pods, without YAML."""
     program = program_of(InImage(script) if in_image else Path(script), arguments or ())
     wanted = Launch(
         program=program,

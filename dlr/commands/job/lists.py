@@ -62,7 +62,7 @@ def events(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show the Events of a job, its workers and its Pods, oldest first."""
+    """Show the Events of a job, its workers and its Pods."""
     api = Api(connect(kubeconfig, context, namespace))
     job = get_job(api, name)
     found, now = report.job_events(api.find(EVENTS), job), utc_now()

@@ -62,7 +62,7 @@ def profile(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Record what one process does for some seconds, as a file to open in Perfetto (ui.perfetto.dev)."""
+    """Record what one process does, for ui.perfetto.dev."""
     api = Api(connect(kubeconfig, context, namespace))
     job = get_unfinished_job(api, name, "none of its processes runs any more")
     if group is not None:

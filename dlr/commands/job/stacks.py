@@ -55,7 +55,7 @@ def stacks(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show where all training processes are at this moment: equal stacks once, the odd ones first."""
+    """Show where all training processes are now."""
     api = Api(connect(kubeconfig, context, namespace))
     ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
     job = get_unfinished_job(api, name, ended)

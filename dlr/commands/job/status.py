@@ -35,7 +35,7 @@ def status(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show a job on one screen: phase, world, progress, goodput, workers, last Events."""
+    """Show a job on one screen: phase, world, workers, Events."""
     api = Api(connect(kubeconfig, context, namespace))
     if watch:
         _watch(api, name, output)

@@ -38,7 +38,7 @@ def timeline(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Draw a job's life: what its workers did when, rounds, failures, and what its time came to."""
+    """Draw a job's life: workers, rounds, failures."""
     path = output if output != Path() else Path(f"{name}.svg")
     draw = DRAWERS.get(path.suffix.lower())
     if text and output != Path():

@@ -103,7 +103,7 @@ def command(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Run a command for each line of standard input, in Pods that come and go with the work.
+    """Run a command for each line of standard input, in Pods.
 
     Exit code: 0 all lines are done; 1 some are not, and are in a file; 2 an option cannot be meant.
     """
@@ -136,7 +136,7 @@ def command(
         log_dir or "",
     )
     requests = {key: times(text, slots) for key, text in (("cpu", cpu), ("memory", memory)) if text}
-    run_in = Workers(least, most, slots, idle_seconds, image, requests, {}, template)
+    run_in = Workers(least, most, slots, idle_seconds, image, requests, template)
     api = Api(connect(kubeconfig, context, namespace))
     made = submit(api, name or new_name(), task, lines, run_in)
     if detach:

@@ -38,7 +38,6 @@ class Workers:
     image: str = ""
     requests: Mapping[str, str] = field(default_factory=dict)
     """Requests of one worker, that is, of all its slots."""
-    limits: Mapping[str, str] = field(default_factory=dict)
     template: JSON = field(default_factory=dict)
     """A Pod template of the user's, whose first container runs the command."""
 
@@ -154,9 +153,8 @@ def _template(workers: Workers, sources: Sequence[str]) -> JSON:
     container["command"] = [*COMMAND]
     container.pop("args", None)
     resources = container.setdefault("resources", {})
-    for kind, amounts in (("requests", workers.requests), ("limits", workers.limits)):
-        if amounts:
-            resources[kind] = {**(resources.get(kind) or {}), **amounts}
+    if workers.requests:
+        resources["requests"] = {**(resources.get("requests") or {}), **workers.requests}
     mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
     volume = {"name": VOLUME, "projected": {"sources": [{"configMap": {"name": name}} for name in sources]}}

@@ -130,7 +130,7 @@ def command(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Check nodes: their devices, and their network in pairs.
+    """Check nodes: devices, and network in pairs.
 
     Exit code: 0 all are healthy; 1 a node or link is faulty or slow; 2 could not tell.
     """

@@ -49,7 +49,6 @@ def deed(node: Mapping[str, Any], check: JSON, refused: bool) -> str:
     """What was done about one node; empty while that does not show.
 
     Args:
-        node: the raw Node.
         check: the finished NodeCheck that found it faulty.
         refused: whether an Event says that the check's namespace may not have nodes cordoned.
     """

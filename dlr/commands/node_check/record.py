@@ -46,7 +46,6 @@ def columns(finding: Finding) -> tuple[object, ...]:
 
 
 def summary(name: str, record: Sequence[Finding]) -> str:
-    """One sentence."""
     if not record:
         return (
             f"{name} has no record: since it was added, no check of it has ended in a namespace that may "

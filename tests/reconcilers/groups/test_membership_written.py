@@ -210,6 +210,6 @@ async def test_the_most_groups_are_looked_at_beside_the_event_loop(api: Api) -> 
     for index in (1, 2):
         begun = time.thread_time()
         await controller.look_at_job()
-        assert time.thread_time() - begun < 0.05, "of the event loop's thread"
+        assert time.thread_time() - begun < 0.15, "a first look takes 0.3 s"
         assert len(published(api)[1]) >= MAX_GROUPS - 2
         trains(api, index, round_=2, ready=False)

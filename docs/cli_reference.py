@@ -1,0 +1,56 @@
+"""docs/cli-reference.md, from the commands themselves: `python docs/cli_reference.py` writes it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dlr.commands.application import Commands
+from dlr.commands.lazy import LazyGroup
+
+FILE = Path(__file__).with_name("cli-reference.md")
+HEAD = """\
+# Reference of the dlr command
+
+Generated from the commands by `python docs/cli_reference.py`; do not edit. [cli.md](cli.md) explains them.
+`--context`, `--kubeconfig` and `-n` may also stand in front of a command, as in `dlr -n team-a job list`.
+"""
+
+
+def commands(group: type[LazyGroup] = Commands, prefix: str = "dlr") -> Iterator[tuple[str, Any]]:
+    """Yield the name of each command, as a person types it, and typer's object."""
+    for name, lazy in group.lazy.items():
+        command = lazy.load(name)
+        if isinstance(command, LazyGroup):
+            yield from commands(type(command), f"{prefix} {name}")
+            continue
+        yield f"{prefix} {name}", command
+        if isinstance(command, TyperGroup):
+            yield from ((f"{prefix} {name} {each}", it) for each, it in command.commands.items())
+
+
+def reference() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *(_section(name, command) for name, command in commands())])
+
+
+def _section(name: str, command: Any) -> str:
+    context = typer.Context(command, info_name=name)
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    records = (each.get_help_record(context) for each in command.params)
+    rows = [f"| `{_cell(what)}` | {_cell(text)} |" for what, text in filter(None, records) if text]
+    table = "\n".join(["| | |", "|---|---|", *rows]) + "\n"
+    return "\n".join([f"## {name}\n", inspect.cleandoc(command.help or "") + "\n", f"    {usage}\n", table])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    FILE.write_text(reference())
