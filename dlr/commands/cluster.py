@@ -174,7 +174,7 @@ def down(home: HomeFolder = None) -> None:
 
 
 def kubeconfig(home: HomeFolder = None) -> None:
-    """Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)"""
+    """Print where the embedded cluster's kubeconfig is."""
     path = _home(home).kubeconfig
     if not path.exists():
         raise CommandError(f"There is no embedded cluster in {path.parent}; start one with `dlr up`.")

@@ -78,7 +78,7 @@ CARELESS = [
     ("job list --context nosuch", "has no context 'nosuch' (it has: x)"),
     ("job list --kubeconfig=", "'--kubeconfig': it is empty"),
     ("job list --kubeconfig nosuch", "--kubeconfig names nosuch, which does not exist"),
-    ("job list --kubeconfig ~nosuch-user/config", "the home of a user that is not known"),
+    ("job list --kubeconfig ~nosuch-user/config", "names the home of an unknown user"),
     ("job list --kubeconfig used", "used cannot be read: Is a directory"),
     ("job list --kubeconfig binary", "binary cannot be read: it is not text"),
     ("job list --kubeconfig empty.yaml", "is not a kubeconfig"),
