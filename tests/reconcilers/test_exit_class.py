@@ -12,7 +12,7 @@ from reconcilers.observed.exit_class import (
     FREE,
     classify_pod,
     classify_process,
-    deleted,
+    end_of_deleted,
     text_follows_from_a_peer,
 )
 from tests.reconcilers.build import failure, pod, terminated
@@ -93,7 +93,7 @@ def test_who_is_driven_away_by_a_taint_is_lost_only_with_its_node(taint: str, ex
 def test_who_is_deleted_from_a_node_that_goes_was_not_killed(taint: str, expected: ExitClass) -> None:
     node = {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}}
     assert classify_pod(pod(deleted=True), node).exit_class is expected
-    assert deleted(None).exit_class is ExitClass.KILLED
+    assert end_of_deleted(None).exit_class is ExitClass.KILLED
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.failure.rules import action_for, of_pod, of_process
-from reconcilers.observed.exit_class import classify_pod, deleted
+from reconcilers.observed.exit_class import classify_pod, end_of_deleted
 from tests.reconcilers.build import failure, pod, terminated
 
 
@@ -83,9 +83,14 @@ def test_the_first_rule_that_matches_decides() -> None:
 
 
 def test_a_pod_that_is_gone_has_only_its_text() -> None:
-    assert action_for([rule(**exits("NotIn", 0))], of_pod(None, deleted(None), "the Pod was deleted")) is None
     assert (
-        action_for([rule(onMessagePattern="deleted")], of_pod(None, deleted(None), "the Pod was deleted"))
+        action_for([rule(**exits("NotIn", 0))], of_pod(None, end_of_deleted(None), "the Pod was deleted"))
+        is None
+    )
+    assert (
+        action_for(
+            [rule(onMessagePattern="deleted")], of_pod(None, end_of_deleted(None), "the Pod was deleted")
+        )
         is not None
     )
 

@@ -18,7 +18,7 @@ from dlr.commands.map.submission import attach, submit
 from dlr.kube.api import (
     CONFIGMAPS,
     ELASTICJOBS,
-    Kind,
+    Resource,
 )
 from dlr.kube.errors import UsageError
 from dlr.tasks.lines import Lines
@@ -37,22 +37,22 @@ class Cluster:
         self.requests, self._fails_at, self._error = 0, fails_at, error
         self.there: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def create(self, kind: Kind, body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    def create(self, kind: Resource, body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         self._ask()
         made = body | {"metadata": body["metadata"] | {"uid": f"uid-{self.requests}"}}
         self.there[kind.plural, body["metadata"]["name"]] = made
         return made, []
 
-    def patch(self, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+    def patch(self, kind: Resource, name: str, patch: dict[str, Any]) -> dict[str, Any]:
         self._ask()
         job = self.there[kind.plural, name]
         job["spec"] |= patch["spec"]
         return job
 
-    def get(self, kind: Kind, name: str) -> dict[str, Any]:
+    def get(self, kind: Resource, name: str) -> dict[str, Any]:
         return self.there[kind.plural, name]
 
-    def delete(self, kind: Kind, name: str) -> None:
+    def delete(self, kind: Resource, name: str) -> None:
         uid = self.there.pop((kind.plural, name))["metadata"]["uid"]
         self.there = {
             key: each

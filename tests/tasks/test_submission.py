@@ -16,7 +16,7 @@ from dlr.kube.api import (
     CONFIGMAPS,
     ELASTICJOBS,
     Api,
-    Kind,
+    Resource,
 )
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
@@ -31,12 +31,12 @@ class Server:
 
     namespace = "default"
 
-    def __init__(self, interrupted: Kind | None = None) -> None:
+    def __init__(self, interrupted: Resource | None = None) -> None:
         self.objects: dict[tuple[str, str], JSON] = {}
         self._interrupted = interrupted
 
-    def create(self, kind: Kind, body: JSON) -> tuple[JSON, list[str]]:
-        key = kind.title, body["metadata"]["name"]
+    def create(self, kind: Resource, body: JSON) -> tuple[JSON, list[str]]:
+        key = kind.kind, body["metadata"]["name"]
         if key in self.objects:
             raise AlreadyExists(409, "AlreadyExists", "there is one")
         if kind is self._interrupted:
@@ -44,12 +44,12 @@ class Server:
         self.objects[key] = body | {"metadata": {**body["metadata"], "uid": "u"}}
         return self.objects[key], []
 
-    def patch(self, kind: Kind, name: str, patch: JSON) -> JSON:
-        self.objects[kind.title, name]["spec"] |= patch["spec"]
-        return self.objects[kind.title, name]
+    def patch(self, kind: Resource, name: str, patch: JSON) -> JSON:
+        self.objects[kind.kind, name]["spec"] |= patch["spec"]
+        return self.objects[kind.kind, name]
 
-    def delete(self, kind: Kind, name: str) -> None:
-        del self.objects[kind.title, name]
+    def delete(self, kind: Resource, name: str) -> None:
+        del self.objects[kind.kind, name]
 
 
 def made_in(server: Server) -> JSON:
@@ -72,7 +72,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("kind", [ELASTICJOBS, CONFIGMAPS])
-def test_who_is_interrupted_while_it_is_made_leaves_no_job(kind: Kind) -> None:
+def test_who_is_interrupted_while_it_is_made_leaves_no_job(kind: Resource) -> None:
     server = Server(interrupted=kind)
     with pytest.raises(KeyboardInterrupt):
         made_in(server)
