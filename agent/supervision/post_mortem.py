@@ -205,8 +205,10 @@ class PostMortem:
     def _raised(self, local_rank: int) -> Raised:
         """Look into torch's error file, and at the end of stderr."""
         logs = self._logs.latest
-        if Path(logs.error_files.get(local_rank) or "/nonexistent").is_file():
-            return Raised.UNCAUGHT
+        error_file = Path(logs.error_files.get(local_rank) or "/nonexistent")
+        if error_file.is_file():
+            is_of_a_peer = follows_from_a_peer(read_tail(error_file, RAISED_BYTES))
+            return Raised.NONE if is_of_a_peer else Raised.UNCAUGHT
         stderr = Path(logs.stderrs.get(local_rank) or "/nonexistent")
         if not stderr.is_file() or time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
             return Raised.NONE

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -113,6 +114,13 @@ def test_death_of_a_peer_is_not_waited_for(left: Round) -> None:
     processes, failed = left.last({0: 0, 1: None, 2: None}, {1: 1})
     assert processes.waited_for == set()
     assert failed == []
+
+
+def test_an_error_file_about_a_peer_is_waited_for_no_more_than_a_log(left: Round) -> None:
+    for text, expected in ((PEERS, set()), (OWN, {1})):
+        (left.directory / "error.1").write_text(json.dumps({"message": {"message": text}}))
+        processes, _ = left.last({0: 0, 1: None, 2: None}, {1: 1})
+        assert processes.waited_for == expected
 
 
 def test_only_an_exception_that_nobody_caught_counts_of_a_process_that_lives_on(left: Round) -> None:
