@@ -22,6 +22,7 @@ from controller.api.calls import Answer, Call
 from controller.client import Client
 from controller.clock import monotonic
 from controller.connection import Connection
+from controller.errors import SilentWatch
 from controller.manager import Manager, ManagerOptions
 from controller.queue.controller import Controller
 from controller.resources import (
@@ -84,8 +85,11 @@ class _Watch:
     async def lines(self, idle_timeout_seconds: float) -> list[bytes]:
         if not self._lines:
             self._waiting = asyncio.get_running_loop().create_future()
-            async with asyncio.timeout(idle_timeout_seconds):
-                await self._waiting
+            try:
+                async with asyncio.timeout(idle_timeout_seconds):
+                    await self._waiting
+            except TimeoutError as error:
+                raise SilentWatch("nothing has changed") from error
         size = count = 0
         while count < len(self._lines) and size < CHUNK_BYTES:
             size += len(self._lines[count])

@@ -555,7 +555,7 @@ def _laughing(levels: int) -> bytes:
 )
 def test_no_pickle_takes_more_memory_or_time_than_its_length(program: tuple[str, bytes]) -> None:
     data = _whole_pickle(program[1])
-    began = time.monotonic()
+    began = time.thread_time()
     tracemalloc.start()
     try:
         with pytest.raises(pickle.UnpicklingError):
@@ -564,7 +564,7 @@ def test_no_pickle_takes_more_memory_or_time_than_its_length(program: tuple[str,
     finally:
         tracemalloc.stop()
     assert peak < (64 << 20) + 300 * len(data)
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10
 
 
 # --- In a training --------------------------------------------------------------------------------------

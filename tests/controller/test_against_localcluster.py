@@ -137,7 +137,7 @@ async def test_a_namespace_that_is_being_terminated_is_known_by_its_refusal(clus
 
 async def test_a_wrong_token_is_refused(cluster):
     connection = load_connection(cluster.kubeconfig)
-    async with Client(replace(connection, token="wrong")) as client:
+    async with Client(replace(connection, token="wrong", renew=None)) as client:
         with pytest.raises(Unauthorized):
             await client.get(CONFIGMAPS, "any", "default")
 

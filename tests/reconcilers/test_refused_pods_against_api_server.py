@@ -84,7 +84,7 @@ async def test_a_refused_template_is_told_on_the_job_at_once_and_nothing_is_made
     message = next(w for w in first["warnings"] if w["type"] == refusal.PODS_NOT_ACCEPTED)["message"]
     assert wanted in message
     assert "the API server refuses the Pods of type worker: " in message
-    assert f"fails after {refusal.FAIL_AFTER_SECONDS:g} s" in message
+    assert f"within {refusal.FAIL_AFTER_SECONDS:g} s; after that it fails" in message
     assert not await hollow.pods(name)
     workers = await hollow.client.list(ELASTICWORKERS, NAMESPACE)
     assert not [w for w in workers["items"] if w["spec"]["jobName"] == name]
