@@ -342,11 +342,16 @@ async def test_a_deadline_ends_the_pod(seen: Observer, name: str) -> None:
 
 
 async def test_probes_decide_readiness_and_life(seen: Observer, name: str, tmp_path: Path) -> None:
-    readiness = {"exec": {"command": ["test", "-e", f"{tmp_path}/ready"]}, "periodSeconds": 1}
+    readiness = {
+        "exec": {"command": ["test", "-e", f"{tmp_path}/ready"]},
+        "periodSeconds": 1,
+        "timeoutSeconds": 60,
+    }
     liveness = {
         "exec": {"command": ["test", "!", "-e", f"{tmp_path}/sick"]},
         "periodSeconds": 1,
         "failureThreshold": 1,
+        "timeoutSeconds": 60,  # a busy machine makes nobody sick
     }
     main = shell("sleep 1000", readinessProbe=readiness, livenessProbe=liveness)
     await seen.create(name, main, restartPolicy="Always", terminationGracePeriodSeconds=1)
