@@ -98,19 +98,30 @@ Make = Callable[[int, int], tuple[Any, Iterable[Any]]]
 """Makes a sampler and its loader for a rank of so many."""
 
 
+def ranks_by(make: Make) -> Callable[[int, int], Rank]:
+    """Return what makes ranks with these samplers."""
+    return lambda rank, ranks: Rank(*make(rank, ranks))
+
+
 class Fleet:
     """Groups that train together as dlr.replicas has them: who joins contributes nothing to two steps, and takes
-    over the state of another during the second."""
+    over the state of another during the second.
 
-    def __init__(self, make: Make, groups: int, ranks: int, state: dict[str, Any] | None = None) -> None:
+    Args:
+        make: makes a rank of so many: what deals to it, its replicas, and `learn`.
+    """
+
+    def __init__(
+        self, make: Callable[[int, int], Any], groups: int, ranks: int, state: dict[str, Any] | None = None
+    ) -> None:
         self._make, self._ranks = make, ranks
         self.groups = {index: self._group(state) for index in range(groups)}
         self._healing: dict[int, int] = {}
         """Steps to which a group contributes nothing yet."""
         self._step = 0
 
-    def _group(self, state: dict[str, Any] | None) -> list[Rank]:
-        ranks = [Rank(*self._make(rank, self._ranks)) for rank in range(self._ranks)]
+    def _group(self, state: dict[str, Any] | None) -> list[Any]:
+        ranks = [self._make(rank, self._ranks) for rank in range(self._ranks)]
         for rank in ranks if state is not None else ():
             rank.dealer.load_state_dict(json.loads(json.dumps(state)))
         return ranks
@@ -179,11 +190,11 @@ def run(
     make: Make, groups: int, history: Sequence[Event], epochs: int = 2
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yield the epoch of each step, and what was learned in it."""
-    fleet = Fleet(make, groups, 2)
+    fleet = Fleet(ranks_by(make), groups, 2)
     quiet = Event(frozenset(), frozenset(), None)
     for event in itertools.chain(history, itertools.repeat(quiet)):
         if event.restart is not None:
-            fleet = Fleet(make, *event.restart, fleet.state)
+            fleet = Fleet(ranks_by(make), *event.restart, fleet.state)
         for index in event.joining:
             fleet.join(index)
         epoch = fleet.state["epoch"]
@@ -326,7 +337,7 @@ def test_with_a_constant_batch_a_step_has_the_same_samples_whatever_groups_and_r
             sampler = ElasticBatchSampler(range(length), ranks, rank, global_batch_size=batch)
             return sampler, sampler
 
-        fleet = Fleet(make, groups, ranks)
+        fleet = Fleet(ranks_by(make), groups, ranks)
         return [sorted(itertools.chain(*fleet.make_step().values())) for _ in range(done + 1)]
 
     assert learned(*sizes) == learned(*others)
@@ -389,7 +400,7 @@ def test_what_a_dead_group_has_not_learned_is_first_in_the_next_step() -> None:
         sampler = ElasticBatchSampler(range(90), ranks, rank, False, global_batch_size=30)
         return sampler, sampler
 
-    fleet = Fleet(make, 3, 2)
+    fleet = Fleet(ranks_by(make), 3, 2)
     assert {index: sorted(learned) for index, learned in fleet.make_step(dying=[1]).items()} == {
         0: list(range(10)),
         2: list(range(20, 30)),
@@ -407,7 +418,7 @@ def test_an_epoch_whose_last_step_lost_a_group_has_one_more() -> None:
         sampler = ElasticBatchSampler(range(20), ranks, rank, False, global_batch_size=10)
         return sampler, sampler
 
-    fleet = Fleet(make, 2, 1)
+    fleet = Fleet(ranks_by(make), 2, 1)
     fleet.make_step()
     fleet.make_step(dying=[1])
     assert (fleet.state["epoch"], fleet.state["consumed"]) == (0, 15)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from crds.intervals import count, of_numbers, union
 from dlr.data import ElasticShards
 from dlr.data.groups import parts_of_step
 from dlr.shards import ShardsError
-from tests.sdk.test_data_groups import Event, FakeReplicas, events
+from tests.sdk.test_data_groups import Event, FakeReplicas, Fleet, events
 
 RANKS = 2
 
@@ -35,63 +34,35 @@ class OfRank(ElasticShards[int]):
         return self.rank, RANKS
 
 
-class Fleet:
-    """Groups that train together as dlr.replicas has them: who joins contributes nothing to two steps, and takes
-    over the state of another during the second."""
+class Shards:
+    """One rank of a group, with its shards."""
 
-    def __init__(self, groups: int, length: int, size: int, state: dict[str, Any] | None = None) -> None:
-        self._length, self._size, self._step = length, size, 0
-        self.groups = {index: self._group(state) for index in range(groups)}
-        self._healing: dict[int, int] = {}
+    def __init__(self, rank: int, length: int, size: int) -> None:
+        self.dealer = OfRank(rank, length, size)
+        self.replicas = self.dealer.replicas
+        self._size = size
+        self.weight = 0.0
 
-    def _group(self, state: dict[str, Any] | None) -> list[OfRank]:
-        ranks = [OfRank(rank, self._length, self._size) for rank in range(RANKS)]
-        for each in ranks if state is not None else ():
-            each.load_state_dict(json.loads(json.dumps(state)))
-        return ranks
+    def learn(self) -> list[int]:
+        """Return the elements that it learns from in a step."""
+        part = next(self.dealer.parts)
+        assert 0 < len(part) <= self._size, "every rank computes something"
+        self.weight = part.weight
+        return list(part) if part.weight else []
 
-    @property
-    def level(self) -> list[int]:
-        return [index for index in sorted(self.groups) if index not in self._healing]
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """The one state of all ranks of all groups."""
-        states = [each.state_dict() for index in self.level for each in self.groups[index]]
-        assert all(state == states[0] for state in states)
-        return states[0]
+def fleet_of(groups: int, length: int, size: int, state: dict[str, Any] | None = None) -> Fleet:
+    return Fleet(lambda rank, _: Shards(rank, length, size), groups, RANKS, state)
 
-    def join(self, index: int) -> None:
-        if index not in self.groups:
-            self.groups[index], self._healing[index] = self._group(None), 2
 
-    def make_step(self, dying: frozenset[int]) -> list[int]:
-        """Return what the groups whose gradients are in the step have learned."""
-        begun, state, learned = self.level, self.state, dict[int, list[int]]()
-        total = 0.0
-        for index, ranks in self.groups.items():
-            learned[index] = []
-            for each in ranks:
-                each.replicas.begin(self._step, begun, index)
-                part = next(each.parts)
-                assert 0 < len(part) <= self._size, "every rank computes something"
-                learned[index] += part if part.weight else []
-                total += part.weight
-        assert total == pytest.approx(len(begun) * RANKS), (
-            "the mean over ranks and groups is that of elements"
-        )
-        for index in dying - ({begun[-1]} if dying.issuperset(begun) else set()):
-            self.groups.pop(index, None)
-            self._healing.pop(index, None)
-        self._step += 1
-        committed = [index for index in begun if index in self.groups]
-        for index, ranks in self.groups.items():
-            for each in ranks:
-                if self._healing.get(index) == 1:
-                    each.load_state_dict(state)
-                each.replicas.commit(committed)
-        self._healing = {index: left - 1 for index, left in self._healing.items() if left > 1}
-        return [element for index in committed for element in learned[index]]
+def step(fleet: Fleet, dying: frozenset[int] = frozenset()) -> list[int]:
+    """Return what the groups whose gradients are in the step have learned."""
+    begun, ranks = fleet.level, [rank for group in fleet.groups.values() for rank in group]
+    learned = fleet.make_step(dying)
+    assert sum(rank.weight for rank in ranks) == pytest.approx(len(begun) * RANKS), (
+        "the mean over ranks and groups is that of elements"
+    )
+    return [element for of_group in learned.values() for element in of_group]
 
 
 @settings(max_examples=200, deadline=None)
@@ -99,16 +70,16 @@ class Fleet:
 def test_every_element_once_an_epoch_whatever_groups_die_in_a_step_join_heal_or_restart(
     length: int, size: int, groups: int, history: list[Event]
 ) -> None:
-    fleet, epochs = Fleet(groups, length, size), [Counter[int](), Counter[int]()]
+    fleet, epochs = fleet_of(groups, length, size), [Counter[int](), Counter[int]()]
     for event in itertools.chain(history, itertools.repeat(Event(frozenset(), frozenset(), None))):
         if event.restart is not None:
-            fleet = Fleet(event.restart[0], length, size, fleet.state)
+            fleet = fleet_of(event.restart[0], length, size, fleet.state)
         for index in event.joining:
             fleet.join(index)
         epoch = fleet.state["epoch"]
         if epoch == len(epochs):
             break
-        epochs[epoch].update(fleet.make_step(event.dying))
+        epochs[epoch].update(step(fleet, event.dying))
     assert epochs == [Counter(range(length))] * 2
 
 
@@ -131,10 +102,10 @@ def test_what_a_plain_job_has_learned_counts_in_groups_and_the_other_way_round()
     plain = ElasticShards("train", 10, size=4)
     parts = iter(plain)
     assert [list(next(parts)), list(next(parts))] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    fleet = Fleet(2, 10, 1, plain.state_dict())
-    assert sorted(fleet.make_step(frozenset())) == [8, 9]
+    fleet = fleet_of(2, 10, 1, plain.state_dict())
+    assert sorted(step(fleet)) == [8, 9]
     assert (fleet.state["epoch"], fleet.state["done"]) == (1, "")
-    fleet.make_step(frozenset())
+    step(fleet)
     plain = ElasticShards("train", 10, size=6)
     plain.load_state_dict(fleet.state)
     assert [list(part) for part in plain] == [[4, 5, 6, 7, 8, 9]]
@@ -143,8 +114,8 @@ def test_what_a_plain_job_has_learned_counts_in_groups_and_the_other_way_round()
 def test_a_whole_epoch_that_a_plain_job_ended_with_is_over_in_groups() -> None:
     plain = ElasticShards("train", 3, size=3)
     next(iter(plain))
-    fleet = Fleet(1, 3, 2, plain.state_dict())
-    assert sorted(fleet.make_step(frozenset())) == [0, 1, 2]
+    fleet = fleet_of(1, 3, 2, plain.state_dict())
+    assert sorted(step(fleet)) == [0, 1, 2]
     assert fleet.state["epoch"] == 2
 
 
