@@ -28,7 +28,7 @@ class OnExitCodes(Model):
     container_name: Annotated[str, Field(max_length=63)] | None = None
     """Container whose exit codes match; by default a training process, or the container to blame."""
     operator: ExitCodeOperator
-    """In: the exit code is one of `values`. NotIn: it is none of them."""
+    """Comparison: with In the exit code is one of `values`, with NotIn it is none of them."""
     values: Annotated[
         list[Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]],
         Field(min_length=1, max_length=255, json_schema_extra={"x-kubernetes-list-type": "set"}),

@@ -26,7 +26,7 @@ class Pullers:
     """The workers of a job's groups, as far as shard sets go."""
 
     workers: Mapping[int, list[ElasticWorker]] = field(default_factory=dict)
-    """By index of the group, of all groups that are there; empty where nobody pulls, or has."""
+    """Workers of all groups that are there, by the group's index; empty where none pulls or has pulled."""
     age_seconds: float = inf
     """Time since leases were last written."""
 
