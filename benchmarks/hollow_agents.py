@@ -63,7 +63,7 @@ class Sightings:
 
     def __init__(self, agents: int) -> None:
         self.bytes = 0
-        """Of the world, sent to all of them."""
+        """Of the world, sent to all of them; the bookmark of each watch, once a minute, is not counted."""
         self._last: tuple[bytes, Object] = (b"", {})
         self._agents = agents
         self._seen: dict[int, dict[int, float]] = {}
@@ -75,10 +75,12 @@ class Sightings:
 
     def read(self, line: bytes) -> Object:
         """A watch event: parsed once for all agents, each of which has a processor of its own elsewhere."""
-        self.bytes += len(line)
         if self._last[0] != line:
             self._last = (line, orjson.loads(line))
-        return self._last[1]
+        event = self._last[1]
+        if event["type"] != "BOOKMARK":
+            self.bytes += len(line)
+        return event
 
     async def by_all(self, round_: int) -> list[float]:
         """The times, in order, once every agent has seen the round."""
