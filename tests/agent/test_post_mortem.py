@@ -200,13 +200,16 @@ def test_a_failure_names_the_signal_that_ended_a_process_of_the_failed_one(
     failure = left.describe([failed])
     sender = " from outside (dlr did not send it)" if killed else ""
     headline = failure.message.partition("\n")[0]
-    assert headline == f"a process that it had started was killed by {signal}{sender}: RuntimeError: {chain[-1]}"
+    assert (
+        headline == f"a process that it had started was killed by {signal}{sender}: RuntimeError: {chain[-1]}"
+    )
     assert classify_process(failure) is (ExitClass.KILLED if killed else ExitClass.USER_ERROR)
 
 
 def test_a_data_loader_that_exited_without_a_signal_is_an_error_of_the_script(left: Round) -> None:
     left.stderr(
-        1, OWN.replace("ValueError: the", "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly; the")
+        1,
+        OWN.replace("ValueError: the", "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly; the"),
     )
     (failed,) = left.last({1: 1})[1]
     failure = left.describe([failed])
