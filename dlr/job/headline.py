@@ -63,6 +63,9 @@ def _trouble(case: Case) -> tuple[str, str] | None:
         return "Hangs on", "Failed"
     if case.stall:
         return "Makes no step on", "Failed"
+    broken = case.warning("ExchangeBroken") or {}
+    if (broken.get("data") or {}).get("count", 0) > 1:
+        return "Connects again and again, without a step, on", "Failed"
     if case.warning("NonFiniteLoss"):
         return "Trains, with a loss that is no number, on", "Failed"
     return ("Trains more slowly than before on", "Warning") if case.warning("Slow") else None
