@@ -74,7 +74,8 @@ def _trouble(case: Case) -> tuple[str, str] | None:
 def people(case: Case) -> str:
     """Return how many of a job's workers, or of its groups, train; of one that does not train, are active."""
     if is_grouped(case.job):
-        return f"{len(training(case.job))} of {counted(group_count(case.job), 'group')}"
+        count = group_count(case.job)
+        return f"{len(training(case.job)):,} of {count:,} {'group' if count == 1 else 'groups'}"
     counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
         return counted(case.job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0), "worker")

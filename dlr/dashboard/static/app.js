@@ -236,7 +236,7 @@ function groupsPart(page) {
   const { shown, leftOut: more } = page.groups;
   const rows = shown.map((group) => [link(group), state(group.PHASE), group.TRAINS, group.ROUND, group.STEP, group.RESTARTS, group["LAST FAILURE"], group.WHY]);
   return [el("h2", {}, TITLES.groups), tableOf(TITLES.groups, columns, rows, { classes: "tall" }),
-    leftOut(more, `groups, which train and have restarted no more often: dlr job list shows all`)];
+    leftOut(more, `groups: dlr job status ${page.name} | less`)];
 }
 
 let drawnAt = 0;
