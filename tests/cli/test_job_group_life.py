@@ -116,7 +116,7 @@ def test_what_each_failure_cost_is_the_time_of_its_group_alone(drawn: Life) -> N
 def test_the_verdict_says_whether_the_others_trained_on(drawn: Life) -> None:
     assert verdict(drawn) == (
         "Running: Training for 2m56s; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it. "
-        "The last was group-2's, after 2m (Killed): worker-1: signal 9."
+        "The last was on group-2, after 2m (Killed): worker-1: signal 9."
     )
     calm = whole()
     calm["status"]["history"] = calm["status"]["history"][:4]
