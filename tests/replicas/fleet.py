@@ -128,8 +128,12 @@ class Group:
     @property
     def trains(self) -> bool:
         """Whether it has made steps in one version, so that its state is the job's."""
+        return self.trains_for(3)
+
+    def trains_for(self, steps: int) -> bool:
+        """Whether it has made more steps than that in the newest version that it is in."""
         lives = self.is_ready and not self.is_killed
-        return lives and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
+        return lives and self.first_step is not None and min(self.steps.values()) > self.first_step + steps
 
     @property
     def is_ready(self) -> bool:
