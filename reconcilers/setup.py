@@ -32,7 +32,7 @@ from reconcilers.cordon.reconciler import (
     NodeRecordReconciler,
     cordon_states,
 )
-from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
@@ -118,6 +118,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
+    cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
     cache.add_index(ELASTICWORKERS, BY_VERDICT, accusation_keys)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
