@@ -44,8 +44,8 @@ class Reporter(threading.Thread):
 
     A change of state is written at once; step progress at most every `progress_seconds`, unless it is news; a
     checkpoint at once, if it is awaited or none was reported in the last `CHECKPOINT_SECONDS`, else when
-    these are over. After `NEWS_BURST` of them in a row, one every `NEWS_SECONDS` has all. Every write says how
-    far training is now, and has the other sections that change by themselves.
+    these are over. After `NEWS_BURST` of them in a row, one every `NEWS_SECONDS` has all. Every write says
+    how far training is now, and has the other sections that change by themselves.
 
     It ends when the API server will take nothing more from this agent, and calls `on_final_refusal`. The
     agent goes on: its job's world, or the kubelet, says when to leave.
@@ -219,8 +219,10 @@ class Reporter(threading.Thread):
             return not self._stop_event.is_set()
 
     def _report_progress_at(self, due_at: float) -> None:
-        """Have progress written at that time (CLOCK_MONOTONIC), unless it is to be written sooner. It is later
-        where many such reports were just written."""
+        """Have progress written at that time (CLOCK_MONOTONIC), unless it is to be written sooner.
+
+        It is later where many such reports were just written.
+        """
         due_at = max(due_at, self._news_spent_until - (NEWS_BURST - 1) * self._news_seconds)
         self._progress_due_at = min(due_at, self._progress_due_at or due_at)
         self._changed.notify_all()
