@@ -12,7 +12,7 @@ from controller.resources import Object
 from controller.store import Change
 from crds.grouping import is_grouped
 from reconcilers.cordon.reconciler import cordon_view
-from reconcilers.nodecheck.claims import WAITING_FOR_AGENTS, WAITING_FOR_CHECK
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
 from reconcilers.observed.trust import may_cordon
 
@@ -53,13 +53,7 @@ def makes_way(change: Change) -> bool:
     old, new = change.old, change.new
     if old is None:
         return False
-    return new is None or is_finished(new) or _left_behind(old) != _left_behind(new)
-
-
-def begins_to_wait(change: Change) -> bool:
-    """A check begins to wait for others, or for its agents: those that hold its nodes may have to leave."""
-    reason = _waits_for(change.new)
-    return reason is not None and reason != _waits_for(change.old)
+    return new is None or is_finished(new) or appears(change) or _left_behind(old) != _left_behind(new)
 
 
 finishes = change_of(is_finished)
@@ -70,7 +64,7 @@ finishes = change_of(is_finished)
 def begins_or_ends(check: Object) -> object:
     """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
     status = check.get("status", {})
-    waits = _waits_for(check) == WAITING_FOR_CHECK
+    waits = _waits_for_check(check)
     return status.get("phase"), waits, status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
 
 
@@ -220,11 +214,12 @@ def _generation(obj: Object) -> object:
     return obj["metadata"]["uid"], obj["metadata"].get("generation")
 
 
-def _waits_for(check: Object | None) -> str | None:
-    """The reason for which a check waits, of those that have to do with other checks."""
-    conditions = (check or {}).get("status", {}).get("conditions") or ()
-    reasons = (c["reason"] for c in conditions if (c["type"], c["status"]) == ("Running", "False"))
-    return next((r for r in reasons if r in (WAITING_FOR_CHECK, WAITING_FOR_AGENTS)), None)
+def _waits_for_check(check: Object) -> bool:
+    """Return whether a check waits for another one."""
+    conditions = check.get("status", {}).get("conditions") or ()
+    return any(
+        (c["type"], c["status"], c["reason"]) == ("Running", "False", WAITING_FOR_CHECK) for c in conditions
+    )
 
 
 def _left_behind(check: Object) -> object:

@@ -36,8 +36,7 @@ from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
-from reconcilers.nodecheck.claims import has_nodes, tests
-from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
+from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.options import PodOptions
@@ -47,7 +46,6 @@ from reconcilers.predicates import (
     appears,
     becomes_ready_or_not,
     begins_or_ends,
-    begins_to_wait,
     cordon_label_changes,
     finishes,
     goes,
@@ -260,26 +258,20 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         metadata = job["metadata"]
         return _requests(checks.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
 
-    def waiting_checks(_: dict[str, Any]) -> Iterable[Request]:
-        return _requests(check for check in checks.list() if not is_finished(check) and not tests(check))
-
-    def holders(_: dict[str, Any]) -> Iterable[Request]:
-        return _requests(check for check in checks.list() if has_nodes(check) and not is_finished(check))
-
     reconciler = NodeCheckReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
-    (
+    controller = (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)
         .owns(ELASTICWORKERS, predicate=more_of_an_answer)
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
-        .watches(NODECHECKS, waiting_checks, predicate=makes_way)
-        .watches(NODECHECKS, holders, predicate=begins_to_wait)
+        .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
         .reports_to(_reporter(manager, "nodecheck", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
+    reconciler.have_looked_at = controller.look_at
 
 
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
