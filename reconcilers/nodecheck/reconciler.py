@@ -186,7 +186,7 @@ class NodeCheckReconciler(Reconciler):
     async def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
         """Fix the nodes of a check of nodes; their workers come next."""
         slices = Slices()
-        wanted = named_nodes(turn.check.spec, self._view.labels())
+        wanted = named_nodes(turn.check.spec, self._view.labels(turn.check.spec))
         if isinstance(wanted, CheckRefusal):
             return await self._refuse_unless_behind(turn, wanted)
         await slices.pause()

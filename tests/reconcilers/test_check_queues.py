@@ -7,6 +7,7 @@ import random
 from collections import Counter, deque
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,9 +142,9 @@ def test_every_check_is_tested_though_only_those_look_that_others_made_way_for(
     wanted: list[tuple[str, frozenset[int]]], seed: int, room: int, oldest: int
 ) -> None:
     """Without the look that each takes after a while anyway."""
-    choose, before = random.Random(seed), (claiming.MOST_NODES, claiming.MOST_WAITING)
-    claiming.MOST_NODES, claiming.MOST_WAITING = max(room, 4), oldest
-    try:
+    choose = random.Random(seed)
+    limits = {"MOST_NODES": max(room, 4), "MOST_WAITING": oldest}
+    with patch.multiple(claiming, **limits):
         made = Line()
         made.add_nodes(*(f"n{i}" for i in range(4)))
         left = [*enumerate(wanted)]
@@ -161,5 +162,3 @@ def test_every_check_is_tested_though_only_those_look_that_others_made_way_for(
                 made.let_one_end(choose)
             if choose.random() < 0.7 or not left:
                 made.work_off()
-    finally:
-        claiming.MOST_NODES, claiming.MOST_WAITING = before
