@@ -48,6 +48,7 @@ from reconcilers.predicates import (
     begins_or_ends,
     cordon_label_changes,
     finishes,
+    gives_room,
     goes,
     halts_or_goes_on,
     makes_way,
@@ -275,7 +276,7 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
 
 
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
-    """Whatever may give or take room under the limit also wakes the nodes that wait for it."""
+    """Whatever may give room under the limit also wakes the nodes that wait for it."""
     cache = manager.cache
     cache.add_index(NODES, BY_CORDON, cordon_states)
     cache.add_index(NODES, BY_POOL, lambda raw: pools_of(raw["metadata"].get("labels") or {}, options.pools))
@@ -308,7 +309,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     (
         ControllerBuilder(manager, "nodecordon")
         .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODES, held, predicate=more_than_a_heartbeat)
+        .watches(NODES, held, predicate=gives_room)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
         .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
