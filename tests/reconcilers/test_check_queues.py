@@ -143,8 +143,8 @@ def test_every_check_is_tested_though_only_those_look_that_others_made_way_for(
 ) -> None:
     """Without the look that each takes after a while anyway."""
     choose = random.Random(seed)
-    limits = {"MOST_NODES": max(room, 4), "MOST_WAITING": oldest}
-    with patch.multiple(claiming, **limits):
+    most_nodes = patch.object(claiming, "MOST_NODES", max(room, 4))
+    with most_nodes, patch.object(claiming, "MOST_WAITING", oldest):
         made = Line()
         made.add_nodes(*(f"n{i}" for i in range(4)))
         left = [*enumerate(wanted)]
