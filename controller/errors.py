@@ -31,7 +31,10 @@ class Cause:
 
     def __str__(self) -> str:
         # What is wrong with the object as a whole has no path, which some API servers spell out.
-        return self.message if self.field in ("", "<nil>") else f"{self.field}: {self.message}"
+        if self.field in ("", "<nil>"):
+            return self.message
+        # Of a CRD's field, Kubernetes' message repeats the path: "Invalid value: 0: spec.a in body must …".
+        return f"{self.field}: {self.message.replace(f': {self.field} in body ', ': ', 1)}"
 
 
 class ApiError(Exception):

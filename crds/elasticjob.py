@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from crds.grouping import MAX_GROUPS, group_name
-from crds.job_spec import LONGEST_NAME, TRAINING_TYPES, ElasticJobSpec
+from crds.job_spec import TRAINING_TYPES, ElasticJobSpec
 from crds.job_status import ElasticJobStatus
 from crds.model import Model, ObjectMeta, cel, rules
-from crds.names import WORKER
+from crds.names import LONGEST_NAME, WORKER
 
 LONGEST_GROUPED_NAME = LONGEST_NAME - len(WORKER) - len(group_name("", MAX_GROUPS - 1))
 """Characters of the name of a job with replica groups."""

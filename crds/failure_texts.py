@@ -37,6 +37,7 @@ DAMAGED_CHECKPOINT = "DamagedCheckpointError"
 """The exception of a process whose checkpoint in memory is not what was written: the next start goes on from
 another one."""
 KILLED_BY = "the process was killed by"
+KILLED_CHILD = "a process that it had started was killed by"
 FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
 """How the agent's message begins if the process left no exception: its log may tell."""

@@ -17,8 +17,6 @@ from crds.replica_groups import ReplicaGroups
 from crds.template import MAX_ITEMS, PodTemplate
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
-LONGEST_NAME = 51
-"""Of a job's name and a type's together, so that a Pod's, with index and incarnation, is a DNS label."""
 REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 
 

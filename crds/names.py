@@ -35,6 +35,9 @@ EVALUATOR = "evaluator"
 CHECK = "check"
 """The type of the workers of a NodeCheck, one a node."""
 
+LONGEST_NAME = 51
+"""Characters of a job's name and a type's together: a Pod's, with index and incarnation, is a DNS label."""
+
 MASTER_TYPES = ("dlrover-master", "master")
 """DLRover's master replica types: accepted, ignored, and said so in a condition."""
 

@@ -73,6 +73,11 @@ _CHILD_WAS_KILLED = re.compile(
     r"|died with <Signals\.SIGKILL|BrokenProcessPool: "
 )
 """The words of torch's DataLoader, of `subprocess` and of `concurrent.futures` for it."""
+_CHILD_SIGNAL = re.compile(
+    r"DataLoader worker \(pid \d+\) is killed by signal: (?P<description>[A-Za-z ]+)"
+    r"|(?:died with <Signals\.|terminated with signal )(?P<name>SIG[A-Z]+)"
+)
+"""The words of torch's DataLoader, of `subprocess` and of `torch.multiprocessing.spawn`, with the signal."""
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -86,6 +91,8 @@ class Failure(AgentFailure):
 
     child_was_killed: bool = field(default=False, metadata=LOCAL)
     """An exception says that a process which this one started, such as a data loader's, was killed."""
+    child_signal: str | None = field(default=None, metadata=LOCAL)
+    """The signal that ended such a process, where an exception names it."""
 
     def __post_init__(self) -> None:
         if self.exit_code is not None:
@@ -123,6 +130,7 @@ def failure_of_process(
     """
     log = read_tail(stderr, _SEARCH_BYTES) if stderr else ""
     recorded = _recorded(process)
+    raised = recorded or last_chain(log)
     return Failure(
         sequence=sequence,
         round=round_,
@@ -134,7 +142,8 @@ def failure_of_process(
         time=time,
         cause=cause,
         step=step,
-        child_was_killed=_CHILD_WAS_KILLED.search(recorded or last_chain(log)) is not None,
+        child_was_killed=_CHILD_WAS_KILLED.search(raised) is not None,
+        child_signal=_child_signal(raised),
     )
 
 
@@ -275,6 +284,13 @@ def _recorded(process: ProcessFailure) -> str:
     extra = recorded.get("extraInfo")
     traceback = str((extra.get("py_callstack") if isinstance(extra, dict) else None) or "").strip()
     return "\n".join(part for part in (headline, traceback) if part)
+
+
+def _child_signal(raised: str) -> str | None:
+    if (found := _CHILD_SIGNAL.search(raised)) is None:
+        return None
+    descriptions = {signal.strsignal(number): signal.Signals(number).name for number in signal.Signals}
+    return found["name"] or descriptions.get(found["description"])
 
 
 def _signal_name(exit_code: int) -> str | None:

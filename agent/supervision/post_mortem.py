@@ -32,7 +32,7 @@ from agent.monitor.xid import DeviceFault
 from agent.processes.processes import TrainingProcesses
 from agent.torch_compat.elastic import EXCEPTHOOK_PREFIX
 from crds.agent_report import FailureCause
-from crds.failure_texts import FROM_OUTSIDE, KILLED_BY, early_finish_text
+from crds.failure_texts import FROM_OUTSIDE, KILLED_BY, KILLED_CHILD, early_finish_text
 
 logger = logging.getLogger(__name__)
 
@@ -192,10 +192,11 @@ class PostMortem:
             step=self._files.read_rank(process.local_rank).step,
         )
         failure = replace(failure, after_seconds=self._after_seconds())
-        if hint := shared_memory_hint(failure.message, failure.log_tail, failure.signal):
+        ended_by = failure.signal or failure.child_signal
+        if hint := shared_memory_hint(failure.message, failure.log_tail, ended_by):
             failure = replace(failure, message=clip(f"{failure.message}\n{hint}", TEXT_BYTES))
         if not (failure.was_killed and self._oom.has_killed()):
-            return _with_sender(failure)
+            return _with_signal_of_child(_with_sender(failure))
         message = f"out of memory{self._oom.limit_text()}: {failure.message}"
         return replace(failure, cause=FailureCause.OOM, message=clip(message, TEXT_BYTES))
 
@@ -228,6 +229,20 @@ def _with_sender(failure: Failure) -> Failure:
     return replace(failure, message=failure.message.replace(killed, f"{killed} {FROM_OUTSIDE}", 1))
 
 
+def _with_signal_of_child(failure: Failure) -> Failure:
+    """Begin the message with the signal that ended a process that the failed one had started.
+
+    The last of torch's exceptions only says that a DataLoader worker "exited unexpectedly".
+    """
+    if failure.child_signal is None:
+        return failure
+    killed = failure.child_signal == "SIGKILL"
+    sender = f" {FROM_OUTSIDE}" if killed else ""
+    message = f"{KILLED_CHILD} {failure.child_signal}{sender}: {failure.message}"
+    cause = FailureCause.KILLED_CHILD if killed else failure.cause
+    return replace(failure, cause=cause, message=clip(message, TEXT_BYTES))
+
+
 def explains_more(new: Failure, reported: Failure | None) -> bool:
     """Tell whether a failure is to replace the reported one: it is newer, or a cause for a consequence."""
     if reported is None or reported.round != new.round:
@@ -249,7 +264,7 @@ def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:
 
     Args:
         log_tail: the end of the process's log.
-        signal: the name of the signal that ended it, if one did.
+        signal: the name of the signal that ended it or a process that it started, if one did.
     """
     try:
         size = shutil.disk_usage(SHARED_MEMORY).total

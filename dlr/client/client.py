@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from crds import names
 from dlr.client.job import Job
 from dlr.client.manifest import Launch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
@@ -18,6 +19,7 @@ from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, NotFound, UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LONGEST_JOB_NAME = names.LONGEST_NAME - len(names.WORKER)
 
 
 class Client:
@@ -86,7 +88,7 @@ class Client:
         requests = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value}
         launch = Launch(
             program=found,
-            name=checked_name(name) if name else new_name(found),
+            name=new_name(found) if name is None else checked_name(name),
             workers=workers,
             min_workers=min_workers,
             max_workers=max_workers,
@@ -117,9 +119,10 @@ def checked_name(name: str) -> str:
     Raises:
         UsageError: no job can be called that.
     """
-    if not _NAME.fullmatch(name):
+    if len(name) > LONGEST_JOB_NAME or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a job: it needs a-z, 0-9 and -, with a letter first and none of - last."
+            f"{name!r} is no name for a job: it needs at most {LONGEST_JOB_NAME} of a-z, 0-9 and -, "
+            "with a letter first and none of - last."
         )
     return name
 

@@ -10,7 +10,7 @@ import typer
 from dlr.commands.output import Format
 from dlr.kube.api import ELASTICJOBS, NAME_LENGTH_MAX, NAMESPACES, NODES, OBJECT_NAME, Api, Resource
 from dlr.kube.connection import connect, contexts_of, find_source
-from dlr.kube.errors import ApiError
+from dlr.kube.errors import ApiError, UsageError
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
@@ -87,6 +87,16 @@ def object_name(value: str | None) -> str | None:
             f"of a-z, 0-9, - and ., with a letter or digit at both ends{hint}."
         )
     return value
+
+
+def new_job_name(value: str | None) -> str | None:
+    """Check the name of a job that is to be made, by which its Pods are named."""
+    from dlr.client.client import checked_name
+
+    try:
+        return value if value is None else checked_name(value)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def object_names(values: list[str]) -> list[str]:

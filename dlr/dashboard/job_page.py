@@ -41,6 +41,7 @@ from dlr.kube.api import JSON
 MOST_FAILURES = 30
 MOST_EVENTS = 20
 MOST_NODES = 200
+MOST_GROUPS = 200
 MOST_LANES = 16
 """Workers in the timeline; the grid of ranks has all."""
 MOST_SPANS = 60
@@ -220,16 +221,22 @@ def _stacks(job: JSON, workers: Sequence[JSON]) -> JSON | None:
     }
 
 
-def _groups(case: Case) -> list[JSON] | None:
-    """Return the replica groups, those that do not train first; None for a job without any."""
+def _groups(case: Case) -> JSON | None:
+    """Return the replica groups; those that do not train come first, then those that restarted.
+
+    None for a job without any.
+    """
     if not is_grouped(case.job):
         return None
     rows = [
         dict(zip(group_rows.COLUMNS, row, strict=True))
         for row in group_rows.rows(case.job, case.workers, case.life)
     ]
-    rows.sort(key=lambda row: row["TRAINS"] != "no")
-    return [{**row, "job": group_name(case.name, int(str(row["GROUP"])))} for row in rows]
+    shown = sorted(rows, key=lambda row: (row["TRAINS"] != "no", not row["RESTARTS"]))[:MOST_GROUPS]
+    return {
+        "shown": [{**row, "job": group_name(case.name, int(str(row["GROUP"])))} for row in shown],
+        "leftOut": len(rows) - len(shown),
+    }
 
 
 def _nodes(case: Case) -> JSON:

@@ -63,6 +63,9 @@ def _trouble(case: Case) -> tuple[str, str] | None:
         return "Hangs on", "Failed"
     if case.stall:
         return "Makes no step on", "Failed"
+    broken = case.warning("ExchangeBroken") or {}
+    if (broken.get("data") or {}).get("count", 0) > 1:
+        return "Connects again and again, without a step, on", "Failed"
     if case.warning("NonFiniteLoss"):
         return "Trains, with a loss that is no number, on", "Failed"
     return ("Trains more slowly than before on", "Warning") if case.warning("Slow") else None
@@ -71,7 +74,8 @@ def _trouble(case: Case) -> tuple[str, str] | None:
 def people(case: Case) -> str:
     """Return how many of a job's workers, or of its groups, train; of one that does not train, are active."""
     if is_grouped(case.job):
-        return f"{len(training(case.job))} of {counted(group_count(case.job), 'group')}"
+        count = group_count(case.job)
+        return f"{len(training(case.job)):,} of {count:,} {'group' if count == 1 else 'groups'}"
     counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
         return counted(case.job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0), "worker")

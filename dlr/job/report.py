@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from controller.wording import counted, first_line
+from controller.wording import first_line
 from crds import names
 from crds.checkpoint_files import Tier
 from crds.grouping import is_grouped
@@ -116,12 +116,8 @@ def world_line(job: JSON, now: datetime) -> str:
     since = world.get("formedAt") if formed else world.get("reformingSince")
     if since:
         parts.append(f"{age(since, now)} ago" if formed else f"for {age(since, now)}")
-    if members := members_of(world):
-        parts.append(
-            f"{counted(len(members), 'worker')}, "
-            f"{counted(world.get('worldSize', 0), 'process', 'processes')}, "
-            f"master {world.get('masterAddress')}:{world.get('masterPort')}"
-        )
+    if members_of(world):
+        parts.append(f"{_people(world)}, master {world.get('masterAddress')}:{world.get('masterPort')}")
     line = ", ".join(parts)
     if resume := world.get("resume"):
         line += f", resumed {Tier(resume['tier']).origin}"
@@ -141,9 +137,15 @@ def _last_world_line(world: JSON) -> str:
     """Describe the last world of a job that has ended."""
     if not world.get("round"):
         return "there never was one"
-    workers = counted(len(members_of(world)), "worker")
-    processes = counted(world.get("worldSize", 0), "process", "processes")
-    return f"none any more; the last was round {world['round']}, {workers}, {processes}"
+    return f"none any more; the last was round {world['round']}, {_people(world)}"
+
+
+def _people(world: JSON) -> str:
+    """Return a world's workers and processes, counted as the headline counts them."""
+    workers, processes = len(members_of(world)), world.get("worldSize", 0)
+    return f"{workers:,} {'worker' if workers == 1 else 'workers'}, " + (
+        f"{processes:,} {'process' if processes == 1 else 'processes'}"
+    )
 
 
 def ranks(job: JSON) -> dict[int, int]:

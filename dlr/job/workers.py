@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
+from statistics import median
 
 from controller.wording import counted
 from crds import names
@@ -15,6 +17,8 @@ from dlr.kube.api import JSON
 COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
 NARROW_COLUMNS = ("RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST FAILURE")
 MOST_NOTES = 5
+SLOW_RATIO = 1.25
+"""Step time over the median of all, from which on a worker is worth a line."""
 AT_EASE = ("Running", "Succeeded", "Standby")
 """States of a worker without trouble."""
 
@@ -33,22 +37,31 @@ def narrow(row: Row) -> Row:
 
 
 def most_telling(job: JSON, workers: Sequence[JSON], most: int) -> list[JSON]:
-    """Choose the workers for a screen: those in trouble first, then those that had some, then by rank."""
+    """Choose the workers for a screen: those in trouble, those that had some, the slow ones, then by rank."""
+    speeds = [speed for worker in workers if (speed := _seconds_per_step(worker))]
+    slow = SLOW_RATIO * median(speeds) if speeds else math.inf
 
     def how_telling(worker: JSON) -> int:
         status = worker.get("status") or {}
         if state_of(worker) not in AT_EASE:
             return 0
-        return 1 if status.get("restarts") or (status.get("agent") or {}).get("failure") else 2
+        if status.get("restarts") or (status.get("agent") or {}).get("failure"):
+            return 1
+        return 2 if (_seconds_per_step(worker) or 0.0) > slow else 3
 
     ordered = sort_workers(workers)
     return ordered if len(ordered) <= most else sort_workers(sorted(ordered, key=how_telling)[:most])
 
 
+def _seconds_per_step(worker: JSON) -> float | None:
+    speed: float | None = (current_report(worker).get("progress") or {}).get("secondsPerStep")
+    return speed
+
+
 def _row(worker: JSON, rank_of: dict[int, int], blamed: JSON | None, now: datetime) -> Row:
     spec, status = worker["spec"], worker.get("status") or {}
     progress = current_report(worker).get("progress") or {}
-    speed = progress.get("secondsPerStep")
+    speed = _seconds_per_step(worker)
     return (
         rank_of.get(spec["index"]) if spec["type"] == names.WORKER else None,
         status.get("podName") or f"{worker['metadata']['name']} (no Pod)",

@@ -32,6 +32,8 @@ class GroupView:
     """The version in which they wait for other groups for longer than their patience."""
     late_groups: frozenset[int] = frozenset()
     """Indices of the groups that they wait for."""
+    step: int | None = None
+    """The furthest step that its job's status has; None before the first."""
 
     @property
     def is_able(self) -> bool:

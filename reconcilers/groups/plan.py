@@ -148,6 +148,7 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
         port=world.master_port if world else 0,
         ready_round=part.round if part.ready else 0,
         version=part.version,
+        step=status.goodput.last_step if status.goodput else None,
         broken_version=part.broken_version,
         left_out_version=part.left_out_version,
         late_version=part.late_version,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from crds.job_status import JobWarning
+from crds.model import ConditionData
 from crds.ranges import as_ranges
 from crds.replica_groups import Membership
 from reconcilers.groups.membership import GroupView
@@ -30,34 +31,54 @@ def warnings_of(
     now: datetime,
 ) -> list[JobWarning]:
     """Return the warnings of a job that goes on."""
-    found = dict(_messages(before, published, membership, views))
-    warnings = []
-    for type_, message in found.items():
-        old = warning_of(before, type_)
-        since = now.replace(microsecond=0) if old is None else old.since
-        warnings.append(JobWarning(type=type_, message=message, since=since))
-    return warnings
+    found = [
+        _late(warning_of(before, GROUPS_LATE), membership, views, now),
+        _broken(warning_of(before, EXCHANGE_BROKEN), published, membership, views, now),
+    ]
+    return [each for each in found if each is not None]
 
 
-def _messages(
-    before: Sequence[JobWarning], published: Membership, membership: Membership, views: Sequence[GroupView]
-) -> Iterator[tuple[str, str]]:
-    """Yield the type of each warning, with its message."""
-    if late := late_groups(membership, views):
-        yield (
-            GROUPS_LATE,
-            f"the other groups waited in vain for {as_ranges(late)}, and train without until these come to "
-            "their next step: see their stacks and logs",
-        )
+def _late(
+    old: JobWarning | None, membership: Membership, views: Sequence[GroupView], now: datetime
+) -> JobWarning | None:
+    if not (late := late_groups(membership, views)):
+        return None
+    message = (
+        f"the other groups waited in vain for {as_ranges(late)}, and train without until these come to "
+        "their next step: see their stacks and logs"
+    )
+    return JobWarning(type=GROUPS_LATE, message=message, since=_since(old, now))
+
+
+def _broken(
+    old: JobWarning | None,
+    published: Membership,
+    membership: Membership,
+    views: Sequence[GroupView],
+    now: datetime,
+) -> JobWarning | None:
+    """Return the warning of an exchange that breaks, until the groups have made a step after it.
+
+    What breaks in each version, such as a state that never reaches a group that is behind, lets the groups
+    meet again and again, and no step be made.
+    """
     broke = [view.index for view in views if 0 < published.version == view.broken_version]
-    if broke and membership.version > published.version:
-        yield (
-            EXCHANGE_BROKEN,
-            f"the exchange of version {published.version} failed although no group of it died, as reported "
-            f"by {as_ranges(broke)}: see their logs; the groups connect again",
-        )
-        return
     members = {place.index for place in membership.groups}
+    step = max((view.step for view in views if view.step is not None), default=None)
+    before = old.data if old is not None and old.data is not None else ConditionData()
+    if broke and membership.version > published.version:
+        count = (before.count or 0) + 1
+        often = "" if count == 1 else f"; {count} versions in a row have, without a step in between"
+        message = (
+            f"the exchange of version {published.version} failed although no group of it died, as reported "
+            f"by {as_ranges(broke)}: see their logs{often}; the groups connect again"
+        )
+        data = ConditionData(count=count, step=step)
+        return JobWarning(type=EXCHANGE_BROKEN, message=message, since=_since(old, now), data=data)
     has_met = all(view.version >= membership.version for view in views if view.index in members)
-    if not has_met and (old := warning_of(before, EXCHANGE_BROKEN)) is not None:
-        yield EXCHANGE_BROKEN, old.message
+    has_stepped = step is None or before.step is None or step > before.step
+    return None if has_met and has_stepped else old
+
+
+def _since(old: JobWarning | None, now: datetime) -> datetime:
+    return now.replace(microsecond=0) if old is None else old.since

@@ -81,6 +81,7 @@ CAUSES = {
     FailureCause.OOM: ExitClass.OOM,
     FailureCause.HANG: ExitClass.HANG,
     FailureCause.DEVICE: ExitClass.HARDWARE_ERROR,
+    FailureCause.KILLED_CHILD: ExitClass.KILLED,
 }
 """What the agent knows beyond exit code and text."""
 

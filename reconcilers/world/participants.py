@@ -10,6 +10,7 @@ from crds.agent_report import CHECKPOINT_SECONDS, PROTOCOL, AgentReport, AgentSt
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
+from crds.texts import shortened
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.slots import present_slots, slots_of
 from reconcilers.observed.worker_state import current_report, hindered_by
@@ -172,7 +173,7 @@ def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, lea
         incarnation=worker.spec.incarnation,
         alive=not succeeded and not failed and hindered is None,
         succeeded=succeeded,
-        gone_because=gone_because and gone_because.partition("\n")[0][:MAX_REASON],
+        gone_because=shortened(gone_because.partition("\n")[0], MAX_REASON),
         stops_in_good_order=failed and bool(status.last_exit and status.last_exit.in_good_order),
         report=report,
         seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),

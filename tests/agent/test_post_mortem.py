@@ -17,6 +17,8 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import RankProgress
 from agent.supervision.post_mortem import PostMortem, explains_more
+from crds.elasticworker import ExitClass
+from reconcilers.observed.exit_class import classify_process
 
 OWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: the reason for all\n'
 PEERS = OWN.replace(
@@ -162,6 +164,71 @@ def test_kill_for_memory_is_told_as_such(left: Round) -> None:
     assert left.describe([loader]).cause is failure.cause, "one of its own children's is its too"
     (other,) = left.last({2: 1})[1]
     assert left.describe([other]).cause is None
+
+
+@pytest.mark.parametrize(
+    ("chain", "signal", "killed"),
+    [
+        (["DataLoader worker (pid 7) is killed by signal: Killed. "], "SIGKILL", True),
+        (
+            [
+                "DataLoader worker (pid 7) is killed by signal: Killed. ",
+                "DataLoader worker (pid(s) 7) exited unexpectedly",
+            ],
+            "SIGKILL",
+            True,
+        ),
+        (
+            [
+                "DataLoader worker (pid 7) is killed by signal: Segmentation fault. ",
+                "DataLoader worker (pid(s) 7) exited unexpectedly",
+            ],
+            "SIGSEGV",
+            False,
+        ),
+        (["process 1 terminated with signal SIGKILL"], "SIGKILL", True),
+        (["Command '['cc']' died with <Signals.SIGTERM: 15>."], "SIGTERM", False),
+    ],
+)
+def test_a_failure_names_the_signal_that_ended_a_process_of_the_failed_one(
+    left: Round, chain: list[str], signal: str, *, killed: bool
+) -> None:
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 1\n'
+    left.stderr(1, link.join(f"{traceback}RuntimeError: {text}\n" for text in chain))
+    (failed,) = left.last({1: 1})[1]
+    failure = left.describe([failed])
+    sender = " from outside (dlr did not send it)" if killed else ""
+    headline = failure.message.partition("\n")[0]
+    assert (
+        headline == f"a process that it had started was killed by {signal}{sender}: RuntimeError: {chain[-1]}"
+    )
+    assert classify_process(failure) is (ExitClass.KILLED if killed else ExitClass.USER_ERROR)
+
+
+def test_a_data_loader_that_exited_without_a_signal_is_an_error_of_the_script(left: Round) -> None:
+    left.stderr(
+        1,
+        OWN.replace("ValueError: the", "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly; the"),
+    )
+    (failed,) = left.last({1: 1})[1]
+    failure = left.describe([failed])
+    assert failure.message.startswith("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly")
+    assert classify_process(failure) is ExitClass.USER_ERROR
+
+
+def test_a_data_loaders_bus_error_is_reported_with_its_remedy_whatever_exception_is_the_last(
+    left: Round,
+) -> None:
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 1\n'
+    first = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. Out of shared memory?"
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    last = "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly"
+    left.stderr(1, f"{traceback}{first}\n{link}{traceback}{last}\n")
+    (failed,) = left.last({1: 1})[1]
+    failure = left.describe([failed])
+    assert failure.message.startswith(f"a process that it had started was killed by SIGBUS: {last}\n")
+    assert "mount an emptyDir with `medium: Memory` at /dev/shm" in failure.message
 
 
 def test_signal_that_dlr_did_not_send_is_told_as_such(left: Round) -> None:

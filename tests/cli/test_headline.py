@@ -78,6 +78,14 @@ def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
     assert of(troubled_job(rendezvous=world)).text.startswith("Hangs on 3 of 3 workers")
 
 
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "Trains on 3 of 3"), (2, "Connects again and again, without a step, on 3 of 3")]
+)
+def test_groups_whose_exchange_breaks_in_each_version_do_not_train(count: int, text: str) -> None:
+    warning = {"type": "ExchangeBroken", "message": "it failed", "since": at(200), "data": {"count": count}}
+    assert of(in_state("Training", warnings=[warning])).text.startswith(text)
+
+
 def test_a_short_outage_is_not_rounded_to_nothing() -> None:
     history = troubled_job()["status"]["history"][:4]
     history.append({"state": "Training", "since": at(60.4), "round": 2, "members": "0-2", "reason": ""})

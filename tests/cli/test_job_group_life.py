@@ -116,7 +116,7 @@ def test_what_each_failure_cost_is_the_time_of_its_group_alone(drawn: Life) -> N
 def test_the_verdict_says_whether_the_others_trained_on(drawn: Life) -> None:
     assert verdict(drawn) == (
         "Running: Training for 2m56s; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it. "
-        "The last was Killed of group-2, after 2m: worker-1: signal 9."
+        "The last was group-2's, after 2m (Killed): worker-1: signal 9."
     )
     calm = whole()
     calm["status"]["history"] = calm["status"]["history"][:4]
@@ -167,7 +167,7 @@ def test_status_and_diagnosis_have_the_cost() -> None:
 
 def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
     page = job_page(case(), [])
-    assert page["groups"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
+    assert page["groups"]["shown"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
     assert [(each["worker"], each["seconds"]) for each in page["failures"]] == [
         ("group-2", 3), ("group-0", 3), ("group-1", 3),
     ]  # fmt: skip

@@ -332,6 +332,16 @@ def test_most_telling_workers_are_shown_in_rank_order() -> None:
     assert [each["spec"]["index"] for each in shown] == [2, 3]
 
 
+def test_slow_workers_are_shown_before_others_that_train() -> None:
+    crowd = [worker(index, agent=at_pace(0.5 if index != 40 else 0.9)) for index in range(50)]
+    assert [each["spec"]["index"] for each in workers.most_telling(job(), crowd, 2)] == [0, 40]
+
+
+def at_pace(seconds: float) -> JSON:
+    progress = {"step": 9, "secondsPerStep": seconds}
+    return {"incarnation": 1, "podUid": "", "state": "Running", "progress": progress}
+
+
 def test_worker_that_stands_by_says_so_and_needs_nobody_s_attention() -> None:
     idle = worker(2, standby=True, agent={"incarnation": 1, "podUid": "", "state": "Ready"})
     assert workers.state_of(idle) == "Standby"

@@ -56,7 +56,7 @@ def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_sa
     workers = [worker(0, history=[life(1, "node-a", 0, 2)]), worker(1, history=lives)]
     told = verdict(life_of(troubled_job(history=history, lastFailure={}), workers, None, NOW))
     assert told == (
-        "Running: Training for 2m50s; 1 failure cost 30s. It was Killed of worker-1, after 2m9s: Deleted."
+        "Running: Training for 2m50s; 1 failure cost 30s. It was worker-1's, after 2m9s (Killed): Deleted."
     )
     shrunk = [
         *history[:-2],
@@ -112,7 +112,7 @@ def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) ->
         ),
         ("1m", "00:01:00", "worker-0", "waited for a peer", "", ""),
     ]
-    assert "1 failure cost" in verdict(drawn) and "Hang of worker-1" in verdict(drawn)
+    assert "1 failure cost" in verdict(drawn) and "worker-1's, after 1m (Hang)" in verdict(drawn)
 
 
 def test_verdict_says_why_a_job_does_not_train() -> None:
@@ -145,7 +145,7 @@ def test_verdict_on_a_job_that_never_had_a_pod() -> None:
 def test_verdict_on_a_job_that_has_ended() -> None:
     ended = troubled_job(phase="Failed", completionTime=at(82), history=[*OF_TWO[:-1]])
     assert verdict(life_of(ended, troubled_workers()[:2], None, NOW)) == (
-        "Failed after 1m22s; 1 failure cost 22s. It was UserError of worker-1, after 1m: ValueError: a <bad> batch."
+        "Failed after 1m22s; 1 failure cost 22s. It was worker-1's, after 1m (UserError): ValueError: a <bad> batch."
     )
 
 

@@ -90,8 +90,9 @@ def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alon
 def test_nothing_is_made_of_what_cannot_be_shipped(made: ScriptedServer) -> None:
     with pytest.raises(ValueError, match="lambda"):
         dlr.Client().train(lambda: 1, image="i")
-    with pytest.raises(ValueError, match="is no name for a job"):
-        dlr.Client().train(functions.alone, {"lr": 1}, image="i", name="1st")
+    for name in ("1st", "", "a" * 46):
+        with pytest.raises(ValueError, match="is no name for a job: it needs at most 45 of"):
+            dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=name)
     assert made.requests == []
 
 
@@ -170,6 +171,7 @@ def test_launch_prints_what_it_would_apply_without_a_cluster(
         (("absent.py",), "cannot be read: No such file"),
         (("train.py", "--env", "A"), "--env 'A' is not NAME=VALUE"),
         (("train.py", "--name", "a.b"), "'a.b' is no name for a job"),
+        (("train.py", "--name", "a" * 46), "it needs at most 45 of a-z, 0-9 and -"),
         (("",), "it is empty"),
     ],
 )

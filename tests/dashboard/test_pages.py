@@ -317,7 +317,8 @@ def test_fleet_shows_groups_below_their_job_with_the_step_of_the_one_furthest_on
 def test_the_page_of_a_job_with_groups_leads_to_theirs_and_has_no_ranks() -> None:
     workers = [of_group(number, index, agent=step(100 + number)) for number in range(3) for index in range(2)]
     page = job_page(Case(grouped(), workers, [], NOW), [])
-    assert [(each["job"], each["TRAINS"], each["STEP"]) for each in page["groups"]] == [
+    assert page["groups"]["leftOut"] == 0
+    assert [(each["job"], each["TRAINS"], each["STEP"]) for each in page["groups"]["shown"]] == [
         ("digits-group-1", "no", 101),
         ("digits-group-0", "yes", 100),
         ("digits-group-2", "yes", 102),
@@ -325,3 +326,17 @@ def test_the_page_of_a_job_with_groups_leads_to_theirs_and_has_no_ranks() -> Non
     assert page["ranks"]["workers"] == 0
     assert ("Groups", "2 of 3 train together, version 7") in page["facts"]
     assert job_page(case(), [])["groups"] is None
+
+
+def test_the_page_of_a_job_with_1000_groups_shows_those_that_fail_and_names_how_many_others_there_are() -> (
+    None
+):
+    together = [{"index": each, "round": 1} for each in range(1000) if each != 998]
+    groups = [
+        {"index": each, "phase": "Running", "round": 1, "version": 7, "restarts": each == 997}
+        for each in range(1000)
+    ]
+    made = grouped(groups=groups, membership={"version": 7, "groups": together})
+    found = job_page(Case(made, [], [], NOW), [])["groups"]
+    assert [each["GROUP"] for each in found["shown"][:3]] == [998, 997, 0]
+    assert (len(found["shown"]), found["leftOut"]) == (200, 800)

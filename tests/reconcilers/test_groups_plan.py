@@ -10,6 +10,7 @@ import pytest
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import index_of
+from crds.model import ConditionData
 from crds.phases import JobPhase
 from crds.replica_groups import Membership
 from crds.scaleplan import ScalePlan, ScalePlanPhase
@@ -375,6 +376,11 @@ def test_a_group_that_only_gets_further_changes_nothing_but_what_is_for_people()
     assert patch.keys() and patch.keys() <= FOR_PEOPLE
 
 
+def at_step(step: int) -> JSON:
+    """The goodput of a group that has come to a step."""
+    return {"state": "Training", "since": later(0).isoformat(), "lastStep": step}
+
+
 def part(**more: Any) -> JSON:
     return {"round": 1, "ready": True} | more
 
@@ -401,22 +407,36 @@ def test_late_groups_are_a_warning_until_they_are_back_or_restart() -> None:
     assert look(of, back, waits, group(2), seconds=20).status_patch["warnings"] == []
 
 
-def test_an_exchange_that_breaks_again_and_again_is_a_warning_until_all_have_met() -> None:
+def test_an_exchange_that_breaks_again_and_again_is_a_warning_until_a_step_is_made() -> None:
     of, met = whole(), 0
     of = after(of, look(of, group(0), group(1)))
     for version in (1, 2, 3):
-        broke = group(1, replicaGroup=part(version=version, brokenVersion=version))
-        plan = look(of, group(0, replicaGroup=part(version=version)), broke, seconds=10.0 * version)
+        together = [group(index, replicaGroup=part(version=version), goodput=at_step(7)) for index in (0, 1)]
+        of = after(of, look(of, *together, seconds=10.0 * version))
+        assert len(of.status.warnings) == (version > 1), "they have met, and made no step since"
+        broke = group(1, replicaGroup=part(version=version, brokenVersion=version), goodput=at_step(7))
+        plan = look(of, together[0], broke, seconds=10.0 * version)
         met += sum(event.reason == "ExchangeBroken" for event in plan.events)
         of = after(of, plan)
         assert of.status.membership is not None and of.status.membership.version == version + 1
         (warning,) = of.status.warnings
         assert f"version {version} failed" in warning.message and warning.since == later(10.0)
+        assert ("versions in a row" in warning.message) == (version > 1)
+        assert warning.data == ConditionData(count=version, step=7)
     assert met == 1, "one Event"
     behind = [group(0, replicaGroup=part(version=4)), group(1, replicaGroup=part(version=3, brokenVersion=3))]
     assert "warnings" not in look(of, *behind, seconds=50).status_patch
-    together = [group(index, replicaGroup=part(version=4)) for index in (0, 1)]
+    together = [group(index, replicaGroup=part(version=4), goodput=at_step(8)) for index in (0, 1)]
     assert look(of, *together, seconds=60).status_patch["warnings"] == []
+
+
+def test_a_broken_exchange_of_groups_without_known_steps_is_a_warning_until_all_have_met() -> None:
+    of = after(whole(), look(whole(), group(0), group(1)))
+    broke = group(1, replicaGroup=part(version=1, brokenVersion=1))
+    of = after(of, look(of, group(0, replicaGroup=part(version=1)), broke, seconds=10))
+    assert [each.type for each in of.status.warnings] == ["ExchangeBroken"]
+    together = [group(index, replicaGroup=part(version=2)) for index in (0, 1)]
+    assert look(of, *together, seconds=20).status_patch["warnings"] == []
 
 
 def test_a_look_at_100_groups_is_cheap() -> None:

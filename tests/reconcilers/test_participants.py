@@ -18,6 +18,13 @@ def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:
     assert not found.alive and found.gone_because == "no heartbeat"
 
 
+def test_a_long_reason_shows_that_it_is_cut() -> None:
+    (found,) = participants_of(
+        job(replicas=1), [worker(phase=WorkerPhase.FAILED, message=f"no heartbeat for {'9' * 96} s")], Ages()
+    )
+    assert len(found.gone_because) == 96 and found.gone_because.endswith("9…")
+
+
 def test_worker_with_a_raised_incarnation_is_judged_anew() -> None:
     ended = worker(phase=WorkerPhase.FAILED)
     raised = ended.model_copy(update={"spec": ended.spec.model_copy(update={"incarnation": 2})})

@@ -36,6 +36,7 @@ IMAGES = {name: f"r.example/dlr-{name}:{VERSION}" for name in ("controller", "ag
 NEXT_VERSION = "0.1.1"
 NEXT_IMAGE = f"r.example/dlr-controller:{NEXT_VERSION}"
 CRDS = [f"{name}.elastic.iml.github.io" for name in ("elasticjobs", "elasticworkers", "nodechecks")]
+CRD_FOLDER = Path(__file__).parents[2] / "crds/yaml"
 TRAIN = """
 import json, os, pathlib, time
 import torch
@@ -248,6 +249,14 @@ def assert_tenant_is_limited(tenant: Person) -> None:
     assert all("is forbidden" in refusal or "(Forbidden)" in refusal for refusal in refusals), refusals
 
 
+def install_over_crds(bare: BareCluster, helm: Helm, words: tuple[str | Path, ...], values: JSON) -> str:
+    """Install the chart where the CRDs are there without it, as `dlr up` and `dlr uninstall` leave them."""
+    bare.admin.kubectl("create", "-f", str(CRD_FOLDER))
+    with pytest.raises(HelmFailed, match="invalid ownership metadata"):
+        helm("install", *words, values=values)
+    return helm("install", *words, "--take-ownership", "--force-conflicts", values=values)
+
+
 @pytest.mark.usefixtures("controllers")
 def test_a_platform_engineers_round(bare: BareCluster, helm: Helm, chart: Path, tmp_path: Path) -> None:
     helm = Helm(helm.program, helm.home, bare.admin.kubeconfig)
@@ -255,7 +264,7 @@ def test_a_platform_engineers_round(bare: BareCluster, helm: Helm, chart: Path, 
     patiently = (*place, "--wait", "--timeout", "120s")
     values: JSON = {"images": IMAGES}
 
-    notes = helm("install", "dlr", chart, *patiently, "--create-namespace", values=values)
+    notes = install_over_crds(bare, helm, ("dlr", chart, *patiently, "--create-namespace"), values)
     assert f"dlr {VERSION} is in namespace {DEFAULT_NAMESPACE}" in notes
     advised = notes[notes.index("kubectl label") :].replace("\\\n", " ").split()
     bare.admin.kubectl(*advised[1:])

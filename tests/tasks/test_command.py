@@ -103,7 +103,7 @@ def test_another_job_is_none_to_attach_to() -> None:
         (["--image", "x", "--cpu", "much", "echo"], "'much' is no amount"),
         (["--image", "x", "--slots", "0", "echo"], "--slots"),
         (["--image", "x", "--retries", "17", "echo"], "--retries"),
-        (["--image", "x", "--name", "No", "echo"], "not a valid name"),
+        (["--image", "x", "--name", "No", "echo"], "is no name for a job"),
         (["--pod", "/no/such.yaml", "echo"], "cannot be read: No such file"),
         (["--attach", "map-x", "echo"], "--attach follows what is there"),
     ],

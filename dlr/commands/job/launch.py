@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dlr.client.client import checked_name, submit
+from dlr.client.client import submit
 from dlr.client.manifest import Launch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.commands.options import (
@@ -17,6 +17,7 @@ from dlr.commands.options import (
     Kubeconfig,
     Namespace,
     complete_job_name,
+    new_job_name,
     none_empty,
     not_empty,
     object_name,
@@ -51,7 +52,7 @@ def launch(
         int | None, typer.Option("--max", min=1, help="To so many Pods the job can be scaled.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(callback=object_name, help="The job's name; default: a new one.")
+        str | None, typer.Option(callback=new_job_name, help="The new job's name; default: one by SCRIPT's.")
     ] = None,
     like: Annotated[
         str | None,
@@ -111,7 +112,7 @@ def launch(
     program = program_of(InImage(script) if in_image else Path(script), arguments or ())
     wanted = Launch(
         program=program,
-        name=checked_name(name) if name else new_name(program),
+        name=name or new_name(program),
         workers=workers,
         min_workers=least,
         max_workers=most,

@@ -16,7 +16,15 @@ from dlr.commands.errors import CommandError
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
-from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, not_empty, object_name
+from dlr.commands.options import (
+    Context,
+    Kubeconfig,
+    Namespace,
+    complete_job_name,
+    new_job_name,
+    not_empty,
+    object_name,
+)
 from dlr.kube.amounts import times
 from dlr.kube.api import JSON, Api, is_embedded
 from dlr.kube.connection import connect
@@ -69,7 +77,7 @@ def command(
         int, typer.Option(min=0, help="A worker without work for so long goes, down to MIN.")
     ] = 60,
     name: Annotated[
-        str | None, typer.Option(callback=object_name, help="The job's name; default: a new one.")
+        str | None, typer.Option(callback=new_job_name, help="The new job's name; default: a new one.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit, print the name, and exit.")] = False,
     attached: Annotated[

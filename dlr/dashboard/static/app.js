@@ -233,8 +233,10 @@ function findingsPart({ findings, phase }) {
 function groupsPart(page) {
   const columns = [["GROUP", "name"], ["PHASE", "word"], ["TRAINS", ""], ["ROUND", "num"], ["STEP", "num"], ["RESTARTS", "num"], ["LAST FAILURE", "wide"], ["WHY", "wide"]];
   const link = (group) => el("a", { href: jobAddress(page.namespace, group.job), "data-key": group.job }, group.job);
-  const rows = page.groups.map((group) => [link(group), state(group.PHASE), group.TRAINS, group.ROUND, group.STEP, group.RESTARTS, group["LAST FAILURE"], group.WHY]);
-  return [el("h2", {}, TITLES.groups), tableOf(TITLES.groups, columns, rows, { classes: "tall" })];
+  const { shown, leftOut: more } = page.groups;
+  const rows = shown.map((group) => [link(group), state(group.PHASE), group.TRAINS, group.ROUND, group.STEP, group.RESTARTS, group["LAST FAILURE"], group.WHY]);
+  return [el("h2", {}, TITLES.groups), tableOf(TITLES.groups, columns, rows, { classes: "tall" }),
+    leftOut(more, `groups: dlr job status ${page.name} | less`)];
 }
 
 let drawnAt = 0;

@@ -152,7 +152,7 @@ def verdict(life: Life) -> str:
     failure, lane = failed[-1]
     which = "It was" if len(failed) == 1 else "The last was"
     text = f": {_cut(failure.text)}" if _cut(failure.text) else ""
-    last = f"{which} {failure.what} of {lane.title}, after {duration(failure.at)}{text}."
+    last = f"{which} {lane.title}'s, after {duration(failure.at)} ({failure.what}){text}."
     return f"{head}; {cost_line(life)}. {last}"
 
 

@@ -1,0 +1,22 @@
+"""What the failures of a call to an API server say to a person."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.errors import Cause
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (
+            Cause("spec.a", "Invalid value: -1: spec.a in body should be greater than or equal to 0"),
+            "spec.a: Invalid value: -1: should be greater than or equal to 0",
+        ),
+        (Cause("spec.a", "Invalid value: spec.b in body"), "spec.a: Invalid value: spec.b in body"),
+        (Cause("<nil>", "Invalid value: too long"), "Invalid value: too long"),
+    ],
+)
+def test_a_cause_names_its_field_once(cause: Cause, text: str) -> None:
+    assert str(cause) == text
