@@ -52,7 +52,7 @@ class SlowApi:
         self.refuses = False
         """Whether it refuses what is asked in every other stretch of three seconds, and ends watches then."""
         self.refused: dict[int, int] = {}
-        """Number of refusals by status."""
+        """Number of refusals by status, and of watches that were ended under 0."""
         self._upstream = kubeconfig
         self._certificate = certificate
         self._numbers = count()
