@@ -4,7 +4,8 @@
 
 Three groups of one process each, or one job of three workers, make steps of a fixed length over gloo; a
 random process is killed with -9, again and again. The stall is the longest step of the others from the kill
-on, beyond an undisturbed step's time.
+on, beyond an undisturbed step's time. With `--pods` whole Pods of dlr's jobs are deleted instead, without
+grace, and with `--width 2048` the state has 100 MB; neither writes the page.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 import torch
 
 from e2e import jobs, processes
-from e2e.api import Object
+from e2e.api import Kind, Object
 from e2e.cluster import Cluster
 from e2e.embedded import EmbeddedCluster
 from e2e.observation import Observation
@@ -132,7 +133,10 @@ class Torchft(Contender):
 class Dlr(Contender):
     """An ElasticJob with three replica groups, or without groups, with agents and controller."""
 
-    def __init__(self, cluster: Cluster, observation: Observation, width: int, *, grouped: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, observation: Observation, width: int, *, grouped: bool, pods: bool
+    ) -> None:
+        self._pods = pods
         self.name = "dlr" if grouped else "dlr without groups"
         self.pause_seconds = 2.0 if grouped else 8.0  # all three workers' processes start again
         self._pod = "stall-group-{}-worker-0-" if grouped else "stall-worker-{}-"
@@ -161,18 +165,22 @@ class Dlr(Contender):
         name = next(name for name in pods if name.startswith(self._pod.format(group)))
         pids = processes.training_processes(pods[name]["metadata"]["uid"])
         at = time.monotonic()
-        os.kill(pids[0].pid, signal.SIGKILL)
+        if self._pods:
+            namespace = self._observation.namespace
+            self._cluster.api().delete(Kind.POD, name, namespace, gracePeriodSeconds=0)
+        else:
+            os.kill(pids[0].pid, signal.SIGKILL)
         return at
 
 
 @contextmanager
-def dlr(width: int, *, grouped: bool) -> Iterator[Dlr]:
+def dlr(width: int, *, grouped: bool, pods: bool) -> Iterator[Dlr]:
     """dlr, on an embedded cluster of its own."""
     cluster = EmbeddedCluster(nodes=GROUPS)
     cluster.start()
     try:
         with cluster.namespace("stall") as observation:
-            yield Dlr(cluster, observation, width, grouped=grouped)
+            yield Dlr(cluster, observation, width, grouped=grouped, pods=pods)
     finally:
         cluster.stop()
 
@@ -249,11 +257,12 @@ def main() -> None:
     parser.add_argument("--torchft", type=Path, help="a Python that has torchft")
     parser.add_argument("--kills", type=int, default=50, help="with groups; of the others 15 at most")
     parser.add_argument("--width", type=int, default=64, help="of the two layers of the model")
+    parser.add_argument("--pods", action="store_true", help="delete Pods instead of killing processes")
     options = parser.parse_args()
     peers = min(options.kills, 15)
     found: dict[str, tuple[float, list[Outcome]]] = {}
     for grouped in (True, False):
-        with dlr(options.width, grouped=grouped) as contender:
+        with dlr(options.width, grouped=grouped, pods=options.pods) as contender:
             found[contender.name] = measured(contender, options.kills if grouped else peers, seed=1)
         print(table(found), flush=True)
     if options.torchft is not None:
@@ -269,6 +278,9 @@ def main() -> None:
         f"torch {torch.__version__}, {os.cpu_count()} cores; load average {os.getloadavg()[0]:.1f} at the "
         f"end.\n\n{table(found)}\n"
     )
+    if options.pods or options.width != 64:
+        print(table(found))
+        return
     print(page)
     DOCS.write_text(page)
 
