@@ -214,6 +214,7 @@ def test_a_clock_that_jumps_on_the_workers_costs_nothing(
     account = observation.job(NAME)["status"]["goodput"]
     print(account)
     assert account["seconds"]["Training"] >= account["steppingSeconds"], account
+    assert account["seconds"]["Recovering"] > 0, account
 
 
 @pytest.mark.parametrize("seconds", [HOUR_SECONDS, -HOUR_SECONDS])
