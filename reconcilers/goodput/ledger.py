@@ -94,9 +94,9 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
     # The agents' clocks may be wrong by hours; the time that their steps took is not.
     stepping = _stepping_time(moment)
     if before.state in NOT_YET_TRAINING and _has_told_steps(moment):
-        earliest, latest = moment.published.formed_at or before.since, moment.now - stepping
+        latest = moment.now - stepping
         first = first_step_at(moment.published.round, moment.workers.telling_steps)
-        becomes(JobState.TRAINING, first if first is not None and earliest <= first <= latest else latest)
+        becomes(JobState.TRAINING, first if first is not None and before.since <= first <= latest else latest)
     if moment.broken_at is not None:
         trained = found[-1].state is JobState.TRAINING
         becomes(JobState.RECOVERING, max(moment.broken_at, found[-1].at + stepping * trained))
