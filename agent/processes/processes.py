@@ -215,6 +215,8 @@ def above_scripts(leaders: Collection[int]) -> list[int]:
     A shell does not pass a signal on, so what it runs gets the signal too. A script's own processes do not:
     a script that saves at SIGTERM needs its data loader for the step that it is in.
     """
+    if all(map(_is_python, leaders)):
+        return list(leaders)
     children: dict[int, list[int]] = {}
     for process in descendants():
         if not process.ended:

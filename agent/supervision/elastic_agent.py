@@ -187,12 +187,12 @@ class DlrElasticAgent(LocalElasticAgent):
         if processes is None:
             return None
         while True:
+            self._orphans.reap(spared=processes.pids.values())
             poll = select.poll()
             ours = (membership.fileno(), self._device_watch.fileno(), *self._votes.fds())
             for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
                 poll.register(fd, select.POLLIN)
             poll.poll(LOOK_SECONDS * 1000)
-            self._orphans.reap(spared=processes.pids.values())
             action, view = membership.look()
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
