@@ -19,8 +19,8 @@ from agent.facts.world import (
 from agent.kube.watcher import Watcher
 from agent.report.reporter import Reporter
 from crds.agent_report import AgentState
+from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
-from crds.progress_record import KeptIn
 
 
 @dataclass(frozen=True)

@@ -336,11 +336,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gigabytes", type=float, default=0.5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument(
+        "--turns", type=int, default=9, help="at least 2: the first one has a column of its own"
+    )
     parser.add_argument("--dlrover", metavar="FOLDER")
     parser.add_argument("--lm-resiliency", metavar="FOLDER")
     parser.add_argument("--document", type=Path)
     args = parser.parse_args()
+    if args.turns < 2:
+        parser.error(
+            f"--turns {args.turns}: the medians are those of the turns after the first; use 2 or more"
+        )
     logging.getLogger("dlr.checkpoint").setLevel(logging.WARNING)
     found = measure(args)
     print(json.dumps(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from crds.wire import Word
 
 
@@ -17,6 +19,13 @@ class Tier(Word):
     def origin(self) -> str:
         """Return the word for a sentence such as `goes on from memory`."""
         return "from a peer's copy" if self is Tier.PEER else f"from {self.value}"
+
+
+class KeptIn(IntEnum):
+    """The place where the step is kept after which all ranks leave, as a number of the progress record."""
+
+    MEMORY = 1
+    STORAGE = 2
 
 
 class CheckpointTrouble(Word):

@@ -1,11 +1,10 @@
 """The progress record: what a training process and its agent tell each other through files.
 
-Of the record, the process writes all words but ORDER and KEEPS_IN, and the agent reads it now and then.
+Of the record, the process writes all words but ORDER, and the agent reads it now and then.
+This module imports nothing: `import dlr` brings it into every training process.
 """
 
 from __future__ import annotations
-
-from enum import IntEnum
 
 ENV_ROUND = "DLR_ROUND"
 """Variable with the round of the world that a training process belongs to."""
@@ -40,14 +39,17 @@ def profile_signal(stacks_signal: int) -> int:
 
 PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
 """For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of
-CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. Numbers follow. An older agent's file ends
-after two, four, six, eight, twelve or sixteen words."""
+CLOCK_MONOTONIC, in seconds, and 0 as long as there is nothing to tell. Numbers follow."""
 MAX_NUMBERS = 8
 """Numbers that a process tells beside its step (`dlr.report`), by name; the loss is one of them."""
 MAX_NUMBER_NAME = 24
 """Bytes of such a name."""
 NUMBERS_FORMAT = f"d{MAX_NUMBER_NAME}s" * MAX_NUMBERS
 """What follows in the file: each number and its name in UTF-8, which is written after it; empty for none."""
+WORD_BYTES = 8
+FIRST_NUMBER, WORDS_OF_NUMBER = len(PROGRESS_FORMAT), 1 + MAX_NUMBER_NAME // WORD_BYTES
+"""The word of the first number, and the words that a number and its name take."""
+RECORD_BYTES = WORD_BYTES * (FIRST_NUMBER + WORDS_OF_NUMBER * MAX_NUMBERS)
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -77,13 +79,6 @@ SAMPLES = 17
 """How many samples a step has, over all ranks; 0 if not told."""
 
 
-class KeptIn(IntEnum):
-    """The place where the step is kept after which all ranks leave."""
-
-    MEMORY = 1
-    STORAGE = 2
-
-
 EXIT_LEFT = 143
 """With this code a process leaves by vote: as one that SIGTERM has ended."""
 
@@ -95,6 +90,6 @@ def hold_until(deadline: float) -> int:
     return -max(int(deadline * 1_000), 1)
 
 
-def leave_at(step: int, tier: KeptIn) -> int:
-    """Go on to the first step that is `step` or a later one, save it in the tier, and leave."""
+def leave_at(step: int, tier: int) -> int:
+    """Go on to the first step that is `step` or a later one, save it in the tier (`KeptIn`), and leave."""
     return step << 2 | tier

@@ -12,7 +12,8 @@ from crds.model import cut
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, Definition
 
 MAX_LEASES_TEXT = 262_144
-MAX_REST_TEXT = 131_072
+MAX_REST_TEXT = 262_144
+MAX_FAILED_TEXT = 131_072
 MAX_SHARDS_DONE = 128
 
 
@@ -31,11 +32,11 @@ class ShardSetStatus(Definition):
     """The elements that wait: ranges such as `0-41,43`, or packed (crds/intervals.py)."""
     leases: Annotated[str, Field(max_length=MAX_LEASES_TEXT)] = ""
     """Leases of workers: `worker.incarnation.number=elements`, or packed (crds/leases.py)."""
-    tried: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    tried: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
     """Elements that failed and get another try, behind the workers that they failed on."""
-    again: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    again: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
     """The same of such elements that are leased."""
-    failed_elements: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    failed_elements: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
     """Elements that failed for good, as `rest`."""
     last_lease: Annotated[int, Field(ge=0)] = 0
     """The number of the newest lease."""

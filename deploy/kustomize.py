@@ -9,6 +9,8 @@ with what kustomize itself does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,12 @@ def render(folder: Path, components: Sequence[Path] = ()) -> list[Document]:
 
 
 def _load(text: str) -> list[Any]:
+    return deepcopy(_parsed(text))
+
+
+@cache
+def _parsed(text: str) -> list[Any]:
+    """Parse it once: `dlr install` renders what there may be before it asks, and then what there is."""
     # Imported here: every command of the command line imports this module when it starts.
     import yaml
 

@@ -15,6 +15,8 @@ import mmap
 import os
 import time
 
+from crds import progress_record as words
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
@@ -22,17 +24,6 @@ if TYPE_CHECKING:
 
     Slot = tuple[memoryview[int], memoryview[float]]
 
-ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
-ENV_STACKS_FILE = "DLR_STACKS_FILE"
-ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
-
-_WORD_BYTES = 8
-_SAMPLES = 17
-"""As `SAMPLES` of crds.progress_record, which takes longer to import than all of this."""
-_NUMBERS, _MOST_NUMBERS, _NAME_BYTES = 18, 8, 24
-"""The word in which the first number is, how many there may be, and the bytes of the name behind each."""
-_WORDS_EACH = 1 + _NAME_BYTES // _WORD_BYTES
-_RECORD_BYTES = _WORD_BYTES * (_NUMBERS + _WORDS_EACH * _MOST_NUMBERS)
 _slot: Slot | Literal[False] | None = None
 """The same memory as int64 and as float64, so that each number is written whole: a reader finds the old one
 or the new. None before the first report; False outside of dlr."""
@@ -67,18 +58,18 @@ def report(
         slot = _open()
     if slot is not False:
         steps, times = slot
-        steps[0] = step
-        times[1] = time.monotonic()
+        steps[words.STEP] = step
+        times[words.STEP_AT] = time.monotonic()
         if not _has_stepped:
             _first_step(steps, times)
         if loss is not None:
             for value, of_step in _values("loss", loss, step):
                 if math.isfinite(value):
                     _tell("loss", value, times)
-                elif not steps[4]:
-                    steps[4] = of_step + 1
+                elif not steps[words.NON_FINITE]:
+                    steps[words.NON_FINITE] = of_step + 1
         if samples is not None:
-            steps[_SAMPLES] = samples
+            steps[words.SAMPLES] = samples
         for name, number in numbers.items():
             for value, _ in _values(name, number, step):
                 _tell(name, value, times)
@@ -123,7 +114,7 @@ def note_samples(samples: int) -> None:
     """Tell how many samples each step has, over all ranks, where `report` does not say it."""
     found = slot()
     if found is not False:
-        found[0][_SAMPLES] = samples
+        found[0][words.SAMPLES] = samples
 
 
 def checkpoint_saved(step: int) -> None:
@@ -136,8 +127,8 @@ def checkpoint_saved(step: int) -> None:
         slot = _open()
     if slot is not False:
         steps, times = slot
-        steps[2] = step
-        times[3] = time.monotonic()
+        steps[words.CHECKPOINT] = step
+        times[words.CHECKPOINT_AT] = time.monotonic()
 
 
 class busy:
@@ -178,7 +169,7 @@ def _tell_busy() -> None:
     if slot is None:
         slot = _open()
     if slot is not False:
-        slot[1][5] = max(_busy_until, default=0.0)
+        slot[1][words.BUSY_UNTIL] = max(_busy_until, default=0.0)
 
 
 def _tell(name: str, value: float, times: memoryview[float]) -> None:
@@ -193,13 +184,13 @@ def _tell(name: str, value: float, times: memoryview[float]) -> None:
 
 def _new_place(name: str, value: float, times: memoryview[float]) -> int:
     """Return the place that the number has from now on; 0 if there is no room for it."""
-    place = _NUMBERS + _WORDS_EACH * sum(map(bool, _places.values()))
+    place = words.FIRST_NUMBER + words.WORDS_OF_NUMBER * sum(map(bool, _places.values()))
     encoded = name.encode()
-    is_full = place >= _NUMBERS + _WORDS_EACH * _MOST_NUMBERS
-    if is_full or len(encoded) > _NAME_BYTES:
+    is_full = place * words.WORD_BYTES >= words.RECORD_BYTES
+    if is_full or len(encoded) > words.MAX_NUMBER_NAME:
         return 0
     times[place] = value
-    begin = _WORD_BYTES * (place + 1)
+    begin = words.WORD_BYTES * (place + 1)
     times.cast("B")[begin : begin + len(encoded)] = encoded
     return place
 
@@ -207,38 +198,24 @@ def _new_place(name: str, value: float, times: memoryview[float]) -> int:
 def _first_step(steps: memoryview[int], times: memoryview[float]) -> None:
     global _has_stepped
     _has_stepped = True
-    steps[6] = steps[0]
-    times[7] = times[1]
+    steps[words.FIRST_STEP] = steps[words.STEP]
+    times[words.FIRST_STEP_AT] = times[words.STEP_AT]
 
 
 def _open() -> Slot | Literal[False]:
     global _slot
     slot: Slot | Literal[False] = False
-    path = os.environ.get(ENV_PROGRESS_FILE)
+    path = os.environ.get(words.ENV_PROGRESS_FILE)
     if path:
         try:
             with open(path, "r+b") as file:  # noqa: PTH123 (pathlib takes longer to import than all the rest)
                 memory = memoryview(mmap.mmap(file.fileno(), 0))
-            if len(memory) >= _RECORD_BYTES:
+            if len(memory) >= words.RECORD_BYTES:
                 slot = memory.cast("q"), memory.cast("d")
         except (OSError, ValueError):
             pass  # telling the step is a courtesy, never a reason to stop training
-        _offer_stacks()
+        from agent.stack_offer import offer_stacks  # in a Pod alone: `import dlr` stays light
+
+        offer_stacks(os.environ)
     _slot = slot  # only now: a thread that saves may be here at the same time
     return slot
-
-
-def _offer_stacks() -> None:
-    path, number = os.environ.get(ENV_STACKS_FILE), os.environ.get(ENV_STACKS_SIGNAL)
-    if not path or not number:
-        return
-    import faulthandler
-    import signal
-
-    try:
-        if signal.getsignal(int(number)) is signal.SIG_DFL:  # else the script has a use of its own for it
-            file = open(path, "ab", buffering=0)  # noqa: PTH123, SIM115 (open as long as the process lives)
-            faulthandler.register(int(number), file=file, all_threads=True)
-            file.write(b"pid %d\n" % os.getpid())  # the agent started a wrapper, perhaps
-    except (OSError, ValueError, RuntimeError):
-        pass  # as above

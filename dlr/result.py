@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import os
 
-from dlr.progress import ENV_PROGRESS_FILE
+from crds.progress_record import ENV_PROGRESS_FILE, MAX_RESULT, RESULT_SUFFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-RESULT_SUFFIX = ".result"
-MAX_RESULT = 8_192
-"""Characters, as JSON."""
 
 
 def report_result(value: Any) -> None:

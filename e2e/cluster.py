@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -95,12 +95,13 @@ class Cluster(ABC):
         raise NotImplementedError(f"{self.name} gives no access to {name}")
 
     def standby_controller(
-        self, kubeconfig: Path | None = None
+        self, kubeconfig: Path | None = None, variables: Mapping[str, str] | None = None
     ) -> AbstractContextManager[ControlPlaneProcess]:
         """One more controller, for as long as the context lasts.
 
         Args:
             kubeconfig: its way to the API server, instead of the cluster's.
+            variables: further ones of its environment.
         """
         raise NotImplementedError(f"{self.name} has the controllers it has")
 

@@ -18,7 +18,7 @@ SCENARIO_TIMEOUT_SECONDS = 300
 LONGEST_FIRST = (
     *("culprit", "slow", "node_check", "scale_plans", "deaths", "training", "control_plane"),
     *("node_check_busy", "strangers", "elasticity_counts", "untold_steps", "faults_named", "shards"),
-    *("convert", "simulated", "stream", "node_check_links", "node_check_job"),
+    *("disturbed", "convert", "simulated", "stream", "node_check_links", "node_check_job"),
     *("leaving", "elasticity", "groups_changes", "groups", "standby", "goodput", "hang", "nodes", "suspend"),
     *("leader_election", "memory_checkpoint", "kubectl", "roles", "capacity", "lifecycle", "client"),
     *("hostile", "dashboard", "map", "gang", "ends", "rights", "stacks", "bad_input"),

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -104,8 +104,11 @@ class EmbeddedCluster(Cluster):
         return LocalProcess(self.home.pidfile(name))
 
     @contextmanager
-    def standby_controller(self, kubeconfig: Path | None = None) -> Iterator[ControlPlaneProcess]:
-        environment = self.environment() | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})
+    def standby_controller(
+        self, kubeconfig: Path | None = None, variables: Mapping[str, str] | None = None
+    ) -> Iterator[ControlPlaneProcess]:
+        environment = self.environment() | dict(variables or {})
+        environment |= {"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}
         with (self._folder / "standby.log").open("wb") as log:
             command = controller_command(self.home)
             child = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

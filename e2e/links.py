@@ -101,6 +101,8 @@ class NodeNetworks:
             _ip("netns", "add", namespace)
             self._ending.callback(_ip, "netns", "delete", namespace)
             _ip("link", "add", cable, "type", "veth", "peer", "name", INTERFACE, "netns", namespace)
+            # With its namespace alone it would go a while later, and its name would not be free for the next.
+            self._ending.callback(_ip, "link", "delete", cable)
             _ip("link", "set", cable, "master", bridge, "up")
             _ip("-n", namespace, "address", "add", f"{address}/24", "dev", INTERFACE)
             _ip("-n", namespace, "link", "set", INTERFACE, "up")
@@ -142,7 +144,7 @@ class Forwarder:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
+        with suppress(OSError, asyncio.CancelledError):  # Python 3.11 logs a cancelled connection as a defect
             far_reader, far_writer = await asyncio.open_connection(*self._address)
             await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
         writer.close()

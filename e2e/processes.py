@@ -43,6 +43,12 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
     return fields[0], int(fields[1]), int(fields[19])
 
 
+def parent(pid: int) -> int:
+    """The parent of a process; 0 when it is gone."""
+    stat = _stat(pid)
+    return stat[1] if stat else 0
+
+
 def cpu_seconds(pid: int) -> float:
     """What a process has used, in all its threads; 0 when it is gone."""
     used = 0

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from controller.resources import Object
 from controller.store import Change
 from crds.grouping import is_grouped
-from reconcilers.cordon.reconciler import cordon_view
-from reconcilers.nodecheck.claims import WAITING_FOR_AGENTS, WAITING_FOR_CHECK
+from reconcilers.cordon.policy import MarkState
+from reconcilers.cordon.reconciler import cordon_states, cordon_view, room_view
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
 from reconcilers.observed.trust import may_cordon
 
@@ -53,13 +54,7 @@ def makes_way(change: Change) -> bool:
     old, new = change.old, change.new
     if old is None:
         return False
-    return new is None or is_finished(new) or _left_behind(old) != _left_behind(new)
-
-
-def begins_to_wait(change: Change) -> bool:
-    """A check begins to wait for others, or for its agents: those that hold its nodes may have to leave."""
-    reason = _waits_for(change.new)
-    return reason is not None and reason != _waits_for(change.old)
+    return new is None or is_finished(new) or appears(change) or _left_behind(old) != _left_behind(new)
 
 
 finishes = change_of(is_finished)
@@ -70,7 +65,7 @@ finishes = change_of(is_finished)
 def begins_or_ends(check: Object) -> object:
     """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
     status = check.get("status", {})
-    waits = _waits_for(check) == WAITING_FOR_CHECK
+    waits = _waits_for_check(check)
     return status.get("phase"), waits, status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
 
 
@@ -153,6 +148,19 @@ more_than_a_heartbeat = change_of(cordon_view)
 """What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
 
 
+_TAKE_ROOM = frozenset((MarkState.CORDONED.value, MarkState.HELD.value))
+
+
+def gives_room(change: Change) -> bool:
+    """A node is there, is gone, is cordoned or held no more, or counts elsewhere: nodes that are held may be
+    cordoned. Not so where one is cordoned or held itself, as thousands may be at a time."""
+    old, new = change.old, change.new
+    if old is None or new is None:
+        return True
+    before, after = ({*cordon_states(node)} & _TAKE_ROOM for node in (old, new))
+    return not before <= after or room_view(old) != room_view(new)
+
+
 @change_of
 def more_than_the_agents_report(worker: Object) -> object:
     """A worker's Pod does not depend on what its agent reports."""
@@ -220,11 +228,12 @@ def _generation(obj: Object) -> object:
     return obj["metadata"]["uid"], obj["metadata"].get("generation")
 
 
-def _waits_for(check: Object | None) -> str | None:
-    """The reason for which a check waits, of those that have to do with other checks."""
-    conditions = (check or {}).get("status", {}).get("conditions") or ()
-    reasons = (c["reason"] for c in conditions if (c["type"], c["status"]) == ("Running", "False"))
-    return next((r for r in reasons if r in (WAITING_FOR_CHECK, WAITING_FOR_AGENTS)), None)
+def _waits_for_check(check: Object) -> bool:
+    """Return whether a check waits for another one."""
+    conditions = check.get("status", {}).get("conditions") or ()
+    return any(
+        (c["type"], c["status"], c["reason"]) == ("Running", "False", WAITING_FOR_CHECK) for c in conditions
+    )
 
 
 def _left_behind(check: Object) -> object:

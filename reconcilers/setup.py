@@ -32,12 +32,11 @@ from reconcilers.cordon.reconciler import (
     NodeRecordReconciler,
     cordon_states,
 )
-from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
-from reconcilers.nodecheck.claims import has_nodes, tests
-from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
+from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.options import PodOptions
@@ -47,9 +46,9 @@ from reconcilers.predicates import (
     appears,
     becomes_ready_or_not,
     begins_or_ends,
-    begins_to_wait,
     cordon_label_changes,
     finishes,
+    gives_room,
     goes,
     halts_or_goes_on,
     makes_way,
@@ -118,6 +117,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
+    cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
     cache.add_index(ELASTICWORKERS, BY_VERDICT, accusation_keys)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
@@ -259,30 +259,24 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         metadata = job["metadata"]
         return _requests(checks.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
 
-    def waiting_checks(_: dict[str, Any]) -> Iterable[Request]:
-        return _requests(check for check in checks.list() if not is_finished(check) and not tests(check))
-
-    def holders(_: dict[str, Any]) -> Iterable[Request]:
-        return _requests(check for check in checks.list() if has_nodes(check) and not is_finished(check))
-
     reconciler = NodeCheckReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
-    (
+    controller = (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)
         .owns(ELASTICWORKERS, predicate=more_of_an_answer)
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
-        .watches(NODECHECKS, waiting_checks, predicate=makes_way)
-        .watches(NODECHECKS, holders, predicate=begins_to_wait)
+        .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
         .reports_to(_reporter(manager, "nodecheck", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
+    reconciler.have_looked_at = controller.look_at
 
 
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
-    """Whatever may give or take room under the limit also wakes the nodes that wait for it."""
+    """Whatever may give room under the limit also wakes the nodes that wait for it."""
     cache = manager.cache
     cache.add_index(NODES, BY_CORDON, cordon_states)
     cache.add_index(NODES, BY_POOL, lambda raw: pools_of(raw["metadata"].get("labels") or {}, options.pools))
@@ -315,7 +309,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     (
         ControllerBuilder(manager, "nodecordon")
         .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODES, held, predicate=more_than_a_heartbeat)
+        .watches(NODES, held, predicate=gives_room)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
         .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)

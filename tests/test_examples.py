@@ -61,6 +61,12 @@ def test_its_scripts_are_there(document: dict[str, Any]) -> None:
         assert (ROOT / script).is_file()
 
 
+@pytest.mark.parametrize("script", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.parent.name)
+def test_no_file_that_pods_share_is_named_by_a_pid(script: Path) -> None:
+    """Each Pod counts its processes from 1, so two Pods would write the same file."""
+    assert "getpid" not in script.read_text()
+
+
 def test_a_job_with_a_mistake_is_refused() -> None:
     document: dict[str, Any] = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",

@@ -13,9 +13,9 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from crds.agent_report import AgentState
+from crds.checkpoint_files import KeptIn
 from crds.cluster import Cluster
 from crds.phases import HANG_TIMEOUT_SECONDS, JobPhase, RendezvousPhase
-from crds.progress_record import KeptIn
 from crds.ranges import from_text, incarnations_of
 
 

@@ -36,8 +36,6 @@ BESIDE = (layout.TROUBLE_SUFFIX, layout.RESULT_SUFFIX, layout.ENDED_SUFFIX)
 FIRST_COUNT_SECONDS = 10.0
 """So long a first step that was counted waits for the second, or for the script's own report of it."""
 _RECORD = struct.Struct(f"{layout.PROGRESS_FORMAT}{layout.NUMBERS_FORMAT}")
-RECORD_BYTES = _RECORD.size
-_NUMBERS = struct.Struct(layout.PROGRESS_FORMAT).size // 8
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class ProgressFiles:
         self._steps = [self.directory / f"step.{rank}" for rank in range(local_world_size)]
         self._ahead = {}
         for path in self._steps:
-            path.write_bytes(bytes(RECORD_BYTES))
+            path.write_bytes(bytes(layout.RECORD_BYTES))
         self._since = time.time()
         self.start = start
         self.generation += 1
@@ -294,7 +292,7 @@ def read_record(path: Path) -> Record:
         start_unknown=bool(words[layout.START_UNKNOWN]),
         non_finite_step=words[layout.NON_FINITE] - 1 if words[layout.NON_FINITE] > 0 else None,
         samples_per_step=max(words[layout.SAMPLES], 0),
-        numbers=dict(_numbers(words[_NUMBERS:])),
+        numbers=dict(_numbers(words[layout.FIRST_NUMBER :])),
     )
 
 

@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_WAIT_SECONDS = 2.0
+NEWS_BURST = 20
+NEWS_SECONDS = 1.0
+"""Reports of progress that may follow each other at once, and the interval of those beyond them: training
+processes cause them, and may send their agent any number of messages."""
 
 
 class Reporter(threading.Thread):
@@ -40,8 +44,8 @@ class Reporter(threading.Thread):
 
     A change of state is written at once; step progress at most every `progress_seconds`, unless it is news; a
     checkpoint at once, if it is awaited or none was reported in the last `CHECKPOINT_SECONDS`, else when
-    these are over. Every write says how far training is now, and has the other sections that change by
-    themselves.
+    these are over. After `NEWS_BURST` of them in a row, one every `NEWS_SECONDS` has all. Every write says
+    how far training is now, and has the other sections that change by themselves.
 
     It ends when the API server will take nothing more from this agent, and calls `on_final_refusal`. The
     agent goes on: its job's world, or the kubelet, says when to leave.
@@ -83,6 +87,9 @@ class Reporter(threading.Thread):
         self._pending.put(first)
         self._latest = first
         self._progress_due_at: float | None = None
+        self._news_seconds = min(NEWS_SECONDS, progress_seconds)
+        self._news_spent_until = float("-inf")
+        """Time at which a whole burst is free again (CLOCK_MONOTONIC)."""
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
         self._nobody_listens = False
@@ -204,13 +211,19 @@ class Reporter(threading.Thread):
                 if self._progress_due_at is not None:
                     wait_seconds = self._progress_due_at - time.monotonic()
                     if wait_seconds <= 0:
+                        spent_until = max(self._news_spent_until, time.monotonic())
+                        self._news_spent_until = spent_until + self._news_seconds
                         self._put(self._up_to_date())
                         break
                 self._changed.wait(wait_seconds)
             return not self._stop_event.is_set()
 
     def _report_progress_at(self, due_at: float) -> None:
-        """Have progress written at that time (CLOCK_MONOTONIC), unless it is to be written sooner."""
+        """Have progress written at that time (CLOCK_MONOTONIC), unless it is to be written sooner.
+
+        It is later where many such reports were just written.
+        """
+        due_at = max(due_at, self._news_spent_until - (NEWS_BURST - 1) * self._news_seconds)
         self._progress_due_at = min(due_at, self._progress_due_at or due_at)
         self._changed.notify_all()
 

@@ -20,7 +20,8 @@ from agent.connection import handshake
 from agent.connection.listener import Inbox
 from agent.facts.world import World
 from agent.supervision.vote import SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
-from crds.progress_record import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, connect, service
 from agent.supervision.ending import HURRY_GRACE_SECONDS
 from crds.agent_report import Departure
-from crds.progress_record import EXIT_LEFT, KeptIn
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import EXIT_LEFT
 
 logger = logging.getLogger(__name__)
 

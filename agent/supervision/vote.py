@@ -21,7 +21,8 @@ from collections.abc import Collection
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from crds.progress_record import GO_ON, KeptIn, hold_until, leave_at
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import GO_ON, hold_until, leave_at
 
 DECISION_SECONDS = 5.0
 """How long the chair waits for all answers."""

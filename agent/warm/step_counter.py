@@ -8,7 +8,6 @@ Nothing of torch or of the script is replaced; `DLR_COUNT_STEPS=0` in the Pod's 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import mmap
 import os
 import time
@@ -17,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agent.stack_offer import offer_stacks
 from agent.torch_compat.training import Hook, uncompiled
 from crds import progress_record as words
 from crds.names import ENV_COUNT_STEPS
@@ -44,7 +44,7 @@ def count_steps(environ: Mapping[str, str]) -> None:
     except Exception:  # another torch, or no such file: nothing that may keep a script from training
         return
     os.register_at_fork(after_in_child=handle.remove)
-    _offer_stacks(environ)
+    offer_stacks(environ)
 
 
 def counting_hook(record: memoryview) -> Hook:
@@ -125,14 +125,3 @@ def _is_readable(step: Any) -> bool:
         return isinstance(step, (int, float))
     on_gpu = step.is_cuda and not torch.cuda.is_current_stream_capturing()
     return step.numel() == 1 and (step.is_cpu or on_gpu)
-
-
-def _offer_stacks(environ: Mapping[str, str]) -> None:
-    """Do what `dlr.report` does at its first call (dlr/progress.py)."""
-    path, number = environ.get(words.ENV_STACKS_FILE), environ.get(words.ENV_STACKS_SIGNAL)
-    if not path or not number:
-        return
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        file = Path(path).open("ab", buffering=0)  # noqa: SIM115 (open as long as the process lives)
-        faulthandler.register(int(number), file=file, all_threads=True)
-        file.write(b"pid %d\n" % os.getpid())

@@ -79,6 +79,10 @@ class Controller:
             await cache.tell_all(resource, handler)
         await self._loop.run()
 
+    def look_at(self, request: Request) -> None:
+        """Has an object looked at for a reason that is no change of an object."""
+        self._queue.add(request)
+
     def stop(self) -> None:
         """Takes up no more work."""
         self._queue.shut_down()

@@ -11,8 +11,6 @@
 For a planned change (a rescale, a suspension, a drained node) the agents of the job agree on a step, and
 `boundary` tells every rank to leave after that one. A `Checkpointer` does all of this by itself. Outside of
 dlr `boundary` always says to go on.
-
-Standard library only. What the numbers mean is in crds.progress_record, which training processes do not have.
 """
 
 from __future__ import annotations
@@ -20,6 +18,8 @@ from __future__ import annotations
 import gc
 import time
 
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import BOUNDARY, EXIT_LEFT, KEEPS_IN, ORDER, SPEAKS
 from dlr import progress
 
 TYPE_CHECKING = False
@@ -28,14 +28,10 @@ if TYPE_CHECKING:
 
     Tier = Literal["memory", "storage"]
 
-EXIT_LEFT = 143
-"""As of a process that SIGTERM has ended: it was asked to stop, and nothing failed."""
-
 LOOK_SECONDS = 0.001
 """Between two looks of a process that is held, for the milliseconds that a vote takes."""
 
-_SPEAKS, _BOUNDARY, _ORDER, _KEEPS_IN = 12, 13, 14, 15
-_TIERS: dict[int, Tier] = {1: "memory", 2: "storage"}
+_TIERS: dict[int, Tier] = {KeptIn.MEMORY: "memory", KeptIn.STORAGE: "storage"}
 
 
 def take_part(keeps_in: Tier = "memory") -> None:
@@ -47,10 +43,10 @@ def take_part(keeps_in: Tier = "memory") -> None:
     words = _words()
     if words is None:
         return
-    words[_KEEPS_IN] = next(number for number, tier in _TIERS.items() if tier == keeps_in)
-    if not words[_SPEAKS]:
-        words[_BOUNDARY] = -1
-        words[_SPEAKS] = 1
+    words[KEEPS_IN] = next(number for number, tier in _TIERS.items() if tier == keeps_in)
+    if not words[SPEAKS]:
+        words[BOUNDARY] = -1
+        words[SPEAKS] = 1
 
 
 def boundary(step: int) -> Tier | None:
@@ -67,8 +63,8 @@ def boundary(step: int) -> Tier | None:
     words = _words()
     if words is None:
         return None
-    words[_BOUNDARY] = step  # before the look at the order, as the agent counts on it
-    while is_held(order := words[_ORDER], time.monotonic()):
+    words[BOUNDARY] = step  # before the look at the order, as the agent counts on it
+    while is_held(order := words[ORDER], time.monotonic()):
         time.sleep(LOOK_SECONDS)
     return tier_to_leave(order, step)
 

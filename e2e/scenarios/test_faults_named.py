@@ -39,7 +39,7 @@ def assert_named(cluster: Cluster, observation: Observation, job: str, cause: st
 
     api = Api(connect(str(cluster.kubeconfig), None, observation.namespace))
     page = JobView(api, job).read()
-    assert page["cause"] == cause and all(words in page["verdict"]["text"] for words in said)
+    assert page["cause"] == cause and all(words in page["findings"][0]["text"] for words in said)
 
 
 def staged(cluster: Cluster, observation: Observation) -> Mortals:

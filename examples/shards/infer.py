@@ -11,6 +11,7 @@ import json
 import os
 import random
 import time
+import uuid
 from pathlib import Path
 
 from dlr import shards
@@ -24,7 +25,7 @@ WORKER = os.environ.get("DLR_WORKER_INDEX", os.environ.get("RANK", "0"))
 
 
 def write(path: Path, text: str) -> None:
-    draft = path.with_suffix(f".{os.getpid()}")
+    draft = path.with_suffix(f".{uuid.uuid4().hex}")  # pids repeat across Pods
     draft.write_text(text)
     draft.replace(path)
 

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import time
+import uuid
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -40,7 +41,7 @@ def make_data(folder: Path) -> list[Path]:
     for file in files:
         lines = [" ".join(f"{draw.uniform(-1, 1):.3f}" for _ in range(4)) for _ in range(draw.randint(1, 60))]
         if not file.exists():
-            draft = file.with_suffix(f".{os.getpid()}")
+            draft = file.with_suffix(f".{uuid.uuid4().hex}")  # pids repeat across Pods
             draft.write_text("\n".join(lines) + "\n")
             draft.replace(file)
     return files

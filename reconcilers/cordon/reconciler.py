@@ -261,6 +261,12 @@ def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
+def room_view(node: dict[str, Any]) -> tuple[object, ...]:
+    """The parts of a Node, beside the states of its cordon, by which the limit may leave room for others."""
+    fault = own_fault(node)
+    return node["metadata"]["uid"], node["metadata"].get("labels"), fault and (fault.type, fault.status)
+
+
 def _taints(node: dict[str, Any]) -> list[dict[str, Any]]:
     taints: list[dict[str, Any]] = node.get("spec", {}).get("taints") or []
     return taints

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from controller.wording import first_line
@@ -91,13 +91,15 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
         if state is not found[-1].state:
             found.append(Transition(state, min(max(at, found[-1].at), moment.now)))
 
+    # The agents' clocks may be wrong by hours; the time that their steps took is not.
+    stepping = _stepping_time(moment)
     if before.state in NOT_YET_TRAINING and _has_told_steps(moment):
-        becomes(
-            JobState.TRAINING,
-            first_step_at(moment.published.round, moment.workers.telling_steps) or moment.now,
-        )
+        latest = moment.now - stepping
+        first = first_step_at(moment.published.round, moment.workers.telling_steps)
+        becomes(JobState.TRAINING, first if first is not None and before.since <= first <= latest else latest)
     if moment.broken_at is not None:
-        becomes(JobState.RECOVERING, moment.broken_at)
+        trained = found[-1].state is JobState.TRAINING
+        becomes(JobState.RECOVERING, max(moment.broken_at, found[-1].at + stepping * trained))
     if not moment.status.finished:
         recovering = moment.broken_at is not None or _recovers(before, history)
         becomes(_state(found[-1].state, before, moment, recovering), moment.now)
@@ -165,6 +167,12 @@ def _has_told_steps(moment: Moment) -> bool:
     published = moment.published
     formed = published.phase is RendezvousPhase.FORMED
     return formed and any(figures.round == published.round for figures in moment.reported)
+
+
+def _stepping_time(moment: Moment) -> timedelta:
+    """Time from the first to the last reported step of the published world."""
+    seconds = (f.stepping_seconds for f in moment.reported if f.round == moment.published.round)
+    return timedelta(seconds=max(seconds, default=0.0))
 
 
 def _too_few(moment: Moment) -> bool:

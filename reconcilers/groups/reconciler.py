@@ -7,7 +7,7 @@ group is deleted only when the others have a membership without it. The groups' 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from math import inf
@@ -41,6 +41,8 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.writer import JobPlans, ScaleWriter
 
+BY_PULLED_JOB = "pulled job"
+"""Index of ElasticWorkers whose processes pull from a shard set, by `owners_of_pullers`."""
 WORKERS_OF_A_GROUP = 5
 """Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
 
@@ -116,10 +118,11 @@ class ReplicaGroupsReconciler(Reconciler):
 
     def _pulling(self, job: ElasticJob, found: Sequence[Object]) -> dict[str, list[Object]]:
         """The workers of all that the job owns, by uid; none if nobody pulls shards, or has."""
-        uids = [each["metadata"]["uid"] for each in found]
-        workers = {uid: workers_owned_by(self._workers, job.metadata.namespace, uid) for uid in uids}
-        is_pulled = job.status.shards or any(_pulls(raw) for each in workers.values() for raw in each)
-        return workers if is_pulled else {}
+        namespace, uids = job.metadata.namespace, [each["metadata"]["uid"] for each in found]
+        is_pulled = job.status.shards or any(
+            in_namespace(self._workers.by_index(BY_PULLED_JOB, uid), namespace) for uid in uids
+        )
+        return {uid: workers_owned_by(self._workers, namespace, uid) for uid in uids} if is_pulled else {}
 
     def _pullers_of(
         self, job: ElasticJob, groups: Mapping[int, ElasticJob], pulling: Mapping[str, Sequence[Object]]
@@ -206,6 +209,6 @@ class ReplicaGroupsReconciler(Reconciler):
             raise Forbidden(403, "Forbidden", message)
 
 
-def _pulls(worker: Object) -> bool:
-    """Return whether its processes pull from a shard set, by its agent's report."""
-    return bool(((worker.get("status") or {}).get("agent") or {}).get("shards"))
+def owners_of_pullers(worker: Object) -> Iterable[str]:
+    """Index function: the owner of a worker whose processes pull from a shard set, by its agent's report."""
+    return owner_uids(worker) if ((worker.get("status") or {}).get("agent") or {}).get("shards") else ()

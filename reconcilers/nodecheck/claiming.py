@@ -1,18 +1,21 @@
 """Claims of checks on nodes (`claims.py`): looked up in the caches, and taken one check at a time.
 
-A look-up costs the same however many checks wait. Two checks that begin at once see each other's claims.
+A look-up costs the same however many checks wait, and so does what follows from the end of a check
+(`queues.py`). Two checks that begin at once see each other's claims.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.cache import Cache
+from controller.reconciler import Request
 from controller.resources import NODES, Object
 from controller.slices import Slices, computed
+from controller.store import Memory
 from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -25,6 +28,7 @@ from reconcilers.nodecheck.claims import (
     Precedence,
     agent_is_ready,
     claim_of,
+    has_nodes,
     in_the_way,
     precedence_of,
     sentence_on,
@@ -32,6 +36,7 @@ from reconcilers.nodecheck.claims import (
 )
 from reconcilers.nodecheck.finished import is_finished
 from reconcilers.nodecheck.nodes import Out
+from reconcilers.nodecheck.queues import ROOM, Queues
 from reconcilers.nodecheck.scope import is_idle, wanted_workers
 from reconcilers.nodecheck.steps import settled_nodes
 from reconcilers.observed.observations import Observations
@@ -78,8 +83,8 @@ class ClaimView:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
         self._nodes = cache.store(NODES)
-        self._oldest: dict[str, list[tuple[str, str]]] = {}
-        """Uid and name of the oldest waiting checks of each namespace where many wait."""
+        self._by_age: dict[str, deque[tuple[str, str]]] = {}
+        """Uid and name of the waiting checks of each namespace where many wait, from the oldest on."""
         self._parse_check = cache.models(NODECHECKS, NodeCheck)
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
@@ -134,15 +139,23 @@ class ClaimView:
             yield from self._oldest_waiting(namespace)
 
     def _oldest_waiting(self, namespace: str) -> list[Object]:
-        """The oldest checks of nodes that wait. New ones are younger, so they are sorted now and then."""
-        before = ((uid, self._checks.get(namespace, name)) for uid, name in self._oldest.get(namespace, ()))
-        oldest = [raw for uid, raw in before if raw is not None and _is_waiting(raw, uid)]
+        """The oldest checks of nodes that wait. New ones are younger, so all are sorted now and then."""
+        by_age = self._by_age.get(namespace, deque())
+        oldest = list[Object]()
+        while by_age and len(oldest) < MOST_WAITING:
+            uid, name = by_age.popleft()
+            raw = self._checks.get(namespace, name)
+            if raw is not None and _is_waiting(raw, uid):
+                oldest.append(raw)
         if len(oldest) < MOST_WAITING // 2:
-            waiting = self._checks.by_index(BY_CLAIM, _waiting(namespace))
-            oldest = heapq.nsmallest(MOST_WAITING, waiting, key=_age)
-            self._oldest.pop(namespace, None)
-            if len(waiting) > MOST_WAITING:
-                self._oldest[namespace] = [(r["metadata"]["uid"], r["metadata"]["name"]) for r in oldest]
+            waiting = sorted(self._checks.by_index(BY_CLAIM, _waiting(namespace)), key=_age)
+            oldest = waiting[:MOST_WAITING]
+            by_age = deque(map(_uid_and_name, waiting[MOST_WAITING:]))
+            if not by_age:  # so few are sorted in each look
+                self._by_age.pop(namespace, None)
+                return oldest
+        by_age.extendleft(map(_uid_and_name, reversed(oldest)))
+        self._by_age[namespace] = by_age
         return oldest
 
     def _checks_of_jobs_on(self, node: str) -> list[Object]:
@@ -211,6 +224,10 @@ def _is_waiting(check: Object, uid: str) -> bool:
     return metadata["uid"] == uid and claim_keys(check) == [_waiting(metadata["namespace"])]
 
 
+def _uid_and_name(check: Object) -> tuple[str, str]:
+    return check["metadata"]["uid"], check["metadata"]["name"]
+
+
 def _age(check: Object) -> tuple[str, str]:
     return str(check["metadata"].get("creationTimestamp") or ""), check["metadata"]["uid"]
 
@@ -255,12 +272,30 @@ class Permit:
 
 
 class Claiming:
-    def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
+    """Lets checks take their nodes, and has those look again that may go on.
+
+    Args:
+        have_looked_at: has a check looked at.
+    """
+
+    def __init__(
+        self, cache: Cache, monotonic: Callable[[], float], have_looked_at: Callable[[Request], object]
+    ) -> None:
         self._view = ClaimView(cache)
-        self._held = Observations(cache.store(NODECHECKS), monotonic)
+        self._checks = cache.store(NODECHECKS)
+        self._parse = cache.models(NODECHECKS, NodeCheck)
+        self._have_looked_at = have_looked_at
+        self._held = Observations(self._checks, monotonic)
         self._one_at_a_time = asyncio.Lock()
-        self._beginning: dict[str, Claim] = {}
-        """By uid, while it is written that a check begins, which no cache shows yet."""
+        self._beginning: dict[Request, Claim] = {}
+        """By check, while it is written that it begins, which no cache shows yet."""
+        self._queues = Queues()
+        self._made_way: set[Request] = set()
+        """Checks that made way, and namespaces where one did, since the claims were last read."""
+        self._outranked: Memory[frozenset[Request]] = self._checks.memory()
+        """Checks of lower precedence that have nodes which a check wants."""
+        self._called: dict[Request, set[Request]] = {}
+        """Those of them that look after the look of a check."""
 
     async def take(
         self, check: NodeCheck, nodes: Collection[str], *, tests: bool, without_contested: bool = False
@@ -271,20 +306,60 @@ class Claiming:
             tests: its tests begin; else its agents have yet to come.
             without_contested: it has waited long enough, and begins without the nodes that it does not get.
         """
+        me = Request(check.metadata.namespace, check.metadata.name)
         async with self._one_at_a_time:
-            beginning = dict(self._beginning)  # one that is written meanwhile is in the cache, or still here
-            mine = self._view.claim_of(check, nodes)
-            claims = [*await self._view.claims(mine), *beginning.values()]
-            contested = await computed(sum(len(claim.wanted) for claim in claims), in_the_way, mine, claims)
-            permit = Permit(contested, 0 if contested else self._nodes_beside(check, mine, beginning))
-            if not permit.is_refused or without_contested:
-                wanted = mine.wanted - contested.keys()
-                self._beginning[mine.uid] = replace(mine, wanted=wanted, is_fixed=True, tests=tests)
-            return permit
+            while True:
+                self._made_way.clear()
+                beginning = dict(self._beginning)  # one that is written meanwhile is in the cache, or here
+                mine = self._view.claim_of(check, nodes)
+                claims = [*await self._view.claims(mine), *beginning.values()]
+                size = sum(len(claim.wanted) for claim in claims)
+                contested = await computed(size, in_the_way, mine, claims)
+                permit = Permit(contested, 0 if contested else self._nodes_beside(check, mine, beginning))
+                self._outrank(me, mine, claims)
+                if not permit.is_refused or without_contested:
+                    wanted = mine.wanted - contested.keys()
+                    self._beginning[me] = replace(mine, wanted=wanted, is_fixed=True, tests=tests)
+                    return permit
+                owners = {node: _name_of(claim) for node, claim in contested.items()}
+                owners = owners or {ROOM: _room_of(me.namespace)}
+                if self._made_way.isdisjoint(owners.values()):
+                    self._queues.wait(me, mine.order, owners)
+                    return permit
 
-    def written(self, check: NodeCheck) -> None:
-        """The begin of the check is in the cache, or was not written."""
-        self._beginning.pop(check.metadata.uid, None)
+    def looked(self, check: Request) -> None:
+        """The look at a check is over: its begin is in the cache, or was not written."""
+        begun = self._beginning.pop(check, None)
+        called = self._queues.looked(check, () if begun is None else begun.wanted)
+        if begun is not None:
+            raw = self._checks.get(*check)
+            if raw is None or not has_nodes(raw):
+                called += self._queues.made_way(check)
+        for each in (*called, *self._called.pop(check, ())):
+            self._have_looked_at(each)
+
+    def made_way(self, check: Object) -> list[Request]:
+        """Return the checks that look again after a change of another that makes way."""
+        metadata = check["metadata"]
+        me = Request(metadata.get("namespace"), metadata["name"])
+        current = self._checks.get(*me)
+        self._made_way.add(me)
+        if current is None or current["metadata"]["uid"] != metadata["uid"] or is_finished(current):
+            room = _room_of(me.namespace)
+            self._made_way.add(room)
+            return [*self._queues.made_way(me), *self._queues.made_way(room)]
+        model = self._parse.parse_or_none(current)
+        kept = set(model.status.nodes) - settled_nodes(model.status) if model is not None else ()
+        return self._queues.made_way(me, kept)
+
+    def _outrank(self, me: Request, mine: Claim, claims: Iterable[Claim]) -> None:
+        """Note those that leave nodes to this check after a while. They look once, after it."""
+        found = frozenset(
+            _name_of(claim) for claim in claims if claim.is_fixed and claim.precedence > mine.precedence
+        )
+        before = self._outranked.get(mine.uid) or frozenset()
+        self._outranked.put(mine.uid, found)
+        self._called.setdefault(me, set()).update(found - before)
 
     async def to_yield(self, check: NodeCheck) -> tuple[frozenset[str], float | None]:
         """The nodes that a check leaves to checks of higher precedence.
@@ -301,7 +376,7 @@ class Claiming:
             return nodes, None
         return frozenset(), left_seconds
 
-    def _nodes_beside(self, check: NodeCheck, mine: Claim, beginning: Mapping[str, Claim]) -> int:
+    def _nodes_beside(self, check: NodeCheck, mine: Claim, beginning: Mapping[Request, Claim]) -> int:
         """The nodes that other checks of the namespace have; 0 if there is room for the check beside them.
 
         A check that is alone in its namespace may be as large as any.
@@ -316,3 +391,12 @@ class Claiming:
         others = {**begins, **self._view.nodes_in(mine.namespace), mine.uid: 0}
         count = sum(others.values())
         return count if count + len(mine.wanted) > MOST_NODES else 0
+
+
+def _name_of(claim: Claim) -> Request:
+    return Request(claim.namespace, claim.name)
+
+
+def _room_of(namespace: str | None) -> Request:
+    """Stands for all checks of a namespace that have nodes."""
+    return Request(namespace, ROOM)

@@ -76,6 +76,9 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import NODECHECKS
 
 SLACK_SECONDS = 0.05
+WAITING_SECONDS = 600.0
+"""Longest time until a check that waits for others looks again. It does sooner when they make way; but nodes
+can become free without that, as when a job's workers move or a Node's labels change."""
 BEHIND_SECONDS = 0.5
 """Time until a look at what the API server has and the cache has yet to show."""
 CONSEQUENCES_SECONDS = 600.0
@@ -125,9 +128,19 @@ class NodeCheckReconciler(Reconciler):
         self._workers = CheckWorkers(client, cache, clock.monotonic)
         self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
         self._waiting = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._claiming = Claiming(cache, clock.monotonic)
+        self._claiming = Claiming(cache, clock.monotonic, lambda check: self.have_looked_at(check))
+        self.made_way = self._claiming.made_way
+        """Returns whom a check concerns that makes way."""
+        self.have_looked_at: Callable[[Request], object] = lambda check: None
+        """Has the controller look at another check."""
 
     async def reconcile(self, request: Request) -> Result:
+        try:
+            return await self._look(request)
+        finally:
+            self._claiming.looked(request)
+
+    async def _look(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
         if found is None:
             return Result()
@@ -135,10 +148,7 @@ class NodeCheckReconciler(Reconciler):
         if is_finished(raw):
             return await self._expire(check)
         turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
-        try:
-            await self._write(turn, await self._next(turn))
-        finally:
-            self._claiming.written(check)
+        await self._write(turn, await self._next(turn))
         return Result(turn.look_again_seconds)
 
     async def _expire(self, check: NodeCheck) -> Result:
@@ -176,7 +186,7 @@ class NodeCheckReconciler(Reconciler):
     async def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
         """Fix the nodes of a check of nodes; their workers come next."""
         slices = Slices()
-        wanted = named_nodes(turn.check.spec, self._view.labels())
+        wanted = named_nodes(turn.check.spec, self._view.labels(turn.check.spec))
         if isinstance(wanted, CheckRefusal):
             return await self._refuse_unless_behind(turn, wanted)
         await slices.pause()
@@ -260,6 +270,7 @@ class NodeCheckReconciler(Reconciler):
         return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
 
     def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:
+        turn.look_again_within(WAITING_SECONDS)
         reason = permit.reason_to_wait(turn.check)
         return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
 

@@ -75,7 +75,11 @@ class Scope:
 def named_nodes(
     spec: NodeCheckSpec, labels: Mapping[str, Mapping[str, str]]
 ) -> tuple[str, ...] | CheckRefusal:
-    """The nodes of a check by nodes or nodeSelector, among all of the cluster with their labels, by name."""
+    """The nodes of a check by nodes or nodeSelector, by name.
+
+    Args:
+        labels: of the cluster's nodes, by name; of a check by nodes, those of its own will do.
+    """
     if spec.nodes is not None:
         unknown = sorted({*spec.nodes} - labels.keys())
         if unknown:

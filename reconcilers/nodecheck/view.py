@@ -18,7 +18,7 @@ from controller.store import Memory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck
+from crds.nodecheck import NodeCheck, NodeCheckSpec
 from crds.texts import shortened
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
@@ -30,7 +30,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
-"""The labels of all nodes, by name."""
+"""The labels of nodes, by name."""
 
 
 class CheckView:
@@ -82,7 +82,7 @@ class CheckView:
             if spec.job_name is not None:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
                 return lost_job(spec.job_name, ElasticJob.model_validate(raw)) is None
-            for node in sorted({*(spec.nodes or ())} - self.labels().keys()):
+            for node in sorted({*(spec.nodes or ())} - self.labels(spec).keys()):
                 await self._client.get(NODES, node)
             if spec.nodes is not None:
                 return True
@@ -94,8 +94,10 @@ class CheckView:
         # A value may have a comma in it, and then the selector says something else.
         return any(wanted <= (raw["metadata"].get("labels") or {}).items() for raw in found["items"])
 
-    def labels(self) -> Labels:
-        return {raw["metadata"]["name"]: raw["metadata"].get("labels") or {} for raw in self._nodes.list()}
+    def labels(self, spec: NodeCheckSpec) -> Labels:
+        """The labels of the nodes that a check names, as far as they are there, or of all."""
+        found = self._nodes.list() if spec.nodes is None else self.nodes(spec.nodes).values()
+        return {raw["metadata"]["name"]: raw["metadata"].get("labels") or {} for raw in found}
 
     def nodes(self, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The raw Nodes, by name, as far as they are there."""

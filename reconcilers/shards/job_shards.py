@@ -19,7 +19,7 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.shards.by_shards import expected_workers
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, crew_of, of_status
+from reconcilers.shards.sets import ShardSet, crew_of, of_status
 
 SHARDS_DONE = "ShardsDone"
 PULLING = "Pulling"
@@ -93,13 +93,17 @@ def events(before: Sequence[ShardSetStatus], sets: Sequence[ShardSet] | None) ->
 def ending(job: ElasticJob) -> str:
     """Why the job fails by its shard sets; empty if it does not."""
     # Decoding the leases of a thousand workers in each look would cost more than all else here.
-    suspects = [each for each in job.status.shards if each.failed_elements or each.tried or each.again]
+    suspects = [
+        each
+        for each in job.status.shards
+        if each.failed_elements or each.tried or each.again or each.rest.startswith("z")
+    ]
     for each in map(of_status, suspects):
         named = each.definition
-        if each.is_too_scattered:
+        if each.scattered:
             return (
-                f"shard set {named.name!r}: elements failed in more than {MAX_SCATTERED} separate places, "
-                f"more than the job's status can name{_because(each)}"
+                f"shard set {named.name!r}: {each.scattered}, more than the job's status can name"
+                f"{_because(each)}"
             )
         if each.has_failed:
             many = f"{_elements(count(each.failed))} failed for good ({_named(each.failed)})"

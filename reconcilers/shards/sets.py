@@ -23,6 +23,8 @@ _PACKED_SIZE, _SIZE_CHARACTERS = 20, 200
 """Workers that take as long to look at as a packed text, and characters of another one that a worker does."""
 MAX_SCATTERED = 4_000
 """Ranges of elements that failed; a set with more of them fails."""
+MAX_WAITING = 16_000
+"""Ranges of elements that wait; a set with more of them fails."""
 
 
 @dataclass(frozen=True)
@@ -111,27 +113,33 @@ class ShardSet:
 
     @property
     def has_failed(self) -> bool:
-        """More has failed for good than the script allows, or failures are so scattered that the status could
+        """More has failed for good than the script allows, or elements are so scattered that the status could
         not name them any more."""
-        return count(self.failed) > self.definition.max_failed or self.is_too_scattered
+        return count(self.failed) > self.definition.max_failed or bool(self.scattered)
 
     @property
-    def is_too_scattered(self) -> bool:
+    def scattered(self) -> str:
+        """Why the job's status cannot name all elements; empty if it can."""
         tried = (*self.tried, *self.again)
-        return len(self.failed) + sum(len(each.elements) for each in tried) > MAX_SCATTERED
+        if len(self.failed) + sum(len(each.elements) for each in tried) > MAX_SCATTERED:
+            return f"elements failed in more than {MAX_SCATTERED} separate places"
+        if len(self.waiting) > MAX_WAITING:
+            return f"elements wait in more than {MAX_WAITING} separate places"
+        return ""
 
     def to_status(self) -> ShardSetStatus:
+        """Return its form in the status; of a set that is too scattered, as much as shows that it is."""
         return ShardSetStatus(
             **vars(self.definition),
             done=self.done,
             leased=sum(count(lease.elements) for lease in self.leases),
             waiting=count(self.waiting) + self.to_try_again,
             failed=count(self.failed),
-            rest=to_text(self.waiting),
+            rest=to_text(self.waiting[: MAX_WAITING + 1]),
             leases=leases_to_text(self.leases),
             tried=_histories_to_text(self.tried),
             again=_histories_to_text(self.again),
-            failed_elements=to_text(self.failed),
+            failed_elements=to_text(self.failed[: MAX_SCATTERED + 1]),
             last_lease=self.last_lease,
             restoration=self.restoration,
             reason=self.reason,
@@ -141,6 +149,7 @@ class ShardSet:
 
 
 _leases_from_text = lru_cache(maxsize=MAX_SHARD_SETS)(leases_from_text)
+_elements_from_text = lru_cache(maxsize=MAX_SHARD_SETS)(from_text)
 """One look at a job asks for the same leases several times, and most looks find those of the one before."""
 
 
@@ -149,19 +158,27 @@ def definition_of(said: ShardSetStatus | ShardsReport) -> Definition:
 
 
 def of_status(status: ShardSetStatus) -> ShardSet:
-    return ShardSet(
-        definition=definition_of(status),
-        waiting=from_text(status.rest),
-        leases=_leases_from_text(status.leases),
-        tried=_histories_from_text(status.tried),
-        again=_histories_from_text(status.again),
-        failed=from_text(status.failed_elements),
-        last_lease=status.last_lease,
-        restoration=status.restoration,
-        reason=status.reason,
-        started_at=status.started_at,
-        finished_at=status.finished_at,
-    )
+    """Read a set back.
+
+    Raises:
+        ValueError: its elements are no sets, or of more ranges than `to_status` writes.
+    """
+    try:
+        return ShardSet(
+            definition=definition_of(status),
+            waiting=_elements_from_text(status.rest, MAX_WAITING + 1),
+            leases=_leases_from_text(status.leases),
+            tried=_histories_from_text(status.tried),
+            again=_histories_from_text(status.again),
+            failed=_elements_from_text(status.failed_elements, MAX_SCATTERED + 1),
+            last_lease=status.last_lease,
+            restoration=status.restoration,
+            reason=status.reason,
+            started_at=status.started_at,
+            finished_at=status.finished_at,
+        )
+    except ValueError as error:
+        raise ValueError(f"status.shards of {status.name!r} cannot be read: {error}") from error
 
 
 def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
@@ -189,14 +206,21 @@ def part_of(histories: Sequence[Tried], elements: Intervals) -> tuple[Tried, ...
 
 def _histories_to_text(histories: Sequence[Tried]) -> str:
     """Such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
-    return ";".join(f"{'+'.join(map(str, each.workers))}:{to_text(each.elements)}" for each in histories)
+    texts, left = [], MAX_SCATTERED + 1
+    for each in histories:
+        if part := each.elements[:left]:
+            texts.append(f"{'+'.join(map(str, each.workers))}:{to_text(part)}")
+        left -= len(part)
+    return ";".join(texts)
 
 
 def _histories_from_text(text: str) -> tuple[Tried, ...]:
     found = []
     for each in text.split(";") if text else ():
         workers, _, elements = each.partition(":")
-        found.append(Tried(tuple(int(worker) for worker in workers.split("+")), from_text(elements)))
+        found.append(
+            Tried(tuple(int(worker) for worker in workers.split("+")), from_text(elements, MAX_SCATTERED + 1))
+        )
     return tuple(found)
 
 

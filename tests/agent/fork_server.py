@@ -40,7 +40,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "tests.agent.fork_server", str(theirs.fileno()), PADDING],
                 env={
-                    "PATH": os.environ["PATH"],
+                    **{name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ},
                     "PYTHONPATH": str(ROOT),
                     "OMP_NUM_THREADS": "1",
                     PADDING_VARIABLE: PADDING,

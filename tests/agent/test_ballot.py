@@ -16,8 +16,9 @@ from agent.connection.listener import Inbox, Listener
 from agent.facts.world import Member, World
 from agent.supervision.ballot import RETRY_SECONDS, Ballot, ProcessWords, connect, service
 from agent.supervision.vote import Agreed
+from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
-from crds.progress_record import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, leave_at
+from crds.progress_record import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, leave_at
 
 SIZE = 3
 KEY = bytes(range(32))

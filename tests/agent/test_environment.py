@@ -4,8 +4,7 @@ import pytest
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube import api
-from crds import names, progress_record
-from dlr import progress as sdk
+from crds import names
 
 GIVEN = {
     names.ENV_JOB_NAME: "digits",
@@ -23,11 +22,6 @@ GIVEN = {
 
 def test_the_group_is_that_of_the_crds() -> None:
     assert f"/apis/{names.API_VERSION}" == api.GROUP_PATH
-
-
-@pytest.mark.parametrize("name", ["ENV_PROGRESS_FILE", "ENV_STACKS_FILE", "ENV_STACKS_SIGNAL"])
-def test_sdk_and_agent_use_the_same_names(name: str) -> None:
-    assert getattr(sdk, name) == getattr(progress_record, name)
 
 
 def test_read() -> None:

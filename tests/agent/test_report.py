@@ -18,7 +18,7 @@ from agent.kube.api import ApiClient
 from agent.monitor import accelerators
 from agent.monitor.stepping import Figures
 from agent.report.report import Facts, PendingReports, Report, whole
-from agent.report.reporter import Reporter
+from agent.report.reporter import NEWS_BURST, Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
     Accelerators,
@@ -221,6 +221,24 @@ def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> 
     while (api.told[-1]["progress"] or {}).get("step") != 99:
         assert api.attempts.acquire(timeout=60)
     assert len(api.told) <= 3 + int((time.monotonic() - began) / 0.3)
+
+
+def test_news_that_never_ends_is_written_once_a_second(api: FakeApi, reporter: Reporter) -> None:
+    """As where a training process sends its agent message after message."""
+    reporter._progress_seconds = 600.0
+    reporter.start()
+    assert reporter.flush(60)
+    began, step, sent = time.monotonic(), 0, NEWS_BURST + 30
+    reporter._figures = lambda: Figures(StepProgress(step, NOW))
+    for step in range(1, sent):
+        reporter.progress(within_seconds=0.0)
+        while step <= NEWS_BURST and (api.told[-1]["progress"] or {}).get("step") != step:
+            assert api.attempts.acquire(timeout=60)  # it does not wait
+        api.attempts.acquire(timeout=0.01)
+    while (api.told[-1]["progress"] or {}).get("step") != sent - 1:
+        assert api.attempts.acquire(timeout=60)
+    seconds = time.monotonic() - began
+    assert len(api.told) <= 1 + NEWS_BURST + seconds / reporter._news_seconds + 1
 
 
 def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, reporter: Reporter) -> None:

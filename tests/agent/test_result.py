@@ -8,23 +8,15 @@ import pytest
 
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stepping import Start
-from crds import progress_record
-from dlr import progress, result
-
-
-def test_names_are_those_of_the_protocol() -> None:
-    assert (result.RESULT_SUFFIX, result.MAX_RESULT) == (
-        progress_record.RESULT_SUFFIX,
-        progress_record.MAX_RESULT,
-    )
-    assert result.ENV_PROGRESS_FILE == progress.ENV_PROGRESS_FILE == progress_record.ENV_PROGRESS_FILE
+from crds.progress_record import ENV_PROGRESS_FILE
+from dlr import result
 
 
 def test_only_rank_0_counts_and_only_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
     files = ProgressFiles()
     try:
         for local_rank, env in enumerate(files.renew(2, Start())):
-            monkeypatch.setenv(progress.ENV_PROGRESS_FILE, env[progress.ENV_PROGRESS_FILE])
+            monkeypatch.setenv(ENV_PROGRESS_FILE, env[ENV_PROGRESS_FILE])
             result.report_result({"of": local_rank})
         assert files.result({0: 1, 1: 0}) == '{"value":{"of":1}}'
         assert files.result({0: 2, 1: 3}) is None
@@ -39,7 +31,7 @@ def test_what_the_api_server_would_not_take_is_left_out(written: bytes) -> None:
     files = ProgressFiles()
     try:
         (env,) = files.renew(1, Start())
-        Path(f"{env[progress.ENV_PROGRESS_FILE]}.result").write_bytes(written)
+        Path(f"{env[ENV_PROGRESS_FILE]}.result").write_bytes(written)
         assert files.result({0: 0}) is None
     finally:
         files.remove()

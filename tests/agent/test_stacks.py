@@ -16,8 +16,8 @@ import pytest
 
 from agent.monitor import stacks
 from agent.monitor.dump import innermost_place, waits_for_others
-from agent.monitor.progress import RECORD_BYTES
 from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, StackFiles, capture, signal_number, wait_state
+from crds.progress_record import RECORD_BYTES
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,7 +24,8 @@ from agent.supervision.vote import (
     Stage,
     Voter,
 )
-from crds.progress_record import GO_ON, KeptIn, leave_at
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import GO_ON, leave_at
 from dlr.checkpoint import leaving
 
 LAST_STEP = 200

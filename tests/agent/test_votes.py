@@ -23,8 +23,8 @@ from agent.membership import Membership, Standing
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.leaving import Outcome, Votes
 from agent.torch_compat.elastic import LocalElasticAgent
+from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
-from crds.progress_record import KeptIn
 
 
 @pytest.mark.parametrize("scarce", ["records", "epoll"])

@@ -139,8 +139,10 @@ SCRIPTS = {
             def __len__(self): return 4
             def __getitem__(self, i): return torch.tensor(i * i)
         if __name__ == "__main__":
-            for method in ("fork", "spawn"):
-                loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context=method)
+            for method, workers in (("fork", 2), ("spawn", 1)):  # which imports torch in each
+                loader = torch.utils.data.DataLoader(
+                    Data(), num_workers=workers, multiprocessing_context=method
+                )
                 print(method, sorted(int(x) for x in loader))
     """,
     "temporary_directory": """

@@ -19,8 +19,8 @@ from agent.facts.world import (
     tier_of_a_stop,
 )
 from crds.agent_report import AgentState
+from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
-from crds.progress_record import KeptIn
 from crds.rendezvous import Rendezvous
 from reconcilers.job.published import world_spec
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.monitor.progress import RECORD_BYTES
+from crds.checkpoint_files import KeptIn
 from crds.progress_record import (
     BOUNDARY,
     ENV_PROGRESS_FILE,
@@ -18,8 +18,8 @@ from crds.progress_record import (
     GO_ON,
     KEEPS_IN,
     ORDER,
+    RECORD_BYTES,
     SPEAKS,
-    KeptIn,
     hold_until,
     leave_at,
 )
@@ -96,10 +96,3 @@ def test_outside_of_dlr_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(progress, "_slot", None)
     leaving.take_part()
     assert leaving.boundary(5) is None
-
-
-def test_the_words_are_those_of_the_protocol() -> None:
-    words = leaving._SPEAKS, leaving._BOUNDARY, leaving._ORDER, leaving._KEEPS_IN
-    assert words == (SPEAKS, BOUNDARY, ORDER, KEEPS_IN)
-    assert {number: tier.upper() for number, tier in leaving._TIERS.items()} == {t: t.name for t in KeptIn}
-    assert leaving.EXIT_LEFT == EXIT_LEFT

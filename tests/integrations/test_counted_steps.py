@@ -1,4 +1,4 @@
-"""Steps of an optimizer that keeps no number of them: a Trainer that calls it knows the number."""
+"""Counted steps in real Trainers go on with the number in the optimizer's state, after their own checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_lightning_goes_on_with_the_number_of_its_own_checkpoint(tmp_path: Path)
             return nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.01)
+            return torch.optim.AdamW(self.parameters(), lr=0.01)
 
     def train(steps: int, checkpoint: str | None) -> tuple[int, int]:
         trainer = lightning.Trainer(
@@ -64,7 +64,7 @@ def test_hugging_faces_trainer_goes_on_with_the_number_of_its_own_checkpoint(tmp
                 max_steps=steps,
                 save_steps=STEPS,
                 per_device_train_batch_size=training.BATCH_SIZE,
-                optim="sgd",
+                optim="adamw_torch",
                 lr_scheduler_type="constant",
                 report_to="none",
                 remove_unused_columns=False,

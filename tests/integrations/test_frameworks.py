@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from crds.progress_record import ENV_PROGRESS_FILE, EXIT_LEFT, ORDER, PROGRESS_FORMAT, KeptIn, leave_at
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import (
+    ENV_PROGRESS_FILE,
+    EXIT_LEFT,
+    ORDER,
+    RECORD_BYTES,
+    leave_at,
+)
 from tests.checkpoint import worlds
 from tests.checkpoint.worlds import Slots
 from tests.integrations import training
@@ -75,7 +82,7 @@ def run(folder: Path, codes: list[int], *arguments: str, **options: Any) -> None
 
 def order_to_leave(folder: Path, step: int) -> dict[str, str]:
     """The record of an agent whose vote is that all leave after that step."""
-    record = bytearray(struct.calcsize(PROGRESS_FORMAT))
+    record = bytearray(RECORD_BYTES)
     struct.pack_into("q", record, 8 * ORDER, leave_at(step, KeptIn.MEMORY))
     (folder / "record").write_bytes(record)
     return {ENV_PROGRESS_FILE: str(folder / "record")}

@@ -145,7 +145,7 @@ def training() -> Life:
 
 def test_a_life_from_its_submission_to_its_end(training: Life) -> None:
     training.told(figures(1, 1, 21, 20.0), at=35, state=AgentState.FAILED)
-    training.look(19.9, formed(2, "training processes of worker 1 failed"), broken_at=later(34.9))
+    training.look(19.9, formed(2, "training processes of worker 1 failed"), broken_at=later(35))
     training.told(figures(1, 1, 21, 20.0), figures(2, 11, 11), at=40)
     training.look(5.2)
     training.told(figures(1, 1, 21, 20.0), figures(2, 11, 31, 20.0), at=60, state=AgentState.SUCCEEDED)
@@ -156,13 +156,13 @@ def test_a_life_from_its_submission_to_its_end(training: Life) -> None:
         ("Pending", 0, 0, ""),
         ("Forming", 10, 1, "0-1"),
         ("Training", 15, 1, "0-1"),
-        ("Recovering", 34.9, 2, "0-1"),
+        ("Recovering", 35, 2, "0-1"),
         ("Training", 40, 2, "0-1"),
     ]
     assert training.job.status.history[3].reason == "training processes of worker 1 failed"
     assert training.job.status.history[4].reason == "from step 11 on"
     goodput = training.job.status.goodput
-    assert goodput.seconds == {"Pending": 10, "Forming": 5, "Training": 40.1, "Recovering": 5.1}
+    assert goodput.seconds == {"Pending": 10, "Forming": 5, "Training": 40.2, "Recovering": 5}
     assert (goodput.first_step, goodput.last_step, goodput.steps_redone) == (1, 31, 11)
     assert goodput.ratio == pytest.approx(31 / 60.2, rel=1e-4)
 
@@ -360,6 +360,20 @@ def test_a_clock_that_is_wrong_never_makes_more_or_less_time_of_it(training: Lif
     training.look(10)
     training.look(10, formed(3), broken_at=later(9e6))
     assert sum(training.spent.values()) == pytest.approx(training.seconds)
+
+
+@pytest.mark.parametrize("wrong", [-86_400, -3_600, -10, 10, 3_600, 86_400])
+def test_training_time_does_not_depend_on_the_workers_clocks(wrong: float) -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.told(figures(1, 1, 31, 30.0), at=45 + wrong)
+    life.look(35)
+    life.told(figures(1, 1, 61, 60.0), at=75 + wrong, state=AgentState.FAILED)
+    life.look(30, formed(2), broken_at=later(75 + wrong))
+    life.told(figures(2, 61, 91, 30.0), at=110 + wrong)
+    life.look(35)
+    assert life.spent == {"Pending": 10, "Forming": 5, "Training": 90, "Recovering": 5}
 
 
 def failed_report(index: int, at: float, **failure: Any) -> Break:

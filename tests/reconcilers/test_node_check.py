@@ -735,6 +735,17 @@ def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_
     assert cost(2_000, 400, begun=False) <= cost(100, 2 * MOST_WAITING, begun=False) + 10 * 400
 
 
+def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> None:
+    def cost(nodes: int) -> int:
+        staged = Stage()
+        staged.add_nodes(*(f"node-{i}" for i in range(nodes)))
+        staged.add_check(name="one", nodes=["node-0"])
+        return calls(lambda: asyncio.run(staged.reconcile("one")))
+
+    cost(1)
+    assert cost(1_000) <= cost(10) + 100  # the event loop has calls of its own
+
+
 def test_a_check_waits_for_the_oldest_that_wants_its_node_whatever_waits_beside_it() -> None:
     staged = Stage()
     staged.add_nodes("n1", "n2")

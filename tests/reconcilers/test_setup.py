@@ -128,7 +128,7 @@ def test_world_and_active_check_of_a_job_concern_its_checks_and_counts_do_not() 
 
 def test_check_makes_way_when_it_has_finished_or_is_gone() -> None:
     def check(phase: str) -> dict[str, Any]:
-        return {"metadata": {"name": "c"}, "status": {"phase": phase}}
+        return {"metadata": {"name": "c", "uid": "c"}, "status": {"phase": phase}}
 
     assert makes_way(Change(check("Running"), check("Failed"))) and makes_way(Change(check("Running"), None))
     assert not makes_way(Change(check("Pending"), check("Running"))) and not makes_way(

@@ -11,7 +11,9 @@ from controller.client import Client
 from controller.manager import Manager, ManagerOptions
 from controller.resources import LEASES, NODES, Resource
 from controller.store import Change
+from crds import names
 from crds.agent_report import AgentReport
+from reconcilers.cordon.policy import Mark, write_mark
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import connection_to
@@ -143,3 +145,24 @@ def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
     assert town.update(NODECHECKS, "lab", phase="Running", nodes=["node-0"])["elasticworker"] == 0
     assert town.update(NODECHECKS, "lab", phase="Succeeded")["elasticworker"] == 4
     assert town.update(NODECHECKS, "lab", observedGeneration=1)["elasticworker"] == 0
+
+
+def test_nodes_that_are_held_are_looked_at_when_another_is_released_and_not_when_it_is_held_too(
+    town: Town,
+) -> None:
+    def node(index: int, state: str, **more: Any) -> Object:
+        finding = {"node": f"node-{index}", "verdict": "Faulty", "time": "2026-01-01T00:00:00Z"}
+        mark = Mark.model_validate({"state": state, "finding": finding})
+        metadata = {"name": f"node-{index}", "uid": f"n{index}"}
+        return {"metadata": metadata | {"annotations": {names.ANNOTATION_CORDON: write_mark(mark)}}} | more
+
+    def suspected(reason: str) -> Object:
+        return {"conditions": [{"type": names.CONDITION_SUSPECTED, "status": "True", "reason": reason}]}
+
+    for index in range(WORKERS):
+        town.put(NODES, node(index, "Lifted"))
+    for index in range(WORKERS):
+        assert town.put(NODES, node(index, "Held"))["nodecordon"] == 1
+        assert town.put(NODES, node(index, "Held", status=suspected("Held")))["nodecordon"] == 1
+    assert town.put(NODES, node(0, "Cordoned", status=suspected("Faulty")))["nodecordon"] == WORKERS
+    assert town.put(NODES, node(0, "Lifted"))["nodecordon"] == WORKERS

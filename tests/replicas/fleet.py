@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import signal
 import threading
@@ -23,11 +22,7 @@ from agent.replicas import client
 from crds.phases import JobPhase, RendezvousPhase
 from crds.replica_groups import Membership
 from reconcilers.groups.membership import GroupView, decide
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "dlr.replicas.replicas", "tests.replicas.scripts"]
-)
+from tests.forks import forks
 
 
 @dataclass(frozen=True)
@@ -133,8 +128,12 @@ class Group:
     @property
     def trains(self) -> bool:
         """Whether it has made steps in one version, so that its state is the job's."""
+        return self.trains_for(3)
+
+    def trains_for(self, steps: int) -> bool:
+        """Whether it has made more steps than that in the newest version that it is in."""
         lives = self.is_ready and not self.is_killed
-        return lives and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
+        return lives and self.first_step is not None and min(self.steps.values()) > self.first_step + steps
 
     @property
     def is_ready(self) -> bool:
@@ -197,11 +196,11 @@ class Fleet:
         self._round += 1
         processes, pipes = [], []
         for rank in range(self._size):
-            ours, theirs = CONTEXT.Pipe()
+            ours, theirs = forks.Pipe()
             place = Place(
                 index, rank, self._size, self._round, self._store.port, self._store.port, str(self.folder)
             )
-            process = CONTEXT.Process(
+            process = forks.Process(
                 target=_main, args=(place, theirs, self._script, self._arguments), daemon=True
             )
             process.start()

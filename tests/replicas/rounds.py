@@ -203,8 +203,9 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "state": kept}
 
 
-def train_kind(place: Any, channel: Any, kind: str, steps: int, sync_every: int) -> None:
-    """DDP or FSDP2 within the group, with the optimizers of the paper."""
+def train_kind(place: Any, channel: Any, kind: str, sync_every: int) -> None:
+    """Train until the folder has a file `end`: DDP or FSDP2 within the group, with the optimizers of the paper."""
+    ends = (Path(place.folder) / "end").exists
     model = model_of(seed=place.group * 100 + place.round)
     if kind == "ddp":
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -221,7 +222,7 @@ def train_kind(place: Any, channel: Any, kind: str, steps: int, sync_every: int)
         outer=lambda parameters: torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True),
     )
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
-    for step in joined.steps(steps):
+    for step in joined.steps(until=ends):
         time.sleep(0.004)
         line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
         line["digest"] = digest_of([local(each.detach()) for each in model.parameters()])

@@ -129,8 +129,12 @@ def replay(
     return digests
 
 
-def train_kind(place: Any, channel: Any, kind: str, steps: int = 30, seconds: float = 0.01) -> None:
-    """Training as scripts have it: DDP or FSDP2 within the group, clipping, accumulation, scaled losses."""
+def train_kind(place: Any, channel: Any, kind: str, seconds: float = 0.01) -> None:
+    """Train as scripts do, until the folder has a file `end`.
+
+    With DDP or FSDP2 within the group, clipping, accumulation, scaled losses.
+    """
+    ends = (Path(place.folder) / "end").exists
     plain = model_of(seed=place.group * 100 + place.round)
     model: nn.Module = plain
     if kind == "ddp":
@@ -143,7 +147,7 @@ def train_kind(place: Any, channel: Any, kind: str, steps: int = 30, seconds: fl
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=kind == "scaler")
     joined = dlr_replicas.join(model, optimizer, state={"scaler": scaler}, channel=channel)
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
-    for step in joined.steps(steps):
+    for step in joined.steps(until=ends):
         optimizer.zero_grad()
         time.sleep(seconds)
         parts = 2 if kind == "accumulate" else 1

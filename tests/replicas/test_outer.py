@@ -282,7 +282,7 @@ def test_no_outer_step_is_lost_or_made_twice_by_what_fails_in_it(
 
 @pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
 def test_rounds_with_ddp_and_fsdp2_within_the_group(kind: str, tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, rounds.train_kind, 2, 2, minimum=1, kind=kind, steps=1500, sync_every=5)
+    fleet = Fleet(tmp_path, rounds.train_kind, 2, 2, minimum=1, kind=kind, sync_every=5)
     run(fleet, 1, seed=1)
     by_rank: dict[tuple[int, int], dict[tuple[int, int], str]] = defaultdict(dict)
     for line in fleet.lines():

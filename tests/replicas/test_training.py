@@ -15,10 +15,15 @@ from tests.replicas.fleet import Fleet
 
 pytestmark = [pytest.mark.timeout(480)]
 WITHIN_SECONDS = 240
+STEPS_AFTER = 40
+"""Number of steps that all groups make after the last kill."""
 
 
 def run(fleet: Fleet, kills: int, seed: int, pause_seconds: float = 0.3) -> None:
-    """Run to the end; now and then a process is killed, while at least two groups have the state."""
+    """Run to the end; now and then a process is killed, while at least two groups have the state.
+
+    Scripts without a number of steps end once all groups train after the last kill.
+    """
     chance = random.Random(seed)
 
     def ends() -> bool:
@@ -35,6 +40,10 @@ def run(fleet: Fleet, kills: int, seed: int, pause_seconds: float = 0.3) -> None
                 break
             group = chance.choice([g for g in fleet.groups.values() if g.is_ready and not g.is_killed])
             fleet.kill(group.index, chance.randrange(len(group.processes)))
+        fleet.run_until(
+            lambda: ends() or all(g.trains_for(STEPS_AFTER) for g in fleet.groups.values()), WITHIN_SECONDS
+        )
+        (fleet.folder / "end").touch()
         fleet.run_until(lambda: fleet.is_over, WITHIN_SECONDS)
     finally:
         fleet.stop()
@@ -77,7 +86,7 @@ def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
     ],
 )
 def test_scripts_of_all_kinds_go_on_through_a_kill(kind: str, size: int, tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, scripts.train_kind, 2, size, minimum=1, kind=kind, steps=1200)
+    fleet = Fleet(tmp_path, scripts.train_kind, 2, size, minimum=1, kind=kind)
     run(fleet, 1, seed=1)
     by_rank: dict[tuple[int, int], set[str]] = defaultdict(set)
     rounds = {(line["group"], line["round"]) for line in fleet.lines()}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.monitor.progress import RECORD_BYTES
+from crds.progress_record import ENV_PROGRESS_FILE, RECORD_BYTES
 from dlr import busy, checkpoint_saved, progress, report
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "step"
     path.write_bytes(bytes(RECORD_BYTES))
-    monkeypatch.setenv(progress.ENV_PROGRESS_FILE, str(path))
+    monkeypatch.setenv(ENV_PROGRESS_FILE, str(path))
     monkeypatch.setattr(progress, "_slot", None)
     monkeypatch.setattr(progress, "_has_stepped", False)
     return path
@@ -112,7 +112,7 @@ def test_a_thread_that_saves_may_be_the_first_to_tell(progress_file: Path) -> No
 
 
 def test_outside_of_dlr_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(progress.ENV_PROGRESS_FILE, raising=False)
+    monkeypatch.delenv(ENV_PROGRESS_FILE, raising=False)
     monkeypatch.setattr(progress, "_slot", None)
     report(1)
     checkpoint_saved(1)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -21,9 +22,19 @@ from crds.model import Condition, ConditionStatus
 from crds.shard_set import Definition
 from crds.shard_set_status import ShardSetStatus
 from reconcilers.observed.conditions import State, stated
-from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, judge
+from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, ending, judge
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import MAX_SCATTERED, Crew, ShardSet, Voice, of_status, voice_of
+from reconcilers.shards.sets import (
+    MAX_SCATTERED,
+    MAX_WAITING,
+    Crew,
+    ShardSet,
+    Tried,
+    Voice,
+    of_status,
+    voice_of,
+)
+from tests.reconcilers import build
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -300,6 +311,31 @@ def test_a_set_whose_failures_cannot_be_named_any_more_fails() -> None:
     scattered = of_numbers(range(0, 10_000, 2))
     assert len(scattered) > MAX_SCATTERED
     assert replace(known, waiting=(), failed=scattered).has_failed
+
+
+@pytest.mark.parametrize("place", ["waiting", "failed", "tried"])
+def test_a_set_that_is_too_scattered_fits_its_status_and_fails_the_job(place: str) -> None:
+    """The set is as large as one may be, so that the text is as long as it gets."""
+    size, apart = 2**53 - 1, random.Random(1)
+    ends = sorted({*apart.sample(range(size), 2 * MAX_WAITING + 10_000)})
+    scattered = tuple(zip(ends[::2], ends[1::2], strict=True))
+    assert len(scattered) > MAX_WAITING
+    known = ShardSet(Definition("train", 0, size, "", 3, size - 1), ())
+    value: Any = (
+        (Tried((0, 1), scattered), Tried((1,), ((size - 1, size),))) if place == "tried" else scattered
+    )
+    known = replace(known, **{place: value})
+    found = read_back(known)
+    assert found.scattered == known.scattered != ""
+    assert "separate places" in ending(build.job(status={"shards": [known.to_status().to_wire()]}))
+
+
+def test_a_status_with_more_ranges_than_are_written_is_refused() -> None:
+    known = ShardSet(Definition("train", 0, 2**20, "", 3, 0), ((0, 1),))
+    many = of_numbers(range(0, 2**19, 2))
+    for text in ({"rest": to_text(many)}, {"failed_elements": to_text(many)}):
+        with pytest.raises(ValueError, match=r"status\.shards of 'train' cannot be read: .* too long"):
+            of_status(replace(known.to_status(), **text))
 
 
 def test_leases_grow_with_the_logarithm_of_the_set() -> None:
