@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +55,12 @@ async def test_the_account_goes_on_whoever_keeps_it(server: ApiServer, hollow: H
             await hollow.say("kept-worker-0", told((1, 1, last)))
 
     # Nobody looks.
+    began = datetime.fromisoformat((await hollow.status("kept"))["history"][2]["since"])
+
+    async def steps_are_over() -> bool:
+        return datetime.fromisoformat(now()) > began + timedelta(seconds=0.11)
+
+    await hollow.until("as much time as the steps took", steps_are_over)
     failure = {"sequence": 1, "round": 1, "exitCode": 1, "message": "no", "time": now()}
     await hollow.say("kept-worker-1", told((1, 1, 11), state="Failed", failure=failure))
     assert (await hollow.job("kept"))["metadata"]["resourceVersion"] == written, "steps write nothing"
