@@ -214,7 +214,7 @@ def _open() -> Slot | Literal[False]:
                 slot = memory.cast("q"), memory.cast("d")
         except (OSError, ValueError):
             pass  # telling the step is a courtesy, never a reason to stop training
-        from agent.stack_offer import offer_stacks  # in a Pod alone: `import dlr` stays light
+        from crds.stack_offer import offer_stacks  # in a Pod alone: `import dlr` stays light
 
         offer_stacks(os.environ)
     _slot = slot  # only now: a thread that saves may be here at the same time

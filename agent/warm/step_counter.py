@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.stack_offer import offer_stacks
 from agent.torch_compat.training import Hook, uncompiled
 from crds import progress_record as words
 from crds.names import ENV_COUNT_STEPS
+from crds.stack_offer import offer_stacks
 
 OFF = "0"
 LOOKED_AT = 8

@@ -177,6 +177,17 @@ def start_hanging(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str
     return process, stacks
 
 
+def test_a_script_may_have_an_agent_of_its_own_beside_it(tmp_path: Path) -> None:
+    """As in reinforcement learning; ours is then not what `import agent` finds."""
+    (tmp_path / "agent.py").write_text("raise ImportError('of the user')")
+    (tmp_path / "train.py").write_text("import dlr; dlr.report(7)")
+    (tmp_path / "step").write_bytes(bytes(RECORD_BYTES))
+    files = {"DLR_PROGRESS_FILE": str(tmp_path / "step"), "DLR_STACKS_FILE": str(tmp_path / "stacks")}
+    variables = {**os.environ, **files, "DLR_STACKS_SIGNAL": str(int(signal.SIGRTMIN) + 5)}
+    subprocess.run([sys.executable, str(tmp_path / "train.py")], env=variables, check=True, timeout=120)
+    assert (tmp_path / "stacks").read_text().startswith("pid ")
+
+
 def test_the_first_call_makes_the_process_show_its_stacks_on_a_signal(tmp_path: Path) -> None:
     process, stacks = start_hanging(tmp_path)
     with process:
