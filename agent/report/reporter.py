@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 MAX_WAIT_SECONDS = 2.0
 NEWS_BURST = 20
-NEWS_SECONDS = 1.0
+NEWS_SECONDS = 0.2
 """Reports of progress that may follow each other at once, and the interval of those beyond them: training
 processes cause them, and may send their agent any number of messages."""
 
