@@ -42,6 +42,7 @@ SCRIPT = Path(__file__).parent.parent / "e2e" / "fixtures" / "grouped.py"
 TORCHFT = Path(__file__).parent / "stall_torchft.py"
 GROUPS = 3
 STEP_SECONDS = 0.1
+WIDTH = 64
 WITHIN_SECONDS = 120.0
 LOOK_SECONDS = 0.02
 WATCH_SECONDS = 2.0
@@ -256,7 +257,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torchft", type=Path, help="a Python that has torchft")
     parser.add_argument("--kills", type=int, default=50, help="with groups; of the others 15 at most")
-    parser.add_argument("--width", type=int, default=64, help="of the two layers of the model")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the two layers of the model")
     parser.add_argument("--pods", action="store_true", help="delete Pods instead of killing processes")
     options = parser.parse_args()
     peers = min(options.kills, 15)
@@ -268,7 +269,10 @@ def main() -> None:
     if options.torchft is not None:
         with torchft(options.torchft, options.width) as other:
             found[other.name] = measured(other, peers, seed=1)
-    page = (
+        print(table(found))
+    if options.pods or options.width != WIDTH:
+        return
+    DOCS.write_text(
         "# Stall of the others\n\n"
         "Written by `python -m benchmarks.stall`. Three replica groups of one process each over gloo, of\n"
         "which a random one is killed with SIGKILL; without groups, three workers with a checkpoint in\n"
@@ -278,11 +282,6 @@ def main() -> None:
         f"torch {torch.__version__}, {os.cpu_count()} cores; load average {os.getloadavg()[0]:.1f} at the "
         f"end.\n\n{table(found)}\n"
     )
-    if options.pods or options.width != 64:
-        print(table(found))
-        return
-    print(page)
-    DOCS.write_text(page)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
 from dlr.job.groups import training
 from dlr.job.timeline.outages import cost_line
-from dlr.job.wording import age, parse_time
+from dlr.job.wording import age, counted_by_thousands, parse_time
 
 DOES: dict[str, str] = {
     JobState.TRAINING: "Trains on",
@@ -74,8 +74,7 @@ def _trouble(case: Case) -> tuple[str, str] | None:
 def people(case: Case) -> str:
     """Return how many of a job's workers, or of its groups, train; of one that does not train, are active."""
     if is_grouped(case.job):
-        count = group_count(case.job)
-        return f"{len(training(case.job)):,} of {count:,} {'group' if count == 1 else 'groups'}"
+        return f"{len(training(case.job)):,} of {counted_by_thousands(group_count(case.job), 'group')}"
     counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
         return counted(case.job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0), "worker")

@@ -14,7 +14,7 @@ from crds import names
 from crds.checkpoint_files import Tier
 from crds.grouping import is_grouped
 from crds.ranges import from_text
-from dlr.job.wording import age, parse_time
+from dlr.job.wording import age, counted_by_thousands, parse_time
 from dlr.kube.api import JSON
 
 Row = tuple[object, ...]
@@ -142,10 +142,8 @@ def _last_world_line(world: JSON) -> str:
 
 def _people(world: JSON) -> str:
     """Return a world's workers and processes, counted as the headline counts them."""
-    workers, processes = len(members_of(world)), world.get("worldSize", 0)
-    return f"{workers:,} {'worker' if workers == 1 else 'workers'}, " + (
-        f"{processes:,} {'process' if processes == 1 else 'processes'}"
-    )
+    workers = counted_by_thousands(len(members_of(world)), "worker")
+    return f"{workers}, {counted_by_thousands(world.get('worldSize', 0), 'process', 'processes')}"
 
 
 def ranks(job: JSON) -> dict[int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from controller.wording import counted
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FRACTIONS_SECONDS = 9.95
 """The duration below which fractions of a second are shown."""
@@ -59,3 +61,8 @@ def loss(seconds: float) -> str:
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def counted_by_thousands(number: int, one: str, many: str = "") -> str:
+    """`1 worker`, `1,000 workers`."""
+    return counted(number, one, many).replace(str(number), f"{number:,}", 1)

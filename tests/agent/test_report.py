@@ -223,7 +223,7 @@ def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> 
     assert len(api.told) <= 3 + int((time.monotonic() - began) / 0.3)
 
 
-def test_news_that_never_ends_is_written_once_a_second(api: FakeApi, reporter: Reporter) -> None:
+def test_news_that_never_ends_is_written_at_its_interval(api: FakeApi, reporter: Reporter) -> None:
     """As where a training process sends its agent message after message."""
     reporter._progress_seconds = 600.0
     reporter.start()
