@@ -49,6 +49,15 @@ def parent(pid: int) -> int:
     return stat[1] if stat else 0
 
 
+def number_inside(pid: int) -> int:
+    """The process's number in its own PID namespace, as it sees it (proc(5), NSpid); 0 when it is gone."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), 0)
+
+
 def cpu_seconds(pid: int) -> float:
     """What a process has used, in all its threads; 0 when it is gone."""
     used = 0

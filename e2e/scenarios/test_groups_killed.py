@@ -27,6 +27,11 @@ RECENT_STEPS = 5
 Line = dict[str, Any]
 
 
+def process_of(line: Line) -> tuple[int, int, int]:
+    """The process that wrote a line."""
+    return line["group"], line["rank"], line["pid"]
+
+
 class Run:
     """The job, what its processes wrote, and whom the test has killed."""
 
@@ -61,15 +66,27 @@ class Run:
             self._read[path] = self._read.get(path, 0) + len(whole)
             self.lines[path] += [json.loads(line) for line in whole.splitlines()]
 
+    def living(self) -> dict[tuple[int, int, int], int]:
+        """The training processes of this machine, by group, rank and the number that they write."""
+        found = {}
+        for pod in self._observation.pods().values():
+            for process in processes.training_processes(pod["metadata"]["uid"]):
+                variables = processes.environment(process.pid)
+                if "RANK" in variables:  # it has not just ended
+                    place = int(variables["DLR_GROUP_INDEX"]), int(variables["RANK"])
+                    found[*place, processes.number_inside(process.pid)] = process.pid
+        return found
+
     def train(self) -> dict[int, list[int]]:
         """The groups all of whose ranks have made one of the newest steps; their processes by rank."""
+        living = self.living()
         self.look()
         last = [lines[-1] for lines in self.lines.values() if lines]
         newest = max((line["step"] for line in last), default=0)
         found: dict[int, dict[int, int]] = defaultdict(dict)
         for line in last:
-            if line["step"] > newest - RECENT_STEPS and Path(f"/proc/{line['pid']}").exists():
-                found[line["group"]][line["rank"]] = line["pid"]
+            if line["step"] > newest - RECENT_STEPS and (pid := living.get(process_of(line))):
+                found[line["group"]][line["rank"]] = pid
         return {
             group: [pids[rank] for rank in sorted(pids)]
             for group, pids in found.items()
@@ -114,10 +131,10 @@ def test_no_step_is_lost_or_made_twice_or_differs_through_many_kills(
                 run.replace_controller()
     run.wait_until(GROUPS)
     run.look()
-    living = set(processes.all_pids())
+    living = run.living()
     lines, last = list[Line](), list[Line]()
     for each in filter(None, run.lines.values()):
-        if each[-1]["pid"] not in living:
+        if process_of(each[-1]) not in living:
             last.append(each.pop())
         lines += each
     # One that died may have learned alone that all agree: its step died with it, and others made it again.
