@@ -13,8 +13,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
-from crds.leases import Lease
+from crds.leases import Lease, leases_to_text
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
+from crds.shard_set_status import MAX_LEASES_TEXT
 from reconcilers.shards.sets import Crew, ShardSet, Tried, Voice, merged, nameless, part_of
 
 MAX_LEASES = 10_000
@@ -27,6 +28,8 @@ LEAST_SECONDS = 3.0
 A lease is never more than an even share of what is left. So where later elements are slower than the pace
 says, it is guided self-scheduling at worst.
 """
+_SURELY_FITTING = MAX_LEASES_TEXT // 52
+"""Ranges in all leases. One has at most 39 bytes with the numbers of a lease of its own, and 52 in base64."""
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
 
@@ -119,7 +122,27 @@ def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime, m
         settled = _granted(settled, asking, pulling, failed_on, crew, least, most_leases)
     if settled.is_over and settled.finished_at is None:
         settled = replace(settled, finished_at=now)
-    return settled
+    return _fitting(settled)
+
+
+def _fitting(known: ShardSet) -> ShardSet:
+    """The set without its leases, if those are scattered over more ranges than the status can name.
+
+    What was leased waits again, where ranges of several workers join. Elements that a worker was at are
+    done twice.
+    """
+    ranges = sum(len(each.elements) for each in known.leases)
+    if ranges <= _SURELY_FITTING or len(leases_to_text(known.leases)) <= MAX_LEASES_TEXT:
+        return known
+    leased = union(*(each.elements for each in known.leases))
+    untried = minus(leased, union(*(each.elements for each in known.again)))
+    return replace(
+        known,
+        waiting=union(known.waiting, untried),
+        leases=(),
+        tried=merged([*known.tried, *known.again]),
+        again=(),
+    )
 
 
 def _settled(

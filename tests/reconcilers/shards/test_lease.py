@@ -330,6 +330,22 @@ def test_a_set_that_is_too_scattered_fits_its_status_and_fails_the_job(place: st
     assert "separate places" in ending(build.job(status={"shards": [known.to_status().to_wire()]}))
 
 
+def test_leases_that_are_too_scattered_for_the_status_go_back_and_lose_nothing() -> None:
+    """A hundred workers have done all but a thousand elements here and there of what they hold."""
+    workers, each, apart = 100, 10**9, random.Random(1)
+    definition = Definition("train", 0, workers * each, "", 3, 0)
+    held = tuple(Lease(w, 0, w + 1, ((w * each, (w + 1) * each),)) for w in range(workers))
+    left = [{w * each, *(w * each + n for n in apart.sample(range(each), 1_000))} for w in range(workers)]
+    voices = [
+        Voice(w, 0, definition, w + 1, of_numbers(sorted(left[w])), (), "", True) for w in range(workers)
+    ]
+    known = ShardSet(definition, (), held, again=(Tried((1,), ((0, 1),)),), last_lease=workers)
+    (found,) = lease([known], Crew(dict.fromkeys(range(workers), 0), voices, workers), NOW)
+    assert (found.leases, found.again) == ((), ())
+    assert found.tried == (Tried((1,), ((0, 1),)),)
+    assert found.waiting == minus(of_numbers(sorted(set().union(*left))), ((0, 1),))
+
+
 def test_a_status_with_more_ranges_than_are_written_is_refused() -> None:
     known = ShardSet(Definition("train", 0, 2**20, "", 3, 0), ((0, 1),))
     many = of_numbers(range(0, 2**19, 2))
