@@ -584,6 +584,7 @@ def size(staged: Stage) -> int:
     return len(orjson.dumps(staged.get(NODECHECKS, "c")))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() -> None:
