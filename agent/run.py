@@ -86,10 +86,10 @@ def _main(
     argv: Sequence[str], preloads: Preloads, warm_parent: WarmParent | None, cleanup: contextlib.ExitStack
 ) -> int:
     try:
-        launch = Launch.read(argv)
         log_to_stderr()
+        ensure_temporary_directory(os.environ)  # torch makes a folder for logs as it reads the flags
+        launch = Launch.read(argv)
         open_files.raise_limit()
-        ensure_temporary_directory(os.environ)
         signal_names = elastic.signals_to_handle(launch.args)
         signals.handle(signal_names, signals.raise_signal)
     except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError, OSError) as error:
