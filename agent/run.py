@@ -231,7 +231,10 @@ def _warm_start(launch: Launch, preloads: Preloads, warm_parent: WarmParent | No
     args, entrypoint = launch.args, launch.entrypoint
     warm = isinstance(entrypoint, str) and not args.no_warm_start
     if warm and not must_start_cold([entrypoint, *launch.entrypoint_args], os.environ):
-        return WarmStart(replace(preloads, users=tuple(args.preload)), warm_parent)
+        try:
+            return WarmStart(replace(preloads, users=tuple(args.preload)), warm_parent)
+        except OSError as error:  # a sandbox, in which a forked process would become nobody's child
+            logger.warning("training processes are started as new interpreters: prctl: %s", error)
     if warm_parent is not None:
         warm_parent.close()
     return None
