@@ -8,6 +8,7 @@ names, so that it fits whatever the parameters' order is.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -352,19 +353,22 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[s
 def _numbered(
     optimizer: Optimizer, saved: dict[str, Any], names: dict[int, str], name: str
 ) -> dict[str, Any]:
-    """The optimizer's state with numbers instead of names, as `load_state_dict` takes it."""
-    numbers = {id_: number for number, id_ in _ids(optimizer, names).items()}
+    """The optimizer's state with numbers instead of names, as `load_state_dict` takes it.
+
+    That goes by the order of the parameters, which may be another one than it was: a set has none.
+    """
+    every = iter(_ids(optimizer, names).values())
+    here = [list(islice(every, len(group["params"]))) for group in optimizer.param_groups]
+    numbers = {id_: number for number, id_ in enumerate(chain.from_iterable(here))}
     there = {id_ for group in saved["param_groups"] for id_ in group["params"]}
     if odd := sorted(map(str, there ^ set(numbers))):
         raise MismatchError(f"{name} has other parameters than its checkpoint, {odd[0]} for example")
-    if [len(group["params"]) for group in saved["param_groups"]] != [
-        len(group["params"]) for group in optimizer.param_groups
-    ]:
+    if [set(group["params"]) for group in saved["param_groups"]] != [set(ids) for ids in here]:
         raise MismatchError(f"{name} has other parameter groups than its checkpoint")
-    return {
-        **saved,
-        "state": {numbers.get(id_, id_): value for id_, value in saved["state"].items()},
-        "param_groups": [
-            {**group, "params": [numbers[id_] for id_ in group["params"]]} for group in saved["param_groups"]
-        ],
-    }
+    groups = [
+        {**group, "params": [numbers[id_] for id_ in ids]}
+        | ({"param_names": live["param_names"]} if "param_names" in live else {})
+        for group, ids, live in zip(saved["param_groups"], here, optimizer.param_groups, strict=True)
+    ]
+    kept = {numbers.get(id_, id_): value for id_, value in saved["state"].items()}
+    return {**saved, "state": kept, "param_groups": groups}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -469,6 +470,45 @@ def test_another_model_is_refused_with_a_sentence() -> None:
         load({"model": nn.Linear(3, 2)}, slot)
     with pytest.raises(MismatchError, match="the checkpoint has model, and the state has net"):
         load({"net": nn.Linear(2, 2)}, slot)
+
+
+class Twins(nn.Module):
+    """Two parameters that are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+
+
+def trained_twins(*groups: Sequence[str], steps: int, named: bool = False) -> dict[str, Any]:
+    """An optimizer that has them in these groups; their gradients differ."""
+    model = Twins()
+    twins = dict(model.named_parameters())
+    params = [{"params": [(n, twins[n]) if named else twins[n] for n in names]} for names in groups]
+    optimizer = torch.optim.Adam(params)
+    for _ in range(steps):
+        model.one.grad, model.other.grad = torch.full((2,), 1.0), torch.full((2,), 5.0)
+        optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_optimizer_may_have_its_parameters_in_another_order(steps: int, named: bool) -> None:
+    made = trained_twins(["one", "other"], steps=1, named=named)
+    back = trained_twins(["other", "one"], steps=steps, named=named)
+    load(back, saved(made, Mark(1, 1, 0, 1)))
+    for it in ("one", "other"):
+        here, there = (each["optimizer"].state[getattr(each["model"], it)] for each in (back, made))
+        assert torch.equal(here["exp_avg"], there["exp_avg"])
+    (group,) = back["optimizer"].param_groups
+    assert group.get("param_names", ["other", "one"]) == ["other", "one"]
+
+
+def test_an_optimizer_whose_groups_have_changed_places_is_refused() -> None:
+    slot = saved(trained_twins(["one"], ["other"], steps=1), Mark(1, 1, 0, 1))
+    with pytest.raises(MismatchError, match="other parameter groups"):
+        load(trained_twins(["other"], ["one"], steps=1), slot)
 
 
 def test_the_layout_is_kept_until_the_state_has_another_form() -> None:
