@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX as EXTRA
 from torch.optim import Optimizer
 
 from agent.slots.format import Part
@@ -203,6 +204,7 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
     Raises:
         MismatchError: some are on one side only, or have no memory to be filled.
     """
+    extra = _extra_states(state)
     for name, thing in state.items():
         if isinstance(thing, nn.Module):
             for key, value in module_state(thing).items():
@@ -215,8 +217,8 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
                         f"{name}.{key} has elements that share their memory, as expand() makes them, so that "
                         "nothing can be copied into it: call contiguous() when the model is made"
                     )
-            here = {key for key in live if key.startswith(f"{name}.")}
-            there = {key for key in saved if key.startswith(f"{name}.")}
+            here = {key for key in live if key.startswith(f"{name}.") and not _is_extra(key, extra)}
+            there = {key for key in saved if key.startswith(f"{name}.") and not _is_extra(key, extra)}
             if odd := sorted(here ^ there):
                 where = "the checkpoint" if odd[0] in there else "the model"
                 raise MismatchError(f"only {where} has {odd[0]}")
@@ -233,10 +235,13 @@ def targets_for(
     Raises:
         MismatchError: one of a module or an optimizer has another shape or type.
     """
-    parameters, begin, flexible = optimized_parameters(state), _beginnings(state), _flexible_tensors(state)
+    parameters, begin = optimized_parameters(state), _beginnings(state)
+    flexible, extra = _flexible_tensors(state), _extra_states(state)
     trained = {_memory(tensor) for name, tensor in live.items() if name.startswith(begin)}
     return {
-        part.name: _target_like(part, live.get(part.name), parameters, part.name in flexible)
+        part.name: _target_like(
+            part, live.get(part.name), parameters, part.name in flexible or _is_extra(part.name, extra)
+        )
         if part.name.startswith(begin)
         else _target_of_value(part, live.get(part.name), trained)
         for part in saved
@@ -256,6 +261,26 @@ def _flexible_tensors(state: Mapping[str, Any]) -> set[str]:
         if type(part)._load_from_state_dict is not nn.Module._load_from_state_dict
         for name, _ in part.named_buffers(recurse=False)
     }
+
+
+def _extra_states(state: Mapping[str, Any]) -> set[str]:
+    """Names of what modules keep by `get_extra_state`, which may be anything at any time.
+
+    TransformerEngine's, for example, have a tensor without elements until they have computed in FP8.
+    """
+    return {
+        f"{outer}.{_clean(f'{path}.' if path else '')}{EXTRA}"
+        for outer, thing in state.items()
+        if isinstance(thing, nn.Module)
+        for path, part in unwrapped(thing).named_modules(remove_duplicate=False)
+        if type(part).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def _is_extra(name: str, extra: Collection[str]) -> bool:
+    """Whether a tensor is one of these, or within one."""
+    before, found, behind = name.partition(EXTRA)
+    return bool(found) and before + found in extra and behind[:1] in ("", ".")
 
 
 def _target_like(
@@ -322,9 +347,9 @@ def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
     module = unwrapped(module)
     present = module.state_dict(keep_vars=True)
     # Else it is extra state, or a hook made a copy, or it is sparse, say, or has grown.
-    if not all(saved[_clean(key)] is value for key, value in present.items()):
+    if not all(saved.get(_clean(key)) is value for key, value in present.items()):
         try:
-            module.load_state_dict({key: saved[_clean(key)] for key in present})
+            module.load_state_dict({key: saved[_clean(key)] for key in present if _clean(key) in saved})
         except RuntimeError as error:
             raise MismatchError(str(error)) from error
 

@@ -403,6 +403,43 @@ def test_a_buffer_that_its_module_takes_over_in_another_shape_may_have_grown() -
         load({"model": nn.BatchNorm1d(4, affine=False)}, slot)
 
 
+class WithExtraState(nn.Linear):
+    """Keeps more than tensors of its own, as TransformerEngine's modules do."""
+
+    kept: Any = None
+
+    def get_extra_state(self) -> Any:
+        return self.kept
+
+    def set_extra_state(self, state: Any) -> None:
+        self.kept = state
+
+
+EXTRA_STATES = [
+    None,
+    torch.empty(0, dtype=torch.uint8),
+    torch.arange(5, dtype=torch.uint8),
+    {"scale": torch.ones(2)},
+]
+
+
+@pytest.mark.parametrize("before", EXTRA_STATES)
+@pytest.mark.parametrize("after", EXTRA_STATES)
+def test_what_a_module_keeps_besides_may_have_any_form(before: Any, after: Any) -> None:
+    made, fresh = (nn.Sequential(WithExtraState(2, 2)) for _ in range(2))
+    made[0].kept, fresh[0].kept = after, before
+    load({"model": fresh}, saved({"model": made}, Mark(1, 1, 0, 1)))
+    assert repr(fresh[0].kept) == repr(after)
+    assert torch.equal(fresh[0].weight, made[0].weight)
+
+
+def test_a_module_that_keeps_what_no_checkpoint_has_is_refused() -> None:
+    fresh = WithExtraState(2, 2)
+    fresh.kept = 3
+    with pytest.raises(MismatchError, match=r"Missing key.*_extra_state"):
+        load({"model": fresh}, saved({"model": nn.Linear(2, 2)}, Mark(1, 1, 0, 1)))
+
+
 def test_a_plain_value_may_have_grown_and_the_best_weights_may_be_the_models_own_at_first() -> None:
     model = nn.Linear(2, 2)
     best = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
