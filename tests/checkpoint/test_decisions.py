@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -315,6 +316,16 @@ def test_module_and_optimizer_come_back_in_place_and_random_numbers_too() -> Non
     assert_whole(fresh, 5)
     assert fresh["model"][0].weight is weight
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_numbers_that_numpy_draws_in_another_way_keep_nothing_from_being_saved() -> None:
+    before = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(numpy.random.PCG64(3))
+    try:
+        load(fresh := state(0), saved(state(5), Mark(1, 5, 0, 1)))
+    finally:
+        numpy.random.set_bit_generator(before)
+    assert_whole(fresh, 5)
 
 
 class Two(nn.Module):
