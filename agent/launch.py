@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import os
 import signal
 import sys
@@ -120,6 +121,8 @@ def fork_parent(env: Mapping[str, str], preloads: Preloads) -> WarmParent | None
     control.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as a new process has it
     os.setsid()  # Ctrl-C is for the agent, which stops the others.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdin is not None:
+        sys.stdout.reconfigure(errors=sys.stdin.errors)  # an interpreter has both alike, and `dlr` its own
     set_environment(env)
     run_parent(theirs, preloads, sys.path)
     return None

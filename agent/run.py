@@ -86,10 +86,10 @@ def _main(
     argv: Sequence[str], preloads: Preloads, warm_parent: WarmParent | None, cleanup: contextlib.ExitStack
 ) -> int:
     try:
-        launch = Launch.read(argv)
         log_to_stderr()
+        ensure_temporary_directory(os.environ)  # torch makes a folder for logs as it reads the flags
+        launch = Launch.read(argv)
         open_files.raise_limit()
-        ensure_temporary_directory(os.environ)
         signal_names = elastic.signals_to_handle(launch.args)
         signals.handle(signal_names, signals.raise_signal)
     except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError, OSError) as error:
@@ -231,7 +231,10 @@ def _warm_start(launch: Launch, preloads: Preloads, warm_parent: WarmParent | No
     args, entrypoint = launch.args, launch.entrypoint
     warm = isinstance(entrypoint, str) and not args.no_warm_start
     if warm and not must_start_cold([entrypoint, *launch.entrypoint_args], os.environ):
-        return WarmStart(replace(preloads, users=tuple(args.preload)), warm_parent)
+        try:
+            return WarmStart(replace(preloads, users=tuple(args.preload)), warm_parent)
+        except OSError as error:  # a sandbox, in which a forked process would become nobody's child
+            logger.warning("training processes are started as new interpreters: prctl: %s", error)
     if warm_parent is not None:
         warm_parent.close()
     return None

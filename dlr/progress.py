@@ -98,7 +98,7 @@ class _Copy:
         self.step = step
         self.begun_at = now
         self.is_told = False
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True, device="cpu")
         self._host.copy_(tensor.detach(), non_blocking=True)
         self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._event.record(torch.cuda.current_stream(tensor.device))

@@ -109,7 +109,7 @@ def _check(lengths: list[int], size: int, own_error: ValueError | None) -> None:
 
 
 def _padded(text: bytes, size: int, device: torch.device) -> torch.Tensor:
-    data = torch.zeros(size, dtype=torch.uint8)
+    data = torch.zeros(size, dtype=torch.uint8, device="cpu")
     data[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else data[:0]
     return data.to(device)
 

@@ -227,7 +227,7 @@ class Slot:
             flat = (
                 torch.frombuffer(self._memory, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
                 if entry.nbytes
-                else torch.empty(0, dtype=torch.uint8)
+                else torch.empty(0, dtype=torch.uint8, device="cpu")
             )
             return flat.view(dtype).view(entry.shape)
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:

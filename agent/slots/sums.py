@@ -35,7 +35,7 @@ def _weight(place: int) -> int:
     return wrapped((number ^ number >> 27) | 1)
 
 
-_COLUMNS = torch.tensor([_weight(column) for column in range(ROW_WORDS)], dtype=torch.int64)
+_COLUMNS = torch.tensor([_weight(column) for column in range(ROW_WORDS)], dtype=torch.int64, device="cpu")
 
 
 class WordSum:
@@ -72,7 +72,7 @@ class WordSum:
         if not self._rows:
             return wrapped(self._rest * _REST_WEIGHT)
         rows = torch.cat(self._rows).cpu()
-        weights = (torch.arange(1, len(rows) + 1) * wrapped(_GOLDEN)) | 1
+        weights = (torch.arange(1, len(rows) + 1, device="cpu") * wrapped(_GOLDEN)) | 1
         weights = (weights ^ (weights >> 29)) * wrapped(_MIX) | 1
         return wrapped(int((rows * weights).sum()) + self._rest * _REST_WEIGHT)
 

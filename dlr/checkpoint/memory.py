@@ -43,7 +43,10 @@ class Layout:
             part_of(name, tensor, is_buffer=id(tensor) in buffers)
             for name, tensor in captured.tensors.items()
         ]
-        rooms = [part_of(name, torch.empty(room, dtype=torch.uint8)) for name, room in self._rooms.items()]
+        rooms = [
+            part_of(name, torch.empty(room, dtype=torch.uint8, device="cpu"))
+            for name, room in self._rooms.items()
+        ]
         self.header: Header = lay_out([*parts, *rooms])
 
     def fits(self, captured: Captured) -> bool:

@@ -8,10 +8,12 @@ names, so that it fits whatever the parameters' order is.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX as EXTRA
 from torch.optim import Optimizer
 
 from agent.slots.format import Part
@@ -202,6 +204,7 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
     Raises:
         MismatchError: some are on one side only, or have no memory to be filled.
     """
+    extra = _extra_states(state)
     for name, thing in state.items():
         if isinstance(thing, nn.Module):
             for key, value in module_state(thing).items():
@@ -214,8 +217,8 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
                         f"{name}.{key} has elements that share their memory, as expand() makes them, so that "
                         "nothing can be copied into it: call contiguous() when the model is made"
                     )
-            here = {key for key in live if key.startswith(f"{name}.")}
-            there = {key for key in saved if key.startswith(f"{name}.")}
+            here = {key for key in live if key.startswith(f"{name}.") and not _is_extra(key, extra)}
+            there = {key for key in saved if key.startswith(f"{name}.") and not _is_extra(key, extra)}
             if odd := sorted(here ^ there):
                 where = "the checkpoint" if odd[0] in there else "the model"
                 raise MismatchError(f"only {where} has {odd[0]}")
@@ -232,10 +235,13 @@ def targets_for(
     Raises:
         MismatchError: one of a module or an optimizer has another shape or type.
     """
-    parameters, begin, flexible = optimized_parameters(state), _beginnings(state), _flexible_tensors(state)
+    parameters, begin = optimized_parameters(state), _beginnings(state)
+    flexible, extra = _flexible_tensors(state), _extra_states(state)
     trained = {_memory(tensor) for name, tensor in live.items() if name.startswith(begin)}
     return {
-        part.name: _target_like(part, live.get(part.name), parameters, part.name in flexible)
+        part.name: _target_like(
+            part, live.get(part.name), parameters, part.name in flexible or _is_extra(part.name, extra)
+        )
         if part.name.startswith(begin)
         else _target_of_value(part, live.get(part.name), trained)
         for part in saved
@@ -255,6 +261,26 @@ def _flexible_tensors(state: Mapping[str, Any]) -> set[str]:
         if type(part)._load_from_state_dict is not nn.Module._load_from_state_dict
         for name, _ in part.named_buffers(recurse=False)
     }
+
+
+def _extra_states(state: Mapping[str, Any]) -> set[str]:
+    """Names of what modules keep by `get_extra_state`, which may be anything at any time.
+
+    TransformerEngine's, for example, have a tensor without elements until they have computed in FP8.
+    """
+    return {
+        f"{outer}.{_clean(f'{path}.' if path else '')}{EXTRA}"
+        for outer, thing in state.items()
+        if isinstance(thing, nn.Module)
+        for path, part in unwrapped(thing).named_modules(remove_duplicate=False)
+        if type(part).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def _is_extra(name: str, extra: Collection[str]) -> bool:
+    """Whether a tensor is one of these, or within one."""
+    before, found, behind = name.partition(EXTRA)
+    return bool(found) and before + found in extra and behind[:1] in ("", ".")
 
 
 def _target_like(
@@ -321,9 +347,9 @@ def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
     module = unwrapped(module)
     present = module.state_dict(keep_vars=True)
     # Else it is extra state, or a hook made a copy, or it is sparse, say, or has grown.
-    if not all(saved[_clean(key)] is value for key, value in present.items()):
+    if not all(saved.get(_clean(key)) is value for key, value in present.items()):
         try:
-            module.load_state_dict({key: saved[_clean(key)] for key in present})
+            module.load_state_dict({key: saved[_clean(key)] for key in present if _clean(key) in saved})
         except RuntimeError as error:
             raise MismatchError(str(error)) from error
 
@@ -352,19 +378,22 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[s
 def _numbered(
     optimizer: Optimizer, saved: dict[str, Any], names: dict[int, str], name: str
 ) -> dict[str, Any]:
-    """The optimizer's state with numbers instead of names, as `load_state_dict` takes it."""
-    numbers = {id_: number for number, id_ in _ids(optimizer, names).items()}
+    """The optimizer's state with numbers instead of names, as `load_state_dict` takes it.
+
+    That goes by the order of the parameters, which may be another one than it was: a set has none.
+    """
+    every = iter(_ids(optimizer, names).values())
+    here = [list(islice(every, len(group["params"]))) for group in optimizer.param_groups]
+    numbers = {id_: number for number, id_ in enumerate(chain.from_iterable(here))}
     there = {id_ for group in saved["param_groups"] for id_ in group["params"]}
     if odd := sorted(map(str, there ^ set(numbers))):
         raise MismatchError(f"{name} has other parameters than its checkpoint, {odd[0]} for example")
-    if [len(group["params"]) for group in saved["param_groups"]] != [
-        len(group["params"]) for group in optimizer.param_groups
-    ]:
+    if [set(group["params"]) for group in saved["param_groups"]] != [set(ids) for ids in here]:
         raise MismatchError(f"{name} has other parameter groups than its checkpoint")
-    return {
-        **saved,
-        "state": {numbers.get(id_, id_): value for id_, value in saved["state"].items()},
-        "param_groups": [
-            {**group, "params": [numbers[id_] for id_ in group["params"]]} for group in saved["param_groups"]
-        ],
-    }
+    groups = [
+        {**group, "params": [numbers[id_] for id_ in ids]}
+        | ({"param_names": live["param_names"]} if "param_names" in live else {})
+        for group, ids, live in zip(saved["param_groups"], here, optimizer.param_groups, strict=True)
+    ]
+    kept = {numbers.get(id_, id_): value for id_, value in saved["state"].items()}
+    return {**saved, "state": kept, "param_groups": groups}

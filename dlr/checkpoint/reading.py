@@ -106,7 +106,7 @@ class Resharded:
         self.rng = self._bytes(rng) if rng in self._tensors else None
 
     def _bytes(self, name: str) -> bytes:
-        tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8)
+        tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8, device="cpu")
         self.fill({name: tensor})
         return bytes(tensor.tolist())
 

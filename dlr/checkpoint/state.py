@@ -36,7 +36,7 @@ VALUES = "dlr.values"
 RNG = "dlr.rng"
 """The name of the pickle of the random number generators."""
 _LEAST_CAPACITY = 4096
-_MERSENNE_WORDS = 624
+_MERSENNE, _MERSENNE_WORDS = "MT19937", 624
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,10 @@ def _load(state: MutableMapping[str, Any], name: str, thing: Any, saved: Any) ->
 def _generators() -> dict[str, Any]:
     generators: dict[str, Any] = {"python": random.getstate(), "torch": bytes(torch.get_rng_state().tolist())}
     if "numpy" in sys.modules:
-        kind, key, *place = sys.modules["numpy"].random.get_state()
-        generators["numpy"] = (kind, key.tolist(), *place)  # readable without NumPy
+        drawn = sys.modules["numpy"].random.get_state(legacy=False)
+        if drawn["bit_generator"] == _MERSENNE:  # else the script has chosen another, and seeds it itself
+            key, place = drawn["state"]["key"].tolist(), drawn["state"]["pos"]  # readable without NumPy
+            generators["numpy"] = (_MERSENNE, key, place, drawn["has_gauss"], drawn["gauss"])
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generators["cuda"] = bytes(torch.cuda.get_rng_state().tolist())
     return generators

@@ -276,10 +276,14 @@ def _sparse(parts: tuple[Any, ...], size: tuple[int, ...], layout: str, is_coale
     if layout == "torch.sparse_coo":
         indices, values = parts
         coalesced = True if is_coalesced else None
-        return torch.sparse_coo_tensor(indices, values, size, check_invariants=True, is_coalesced=coalesced)
+        return torch.sparse_coo_tensor(
+            indices, values, size, device=values.device, check_invariants=True, is_coalesced=coalesced
+        )
     compressed, plain, values = parts
     kind = cast(torch.layout, _constant(layout))
-    return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=kind, check_invariants=True)
+    return torch.sparse_compressed_tensor(
+        compressed, plain, values, size, layout=kind, device=values.device, check_invariants=True
+    )
 
 
 def _constant(name: str) -> object:

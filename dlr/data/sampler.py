@@ -83,5 +83,5 @@ def _at(order: Tensor, part: Intervals) -> list[int]:
 
 def _order(length: int, seed: int | None) -> Tensor:
     if seed is None:
-        return torch.arange(length)
-    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+        return torch.arange(length, device="cpu")
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed), device="cpu")

@@ -246,6 +246,7 @@ class ElasticShards(Generic[T]):
         """What each rank has pulled."""
         if self._group is None:
             return [mine]
-        found = [torch.empty(2, dtype=torch.int64) for _ in range(dist.get_world_size())]
-        dist.all_gather(found, torch.tensor(mine), group=self._group)
+        own = torch.tensor(mine, dtype=torch.int64, device="cpu")
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, own, group=self._group)
         return [(int(start), int(stop)) for start, stop in found]

@@ -121,7 +121,7 @@ class ElasticStream(Epochs, IterableDataset[Any]):
 
     def _shuffled(self, count: int, *what: object) -> Sequence[int]:
         generator = torch.Generator().manual_seed(_number_of(repr((self.seed, self.epoch, what))))
-        order: list[int] = torch.randperm(count, generator=generator).tolist()
+        order: list[int] = torch.randperm(count, generator=generator, device="cpu").tolist()
         return order
 
     def _drawn_with(self) -> dict[str, int]:

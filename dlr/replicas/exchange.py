@@ -115,7 +115,7 @@ class Exchange:
         Raises:
             OvertakenError, BrokenError: it cannot be said.
         """
-        mine = torch.tensor(member.to_numbers(), dtype=torch.int64)
+        mine = torch.tensor(member.to_numbers(), dtype=torch.int64, device="cpu")
         if self.seat.size == 1:
             return [member]
         all_ = [torch.zeros_like(mine) for _ in range(self.seat.size)]
@@ -197,7 +197,7 @@ class Exchange:
         """
         if self.seat.size == 1:
             return ends
-        votes = torch.tensor([int(ends)], dtype=torch.int32)
+        votes = torch.tensor([int(ends)], dtype=torch.int32, device="cpu")
         self._finish(self._put(lambda: self._control.allreduce([votes]).wait()))
         return bool(votes[0])
 

@@ -28,7 +28,8 @@ class OwnGroup:
         """Return whether all ranks say yes, and the highest of each of their numbers."""
         if self.size == 1:
             return yes, list(numbers)
-        lowest = torch.tensor([int(yes), *(-number for number in numbers)], dtype=torch.int64)
+        words = [int(yes), *(-number for number in numbers)]
+        lowest = torch.tensor(words, dtype=torch.int64, device="cpu")
         dist.all_reduce(lowest, dist.ReduceOp.MIN, self._group)
         return bool(lowest[0]), [-number for number in lowest[1:].tolist()]
 
@@ -36,7 +37,8 @@ class OwnGroup:
         """Return whether all ranks have the same numbers, of which all have as many."""
         if self.size == 1:
             return True
-        both = torch.tensor([*numbers, *(-number for number in numbers)], dtype=torch.int64)
+        words = [*numbers, *(-number for number in numbers)]
+        both = torch.tensor(words, dtype=torch.int64, device="cpu")
         dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
         highest, lowest = both[: len(numbers)], both[len(numbers) :]
         return bool((highest == -lowest).all())

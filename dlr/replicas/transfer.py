@@ -67,11 +67,12 @@ class Connection:
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """Send the leader's bytes to the others; None at those."""
-        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
+        length = 0 if data is None else len(data)
+        size = torch.tensor([length], dtype=torch.int64, device="cpu")
         self.broadcast(size)
         if not 0 <= int(size) <= MOST_HEADER_BYTES:
             raise ValueError(f"the leader's state has a list of {int(size)} bytes")
-        buffer = torch.zeros(int(size), dtype=torch.uint8)
+        buffer = torch.zeros(int(size), dtype=torch.uint8, device="cpu")
         if data:
             buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         if int(size):
@@ -185,7 +186,7 @@ def _part(fields: dict[str, Any]) -> Part:
 def _chunks(stream: Stream, tensors: list[Tensor]) -> Iterator[Tensor]:
     """Return the bytes of a stream, chunk by chunk."""
     device = tensors[0].device
-    chunk, filled, begin = torch.empty(0, dtype=torch.uint8), 0, 0
+    chunk, filled, begin = torch.empty(0, dtype=torch.uint8, device=device), 0, 0
     for at, (tensor, offset) in enumerate(zip(tensors, stream.offsets, strict=True)):
         data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         end = stream.offsets[at + 1] if at + 1 < len(tensors) else stream.nbytes

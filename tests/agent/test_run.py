@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import errno
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from agent import arguments, run
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
+from agent.warm import Preloads, warm_parent
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +96,19 @@ def test_a_master_that_is_named_is_told_to_be_ignored_and_a_port_is_not(
     monkeypatch.setenv("PET_MASTER_PORT", "1234")
     assert arguments.parse(["--master-addr=node-7", "train.py"]).master_port == 1234
     assert "--master-addr=node-7 is ignored: scripts find each round's master in MASTER_ADDR" in caplog.text
+
+
+def test_where_a_sandbox_forbids_it_to_adopt_forks_an_agent_starts_new_interpreters(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(warm_parent, "become_subreaper", refuse)
+    launch: Any = SimpleNamespace(
+        args=SimpleNamespace(no_warm_start=False, preload=[]),
+        entrypoint=sys.executable,
+        entrypoint_args=["-u", "train.py"],
+    )
+    assert run._warm_start(launch, Preloads(), None) is None
+    assert "started as new interpreters" in caplog.text

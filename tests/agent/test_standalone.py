@@ -89,6 +89,20 @@ def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) 
     assert "resumes from memory, step=20" in done.stderr
 
 
+def test_what_a_script_prints_is_encoded_as_by_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print(sys.stdout.encoding, sys.stdout.errors)")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
+    env |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1:surrogateescape"}
+    outputs = [
+        subprocess.run(
+            [sys.executable, *command, str(script)], env=env, capture_output=True, text=True, check=True
+        ).stdout
+        for command in ([], ["-m", "dlr.cli", "run", "--standalone"])
+    ]
+    assert outputs[1] == outputs[0]
+
+
 MEETS_AT_A_PORT = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo", init_method=f"tcp://localhost:{sys.argv[1]}",

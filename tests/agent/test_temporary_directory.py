@@ -45,9 +45,9 @@ def test_without_any_directory_there_is_one_sentence(
         ensure_temporary_directory({})
 
 
-def test_log_directory_that_cannot_be_written_to_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a worker, and an agent that changes nothing of this process."""
     for name in ("JOB_NAME", "NAMESPACE", "WORKER_NAME", "POD_UID"):
         monkeypatch.setenv(f"DLR_{name}", "x")
     monkeypatch.setenv("POD_IP", "127.0.0.1")
@@ -57,6 +57,25 @@ def test_log_directory_that_cannot_be_written_to_is_one_sentence(
     monkeypatch.setattr(agent.run.signals, "handle", lambda *_: None)
     monkeypatch.setattr(agent.run, "log_to_stderr", lambda: None)
     monkeypatch.setattr(agent.run.open_files, "raise_limit", lambda: None)
+
+
+def test_an_agent_starts_where_only_shared_memory_can_be_written_to(
+    worker: None, read_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_here(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(environment, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    monkeypatch.setattr(agent.run.signals, "handle", stop_here)
+    with pytest.raises(SystemExit):
+        agent.run.main(["train.py"])
+    assert list(tmp_path.glob("torchelastic_*"))
+
+
+def test_log_directory_that_cannot_be_written_to_is_one_sentence(
+    worker: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert agent.run.main(["--log-dir=/proc/logs", "train.py"]) == 2
     last_line = capsys.readouterr().err.strip().splitlines()[-1]
     assert last_line.startswith("dlr run: ")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -316,6 +318,16 @@ def test_module_and_optimizer_come_back_in_place_and_random_numbers_too() -> Non
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_numbers_that_numpy_draws_in_another_way_keep_nothing_from_being_saved() -> None:
+    before = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(numpy.random.PCG64(3))
+    try:
+        load(fresh := state(0), saved(state(5), Mark(1, 5, 0, 1)))
+    finally:
+        numpy.random.set_bit_generator(before)
+    assert_whole(fresh, 5)
+
+
 class Two(nn.Module):
     """Two layers, which may have one weight together."""
 
@@ -402,6 +414,43 @@ def test_a_buffer_that_its_module_takes_over_in_another_shape_may_have_grown() -
         load({"model": nn.BatchNorm1d(4, affine=False)}, slot)
 
 
+class WithExtraState(nn.Linear):
+    """Keeps more than tensors of its own, as TransformerEngine's modules do."""
+
+    kept: Any = None
+
+    def get_extra_state(self) -> Any:
+        return self.kept
+
+    def set_extra_state(self, state: Any) -> None:
+        self.kept = state
+
+
+EXTRA_STATES = [
+    None,
+    torch.empty(0, dtype=torch.uint8),
+    torch.arange(5, dtype=torch.uint8),
+    {"scale": torch.ones(2)},
+]
+
+
+@pytest.mark.parametrize("before", EXTRA_STATES)
+@pytest.mark.parametrize("after", EXTRA_STATES)
+def test_what_a_module_keeps_besides_may_have_any_form(before: Any, after: Any) -> None:
+    made, fresh = (nn.Sequential(WithExtraState(2, 2)) for _ in range(2))
+    made[0].kept, fresh[0].kept = after, before
+    load({"model": fresh}, saved({"model": made}, Mark(1, 1, 0, 1)))
+    assert repr(fresh[0].kept) == repr(after)
+    assert torch.equal(fresh[0].weight, made[0].weight)
+
+
+def test_a_module_that_keeps_what_no_checkpoint_has_is_refused() -> None:
+    fresh = WithExtraState(2, 2)
+    fresh.kept = 3
+    with pytest.raises(MismatchError, match=r"Missing key.*_extra_state"):
+        load({"model": fresh}, saved({"model": nn.Linear(2, 2)}, Mark(1, 1, 0, 1)))
+
+
 def test_a_plain_value_may_have_grown_and_the_best_weights_may_be_the_models_own_at_first() -> None:
     model = nn.Linear(2, 2)
     best = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
@@ -469,6 +518,45 @@ def test_another_model_is_refused_with_a_sentence() -> None:
         load({"model": nn.Linear(3, 2)}, slot)
     with pytest.raises(MismatchError, match="the checkpoint has model, and the state has net"):
         load({"net": nn.Linear(2, 2)}, slot)
+
+
+class Twins(nn.Module):
+    """Two parameters that are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+
+
+def trained_twins(*groups: Sequence[str], steps: int, named: bool = False) -> dict[str, Any]:
+    """An optimizer that has them in these groups; their gradients differ."""
+    model = Twins()
+    twins = dict(model.named_parameters())
+    params = [{"params": [(n, twins[n]) if named else twins[n] for n in names]} for names in groups]
+    optimizer = torch.optim.Adam(params)
+    for _ in range(steps):
+        model.one.grad, model.other.grad = torch.full((2,), 1.0), torch.full((2,), 5.0)
+        optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_optimizer_may_have_its_parameters_in_another_order(steps: int, named: bool) -> None:
+    made = trained_twins(["one", "other"], steps=1, named=named)
+    back = trained_twins(["other", "one"], steps=steps, named=named)
+    load(back, saved(made, Mark(1, 1, 0, 1)))
+    for it in ("one", "other"):
+        here, there = (each["optimizer"].state[getattr(each["model"], it)] for each in (back, made))
+        assert torch.equal(here["exp_avg"], there["exp_avg"])
+    (group,) = back["optimizer"].param_groups
+    assert group.get("param_names", ["other", "one"]) == ["other", "one"]
+
+
+def test_an_optimizer_whose_groups_have_changed_places_is_refused() -> None:
+    slot = saved(trained_twins(["one"], ["other"], steps=1), Mark(1, 1, 0, 1))
+    with pytest.raises(MismatchError, match="other parameter groups"):
+        load(trained_twins(["other"], ["one"], steps=1), slot)
 
 
 def test_the_layout_is_kept_until_the_state_has_another_form() -> None:
