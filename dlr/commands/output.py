@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 UNLIMITED_WIDTH = 10_000
+UNKNOWN_SIZE = (80, 24)
 NARROW_WIDTH = 120
 """On a terminal that is no wider, the longest text has the room of columns that can be done without."""
 COLUMN_GAP = 2
@@ -47,7 +48,10 @@ def console() -> Console:
     from rich.console import Console
 
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        found = Console(highlight=False)
+        if 0 in found.size:  # COLUMNS=0, of a terminal whose size is not known
+            found.size = UNKNOWN_SIZE
+        return found
     return Console(highlight=False, width=UNLIMITED_WIDTH, force_terminal=False)
 
 
