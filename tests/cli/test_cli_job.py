@@ -97,6 +97,16 @@ class TestSubmit:
         assert contradicted.exit_code == 2
         assert "job.yaml:5: the job says namespace 'team-a' and --namespace says 'team-b'" in contradicted.err
 
+    def test_jobs_before_a_refused_one_are_printed(
+        self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
+    ) -> None:
+        file = job_file(tmp_path)
+        server.answers[f"POST {JOBS}"] = [job("first"), refusal(422, "Invalid", "no")]
+        done = dlr("job", "submit", "-f", file, "-f", file, "-o", "json")
+        assert done.exit_code == 1
+        assert [each["metadata"]["name"] for each in done.json] == ["first"]
+        assert done.err.startswith("dlr: ")
+
     def test_every_refused_field_has_its_path_and_line(
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
     ) -> None:
