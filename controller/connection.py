@@ -58,15 +58,15 @@ class Connection:
     others. It blocks."""
 
     def __post_init__(self) -> None:
-        try:
-            address = urlsplit(self.server)
-            is_valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-        except ValueError:
-            is_valid = False
-        if not is_valid:
+        if not _is_address(self.server):
             raise ConfigError(
                 f"{self.source} names the server {self.server!r}, which is not a valid address: "
                 "it must begin with https:// and a host."
+            )
+        if self.proxy is not None and not _is_address(self.proxy):
+            raise ConfigError(
+                f"The proxy {_without_login(self.proxy)!r} before the server of {self.source} cannot be "
+                "used: it must begin with http:// or https:// and a host."
             )
         object.__setattr__(self, "server", self.server.rstrip("/"))
 
@@ -100,16 +100,22 @@ class Connection:
         """Return the header that says who we are.
 
         Raises:
-            Unauthorized: the token's file cannot be read.
+            Unauthorized: the token's file cannot be read, or what it has is no token.
         """
         token = self.token
         if self.token_file is not None:
             try:
-                token = self.token_file.read_text().strip()
+                token = self.token_file.read_text(errors="replace").strip()
             except OSError as error:
                 why = f"The token file {self.token_file} of {self.source} cannot be read: {error.strerror}."
                 raise Unauthorized(401, "", why) from error
         if token:
+            if not (token.isascii() and token.isprintable()):
+                why = (
+                    f"The token of {self.source} cannot be sent: it has a line break or another character "
+                    "that is not printable ASCII."
+                )
+                raise Unauthorized(401, "", why)
             return {"Authorization": f"Bearer {token}"}
         if self.password:
             return {"Authorization": f"Basic {base64.b64encode(self.password.encode()).decode()}"}
@@ -122,7 +128,11 @@ class Connection:
 
     def unreachable(self, reason: str, *, processed: bool = True) -> Unavailable:
         """Return the error of an answer that did not come at all."""
-        why = f"No API server answers at {self.server}, which {self.source} names ({reason}){self.advice}"
+        through = f" through the proxy {_without_login(self.proxy)}" if self.proxy else ""
+        why = (
+            f"No API server answers at {self.server}{through}, "
+            f"which {self.source} names ({reason}){self.advice}"
+        )
         return Unavailable(why, processed=processed)
 
     def untrusted(self, reason: str) -> ApiError:
@@ -130,6 +140,21 @@ class Connection:
         return ApiError(
             f"The certificate of the API server at {self.server} does not fit {self.source}: {reason}."
         )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        address = urlsplit(url)
+        is_valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        return False
+    return is_valid and not any(map(str.isspace, url))
+
+
+def _without_login(url: str) -> str:
+    """The URL without the name and password that may stand before its host."""
+    scheme, separator, rest = url.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def service_account_folder(environ: Mapping[str, str]) -> Path:

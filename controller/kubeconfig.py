@@ -12,7 +12,7 @@ import binascii
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,13 @@ FILE_KEYS = {
     "cluster": ("certificate-authority",),
     "user": ("client-certificate", "client-key"),
 }
+TEXT_KEYS = {
+    "cluster": ("server", "certificate-authority", "tls-server-name", "proxy-url"),
+    "user": ("client-certificate", "client-key", "token", "tokenFile", "username", "password"),
+    "context": ("cluster", "user", "namespace"),
+}
+"""Fields that are text, also where YAML reads a number: `namespace: 7`."""
+LOGIN_KEYS = ("exec", "auth-provider")
 
 
 class UnknownContext(ConfigError):
@@ -91,12 +98,12 @@ def load_connection(
     if source is None:
         raise ConfigError(f"No cluster is configured: there is no kubeconfig at {default_kubeconfig()}.")
     if source.paths:
-        found = _resolve(source, _merge([_read(path) for path in source.paths]), context)
+        found = Connection(**_resolve(source, _merge([_read(path) for path in source.paths]), context))
     else:
-        found = vars(in_cluster(environment))
-    proxy = found.get("proxy") or _proxy_of_environment(found["server"])
+        found = in_cluster(environment)
+    proxy = found.proxy or _proxy_of_environment(found.server)
     renew = partial(load_connection, source, context, environment, advice) if source.paths else None
-    return Connection(**{**found, "advice": advice, "proxy": proxy, "renew": renew})
+    return replace(found, advice=advice, proxy=proxy, renew=renew)
 
 
 def contexts_of(source: Source) -> list[str]:
@@ -122,29 +129,37 @@ def _read(path: Path) -> JSON:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"The kubeconfig {path} cannot be read: {reason}.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: `2026-13-45` is no date
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        why = getattr(error, "problem", error)
+        why = _one_line(getattr(error, "problem", error))
         raise ConfigError(f"The kubeconfig {where} is not YAML: {why}.") from error
     if not isinstance(content, dict) or not all(
-        isinstance(each, dict) and isinstance(each.get(part) or {}, dict)
-        for part in ("cluster", "user", "context")
-        for each in _entries(content, part)
+        _is_entry(each, part) for part in TEXT_KEYS for each in _entries(content, part)
     ):
         raise ConfigError(
             f"The kubeconfig {path} is not a kubeconfig: it must have lists of clusters and contexts."
         )
-    for part, keys in FILE_KEYS.items():
+    for part, texts in TEXT_KEYS.items():
         for entry in _entries(content, part):
             body = entry.get(part) or {}
-            for key in (*keys, "tokenFile"):
+            body |= {key: str(body[key]) for key in texts if body.get(key) is not None}
+            for key in (*FILE_KEYS.get(part, ()), "tokenFile"):
                 if body.get(key):
                     body[key] = str(path.parent.absolute() / Path(body[key]).expanduser())
             plugin = body.get("exec") or {}
             if os.sep in str(plugin.get("command")):
                 plugin["command"] = str(path.parent.absolute() / plugin["command"])
     return content
+
+
+def _is_entry(entry: Any, part: str) -> bool:
+    body = (entry.get(part) or {}) if isinstance(entry, dict) else None
+    return isinstance(body, dict) and all(isinstance(body.get(key) or {}, dict) for key in LOGIN_KEYS)
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _entries(content: JSON, part: str) -> list[Any]:
@@ -157,10 +172,10 @@ def _merge(documents: list[JSON]) -> JSON:
     """Merge documents as kubectl does: the first to set a field wins."""
     merged: JSON = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
     for document in documents:
-        merged["current-context"] = merged["current-context"] or document.get("current-context") or ""
+        merged["current-context"] = merged["current-context"] or str(document.get("current-context") or "")
         for part in ("cluster", "user", "context"):
             for entry in _entries(document, part):
-                merged[f"{part}s"].setdefault(entry.get("name"), entry.get(part) or {})
+                merged[f"{part}s"].setdefault(str(entry.get("name")), entry.get(part) or {})
     return merged
 
 
@@ -189,7 +204,7 @@ def _resolve(source: Source, merged: JSON, context_name: str | None) -> JSON:
         "source": str(source),
         "namespace": context.get("namespace") or "default",
         "ca_file": cluster.get("certificate-authority"),
-        "trusts_any_certificate": bool(cluster.get("insecure-skip-tls-verify")),
+        "trusts_any_certificate": cluster.get("insecure-skip-tls-verify") is True,
         "server_name": cluster.get("tls-server-name"),
         "client_certificate": (certificate, user.get("client-key")) if certificate else None,
         "token": user.get("token"),
@@ -209,7 +224,8 @@ def _proxy_of_environment(server: str) -> str | None:
         return None
     from urllib.request import getproxies, proxy_bypass
 
-    return None if proxy_bypass(host) else getproxies().get(address.scheme)
+    proxy = None if proxy_bypass(host) else getproxies().get(address.scheme)
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"  # as curl and kubectl read it
 
 
 def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source) -> JSON:
@@ -247,16 +263,20 @@ def _logged_in(user: JSON, cluster: JSON, source: Source) -> JSON:
             loader = KubeConfigLoader(_alone(provider))  # type: ignore[no-untyped-call]
             loader._load_authentication()  # type: ignore[no-untyped-call]
             status = {"token": loader.token.removeprefix("Bearer ")}
+        if status.get("token"):
+            return resolved | {"token": str(status["token"])}
+        inline = {"client-certificate": "clientCertificateData", "client-key": "clientKeyData"}
+        return resolved | {
+            f"{key}-data": base64.b64encode(status[data].encode()).decode()
+            for key, data in inline.items()
+            if data in status
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"The {login} of {source} gave no credentials: its settings or its answer are not understood."
+        ) from error
     except Exception as error:  # the library lets anything through
-        raise ConfigError(f"The {login} of {source} gave no credentials: {error}") from error
-    if status.get("token"):
-        return resolved | {"token": status["token"]}
-    inline = {"client-certificate": "clientCertificateData", "client-key": "clientKeyData"}
-    return resolved | {
-        f"{key}-data": base64.b64encode(status[data].encode()).decode()
-        for key, data in inline.items()
-        if data in status
-    }
+        raise ConfigError(f"The {login} of {source} gave no credentials: {_one_line(error)}.") from error
 
 
 def _alone(provider: JSON) -> JSON:

@@ -247,7 +247,7 @@ def read_fleet(path: Path) -> Fleet:
     except yaml.constructor.ConstructorError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
         raise FleetError(f"{path}: line {line}: {error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no date
         raise FleetError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
         raise FleetError(f"{path} must be a map of fields, such as `nodes: 128`")

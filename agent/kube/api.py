@@ -331,6 +331,8 @@ class ApiClient:
             error.args = (
                 f"The API server at {server} does not accept the credentials of {source} ({error}).",
             )
+        elif not error.reason:  # a proxy's answer, or one of another server
+            error.args = (f"The API server at {server} has refused a request ({error.status}: {error}).",)
         return error
 
 

@@ -152,14 +152,21 @@ def _set_container(template: JSON, launch: Launch) -> None:
             "--like, like=…."
         )
     _set_resources(container, launch)
-    container["env"] = _with(container.get("env"), [{"name": k, "value": v} for k, v in launch.env.items()])
+    container["env"] = _with(
+        container.get("env"), [{"name": k, "value": _literal(v)} for k, v in launch.env.items()]
+    )
     if not container["env"]:
         del container["env"]
     processes = launch.processes or _gpus(container) or 1
-    command = ["dlr", "run", f"--nproc-per-node={processes}", launch.program.path]
-    container["command"] = [*command, *launch.program.arguments]
+    words = map(_literal, (launch.program.path, *launch.program.arguments))
+    container["command"] = ["dlr", "run", f"--nproc-per-node={processes}", *words]
     container.pop("args", None)
     _mount_code(pod, container, launch)
+
+
+def _literal(text: str) -> str:
+    """The text as a kubelet turns it into itself: it makes `$` of `$$`, and a value of `$(NAME)`."""
+    return text.replace("$", "$$")
 
 
 def _set_resources(container: JSON, launch: Launch) -> None:

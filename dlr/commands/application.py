@@ -105,4 +105,8 @@ def _sentence(error: Any) -> str:
     if not text.endswith((".", "?")):
         text += "."
     context = getattr(error, "ctx", None)
-    return f"{text} See `{context.command_path} --help`." if context else text
+    if context is None:
+        return text
+    if hasattr(error, "option_name") and any("--" in (each.metavar or "") for each in context.command.params):
+        text += " Options of the script stand behind `--`."
+    return f"{text} See `{context.command_path} --help`."

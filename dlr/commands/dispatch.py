@@ -40,6 +40,7 @@ SYSTEM_LIMITS = frozenset(
 def call_as_program() -> None:
     """Carry out this process' own command, and exit with its code."""
     interrupts.begin_program()
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another alphabet than UTF-8
     if warning := other_distribution(os.path.dirname(os.path.dirname(interrupts.__file__))):  # noqa: PTH120
@@ -48,6 +49,16 @@ def call_as_program() -> None:
         call(sys.argv[1:])
     finally:
         interrupts.ignore_from_now_on()
+
+
+def _open_closed_streams() -> None:
+    """What is written to a stream that the caller has closed (`>&-`) goes nowhere.
+
+    Python has None for it, and `print` takes that for stdout.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - as long as the process
 
 
 def call(words: Sequence[str]) -> None:

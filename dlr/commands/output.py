@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 UNLIMITED_WIDTH = 10_000
+UNKNOWN_SIZE = (80, 24)
 NARROW_WIDTH = 120
 """On a terminal that is no wider, the longest text has the room of columns that can be done without."""
 COLUMN_GAP = 2
@@ -47,7 +48,10 @@ def console() -> Console:
     from rich.console import Console
 
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        found = Console(highlight=False)
+        if 0 in found.size:  # COLUMNS=0, of a terminal whose size is not known
+            found.size = UNKNOWN_SIZE
+        return found
     return Console(highlight=False, width=UNLIMITED_WIDTH, force_terminal=False)
 
 
@@ -82,11 +86,18 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_
     if sys.stdout.isatty():
         show(table(headers, rows, console().width if one_line else None))
         return
+    print("\n".join(plain_lines(headers, rows)))
+
+
+def plain_lines(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return columns of full width, for where there is no terminal: rich is too slow for ten thousand."""
     lines = [headers, *([_words(value) for value in row] for row in rows)]
     widths = [max(map(_cells, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = (text + " " * (width - _cells(text)) for text, width in zip(line, widths, strict=True))
-        print((" " * COLUMN_GAP).join(padded).rstrip())
+    padded = (
+        [text + " " * (width - _cells(text)) for text, width in zip(line, widths, strict=True)]
+        for line in lines
+    )
+    return [(" " * COLUMN_GAP).join(line).rstrip() for line in padded]
 
 
 def _cells(text: str) -> int:

@@ -9,7 +9,7 @@ from crds.names import API_VERSION
 from dlr.convert.batch import convert_job, convert_jobset
 from dlr.convert.dlrover import convert_elasticjob
 from dlr.convert.pytorchjob import convert_pytorchjob
-from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, refuse_misshapen
 from dlr.convert.trainjob import RUNTIMES, convert_trainjob
 
 __all__ = ["Converted", "NotConvertible", "convert"]
@@ -56,6 +56,8 @@ def convert(documents: Sequence[JSON]) -> Converted:
             continue
         reader = Reader.of({k: v for k, v in document.items() if k not in ("apiVersion", "kind")})
         try:
+            if (group, kind) in _ALONE or group == _TRAINER:
+                refuse_misshapen(reader.body)
             if (group, kind) == (_TRAINER, "TrainJob"):
                 made.append((convert_trainjob(reader, documents), reader.remarks))
             elif (group, kind) in _ALONE:

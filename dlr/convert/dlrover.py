@@ -53,7 +53,7 @@ def convert_elasticjob(manifest: Reader) -> JSON:
         why = f"{policy}: the Pod template's own counts"
         worker.remarks.append(Remark(f"{worker.path}.restartPolicy", why, is_loss=False))
     worker.finish(OF_REPLICAS)
-    pod = workers.template.setdefault("spec", {})
+    pod = workers.template["spec"] = workers.template.get("spec") or {}
     if pod.get("restartPolicy") == "Always":
         why = "Always would start a finished training again, so it is Never"
         worker.remarks.append(Remark(f"{worker.path}.template.spec.restartPolicy", why, is_loss=False))

@@ -14,6 +14,11 @@ JSON = dict[str, Any]
 D = TypeVar("D")
 
 NO_SUCH_FIELD = "an ElasticJob has nothing like it"
+OBJECTS = {"template", "spec", "resources", "resourcesPerNode", "limits", "requests"}
+LISTS = {"command", "args"}
+LISTS_OF_OBJECTS = {"containers", "initContainers", "env", "volumes", "volumeMounts"}
+FREE = {"labels", "annotations", "matchLabels", "nodeSelector"}
+"""Fields with keys of the user's own."""
 
 
 class NotConvertible(Exception):
@@ -31,6 +36,31 @@ class Remark:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.why}"
+
+
+def refuse_misshapen(body: Any, path: str = "") -> None:
+    """Refuse a manifest with a field that Kubernetes has as a list or an object, and that is none.
+
+    Raises:
+        NotConvertible: it names the field.
+    """
+    if isinstance(body, list):
+        for number, each in enumerate(body):
+            refuse_misshapen(each, f"{path}[{number}]")
+    if not isinstance(body, dict):
+        return
+    for key, value in body.items():
+        at = f"{path}.{key}" if path else str(key)
+        if value is None:
+            continue
+        if key in OBJECTS | FREE and not isinstance(value, dict):
+            raise NotConvertible(f"{at} is no object.")
+        if key in LISTS | LISTS_OF_OBJECTS and not isinstance(value, list):
+            raise NotConvertible(f"{at} is no list.")
+        if key in LISTS_OF_OBJECTS and not all(isinstance(each, dict) for each in value):
+            raise NotConvertible(f"{at} is no list of objects.")
+        if key not in FREE:
+            refuse_misshapen(value, at)
 
 
 @dataclass

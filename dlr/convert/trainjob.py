@@ -8,7 +8,7 @@ from typing import Any
 
 from dlr.convert.batch import OF_SETS, trainer_among, workers_of_job
 from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
-from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, refuse_misshapen
 
 RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 CONTAINER = ("node", "trainer")
@@ -55,12 +55,14 @@ def convert_trainjob(manifest: Reader, documents: Sequence[JSON]) -> JSON:
 
 
 def _runtime(reference: Reader, documents: Sequence[JSON]) -> Reader:
-    name, kind = reference.take("name"), reference.take("kind", "ClusterTrainingRuntime")
+    name, kind = str(reference.take("name")), str(reference.take("kind", "ClusterTrainingRuntime"))
     reference.take("apiGroup")
     reference.finish()
     for document in documents:
         if (document.get("kind"), (document.get("metadata") or {}).get("name")) == (kind, name):
-            return Reader(copy.deepcopy(document.get("spec") or {}), f"{kind} {name}: spec")
+            found = Reader(copy.deepcopy(document.get("spec") or {}), f"{kind} {name}: spec")
+            refuse_misshapen({"spec": found.body}, f"{kind} {name}")
+            return found
     if name in BUILT_IN:
         return Reader(copy.deepcopy(BUILT_IN[name]), f"{kind} {name}: spec")
     raise NotConvertible(

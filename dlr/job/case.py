@@ -26,7 +26,7 @@ from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
 from dlr.job.wording import parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
-from dlr.kube.errors import ApiError
+from dlr.kube.errors import ApiError, Forbidden
 
 MOST_CHARACTERS = 600
 """The length of one sentence: messages in a cluster may be as long as they like."""
@@ -92,6 +92,8 @@ class Case:
     """All nodes of the cluster, if the job waits for room."""
     groups: Sequence[JSON] = ()
     """The ElasticJobs of its replica groups in order."""
+    without_events: str = ""
+    """The reason why the Events could not be read; "" where they could."""
 
     @property
     def name(self) -> str:
@@ -217,8 +219,12 @@ def read_people(api: Api, name: str, *, with_events: bool = True) -> Case:
     groups = groups_of(api, job)
     workers = workers_of(api, job, groups)
     workers = workers if is_grouped(job) else report.sort_workers(workers)
-    events = report.job_events(api.find(EVENTS), job) if with_events else []
-    return Case(job, workers, events, utc_now(), groups=groups)
+    events, refusal = [], ""
+    try:
+        events = report.job_events(api.find(EVENTS), job) if with_events else []
+    except Forbidden as error:  # all else there is to know of the job is worth showing
+        refusal = str(error)
+    return Case(job, workers, events, utc_now(), groups=groups, without_events=refusal)
 
 
 def read_case(api: Api, name: str) -> tuple[Case, list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -17,7 +18,7 @@ import urllib3
 
 from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeep, object_of
 from controller.connection import Connection
-from controller.errors import Gone, NotFound
+from controller.errors import Gone, NotFound, Unavailable
 from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Resource
 from crds import names
 from dlr.kube.waiting import waiting_for
@@ -89,7 +90,7 @@ class Api:
         )
 
     def get(self, kind: Resource, name: str) -> JSON:
-        return object_of(self._send("GET", kind, name))
+        return self._object(self._send("GET", kind, name), object_of)
 
     def find(
         self,
@@ -108,7 +109,8 @@ class Api:
         of_all = collection.all_namespaces
         while True:
             try:
-                page = _page(self._send("GET", collection.kind, query=parameters, all_namespaces=of_all))
+                answer = self._send("GET", collection.kind, query=parameters, all_namespaces=of_all)
+                page = self._object(answer, _page)
             except Gone:
                 if "limit" not in parameters:
                     raise
@@ -198,6 +200,20 @@ class Api:
                 hint = " Install dlr there: dlr install" if kind.group == names.GROUP else ""
                 error.args = (f"The API server at {self.connection.server} knows no {kind.plural}.{hint}",)
             raise
+
+    def _object(
+        self, answer: urllib3.BaseHTTPResponse, read: Callable[[urllib3.BaseHTTPResponse], JSON]
+    ) -> JSON:
+        try:
+            found = read(answer)
+            if isinstance(found.get("metadata"), dict):
+                return found
+        except Unavailable:
+            pass
+        raise Unavailable(
+            f"The server at {self.connection.server}, which {self.connection.source} names, has answered "
+            "with something that is not a Kubernetes object: is it an API server, or a login page before one?"
+        )
 
     def _path(self, kind: Resource, *steps: str, all_namespaces: bool = False) -> str:
         return kind.path(None if all_namespaces or not kind.namespaced else self.namespace, *steps)

@@ -106,6 +106,8 @@ CARELESS = [
     ("job delete digits Other", "'Other' is not a valid name in Kubernetes"),
     ("job delete digits --timeout nan", "'--timeout'"),
     ("job timeline digits -o digits.pdf", "a timeline is a file that ends with .svg, .html"),
+    ("job profile digits -f nosuch/digits.json.gz", "there is no folder nosuch"),
+    ("job profile digits -f used", "cannot be written to used: it is a folder"),
     ("job timeline digits -o nosuch/digits.svg", "there is no folder nosuch"),
     ("node-check", "by exactly one of --nodes, --selector, --all, --job and --local"),
     ("node-check --all --local", "by exactly one of"),

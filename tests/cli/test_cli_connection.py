@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from controller.errors import Unauthorized
 from dlr.kube.connection import connect, find_source
 from dlr.kube.errors import ApiError
 from tests.cli.scripted import kubeconfig_for
@@ -129,6 +131,12 @@ def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
         ("clusters: []\ncontexts: []", r"no current-context.*--context"),
         ("contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x", "names cluster 'c'"),
         ("contexts: [{name: x, context: {}}]\ncurrent-context: y", r"no context 'y' \(it has: x\)"),
+        ("users: [{name: u, user: {exec: gcloud}}]", "is not a kubeconfig"),
+        ("users: [{name: u, user: {auth-provider: gcp}}]", "is not a kubeconfig"),
+        ("current-context: [x]", r"no context \"\['x'\]\""),
+        ("created: 2026-13-45", "is not YAML: month must be in 1..12"),
+        ("a: \x00", "is not YAML: unacceptable character #x0000"),
+        ("[" * 3000, "is not YAML: "),
     ],
 )
 def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, content: str, says: str) -> None:
@@ -137,6 +145,93 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
     with pytest.raises(ApiError, match=says) as raised:
         connect(str(path), None, None)
     assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "says"),
+    [
+        (
+            "cluster",
+            {"server": "https://[::1"},
+            r"names the server 'https://\[::1', which is not a valid address",
+        ),
+        ("cluster", {"server": "https://it\n"}, "which is not a valid address"),
+        (
+            "cluster",
+            {"certificate-authority": 5},
+            "names the certificate-authority .*/5, which does not exist",
+        ),
+        ("cluster", {"proxy-url": "socks5://u:secret@it"}, "The proxy 'socks5://it' before the server of "),
+        ("cluster", {"proxy-url": "it:3128"}, "must begin with http:// or https:// and a host"),
+        ("cluster", {"proxy-url": 5}, "The proxy '5' before the server of "),
+        (
+            "user",
+            {"exec": {"command": "sh", "args": ["-c", "echo a; echo b >&2; exit 3"]}},
+            "credentials: exec: ",
+        ),
+        ("user", {"exec": {"command": "echo", "args": ["{}"], "env": ["A=B"]}}, "its settings or its answer"),
+        ("user", {"auth-provider": {"name": "gcp"}}, "'gcp' of .* gave no credentials: its settings or its "),
+    ],
+)
+def test_what_cannot_be_used_in_a_kubeconfig_is_one_sentence(
+    tmp_path: Path, part: str, fields: dict[str, Any], says: str
+) -> None:
+    config = kubeconfig_for("https://it")
+    if login := fields.get("exec"):
+        login["apiVersion"] = "client.authentication.k8s.io/v1"
+    config[f"{part}s"][0][part] |= fields
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    with pytest.raises(ApiError, match=says) as raised:
+        connect(str(tmp_path / "config"), None, None)
+    assert "\n" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_namespace_that_yaml_reads_as_a_number_is_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(kubeconfig_for("https://it", namespace=7)))
+    assert connect(str(path), None, None).namespace == "7"
+
+
+def test_a_text_does_not_switch_the_check_of_certificates_off(tmp_path: Path) -> None:
+    path, config = tmp_path / "config", kubeconfig_for("https://it")
+    for value, trusts in ((True, True), (False, False), ("false", False)):
+        config["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = value
+        path.write_text(yaml.safe_dump(config))
+        assert connect(str(path), None, None).trusts_any_certificate is trusts
+
+
+def test_a_proxy_without_a_scheme_in_the_environment_is_an_http_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(kubeconfig_for("https://it")))
+    monkeypatch.setenv("https_proxy", "proxy.corp:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    found = connect(str(path), None, None)
+    assert found.proxy == "http://proxy.corp:3128"
+    assert "https://it through the proxy http://proxy.corp:3128, which" in str(found.unreachable("refused"))
+
+
+@pytest.mark.parametrize("token", ["a\nb", "a\n", "…"])
+def test_a_token_that_no_header_can_have_is_one_sentence(tmp_path: Path, token: str) -> None:
+    path = tmp_path / "config"
+    config = kubeconfig_for("https://it")
+    config["users"][0]["user"]["token"] = token
+    path.write_text(yaml.safe_dump(config))
+    with pytest.raises(Unauthorized, match="cannot be sent: it has a line break or ") as raised:
+        connect(str(path), None, None).authorization()
+    assert token not in str(raised.value)
+
+
+def test_a_token_file_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    config = kubeconfig_for("https://it")
+    config["users"][0]["user"] = {"tokenFile": "token"}
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    with pytest.raises(Unauthorized, match="cannot be sent"):
+        connect(str(tmp_path / "config"), None, None).authorization()
 
 
 def test_kubeconfig_that_is_a_folder_or_missing_is_said_so(tmp_path: Path) -> None:

@@ -316,12 +316,19 @@ def test_version(dlr: Dlr) -> None:
         ("manifests > /dev/full", "dlr: No space left on device.\n"),
         ("--help | true", ""),
         ("manifests | head -1", ""),
+        ("--help >&-", ""),
     ],
 )
 def test_output_that_nobody_takes_is_no_traceback(line: str, says: str) -> None:
     command = f"{sys.executable} -m dlr.cli {line}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == says
+
+
+def test_errors_do_not_go_to_stdout_where_stderr_is_closed() -> None:
+    command = f"{sys.executable} -m dlr.cli jab 2>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_the_default_namespace_of_a_new_embedded_cluster_may_cordon(

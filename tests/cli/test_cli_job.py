@@ -97,6 +97,16 @@ class TestSubmit:
         assert contradicted.exit_code == 2
         assert "job.yaml:5: the job says namespace 'team-a' and --namespace says 'team-b'" in contradicted.err
 
+    def test_jobs_before_a_refused_one_are_printed(
+        self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
+    ) -> None:
+        file = job_file(tmp_path)
+        server.answers[f"POST {JOBS}"] = [job("first"), refusal(422, "Invalid", "no")]
+        done = dlr("job", "submit", "-f", file, "-f", file, "-o", "json")
+        assert done.exit_code == 1
+        assert [each["metadata"]["name"] for each in done.json] == ["first"]
+        assert done.err.startswith("dlr: ")
+
     def test_every_refused_field_has_its_path_and_line(
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
     ) -> None:
@@ -217,6 +227,17 @@ class TestStatus:
         assert f"1     {restarted}" in out
         assert "Scheduled  digits-worker-1-1: to node-1" in out
         assert "stranger" not in out
+
+    @pytest.mark.parametrize("options", [[], ["-o", "json"], ["--watch"], ["--watch", "-o", "json"]])
+    def test_who_may_not_read_events_sees_the_rest(
+        self, server: ScriptedServer, dlr: Dlr, options: list[str]
+    ) -> None:
+        script_job(server, phase="Succeeded")
+        server.answers[f"GET {EVENTS}"] = refusal(403, "Forbidden", "events is forbidden")
+        done = dlr("job", "status", "digits", *options)
+        assert done.exit_code == 0
+        assert "Succeeded" in done.out
+        assert done.err == "dlr: warning: without Events: events is forbidden\n"
 
     def test_json_is_the_objects(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
@@ -657,8 +678,19 @@ class TestFailures:
         assert dlr("job", "list").err == 'dlr: User "u" cannot list resource "elasticjobs"\n'
 
     def test_server_that_speaks_no_kubernetes(self, server: ScriptedServer, dlr: Dlr) -> None:
-        server.answers[f"GET {JOBS}"] = Answer(200, "<html>hello</html>")
-        assert "is not a Kubernetes object" in dlr("job", "list").err
+        for body in ("<html>hello</html>", [], {"error": "log in first"}):
+            server.answers |= {f"GET {JOBS}": Answer(200, body), f"GET {JOBS}/digits": Answer(200, body)}
+            for words in (["list"], ["status", "digits"], ["suspend", "digits"]):
+                done = dlr("job", *words)
+                assert done.exit_code == 1
+                assert done.err.startswith(f"dlr: The server at {server.url}, which $KUBECONFIG ")
+                assert "something that is not a Kubernetes object" in done.err
+
+    def test_refusal_of_a_proxy_says_whose_it_is(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {JOBS}"] = Answer(403, "<html>no</html>")
+        assert dlr("job", "list").err == (
+            f"dlr: The API server at {server.url} has refused a request (403: Forbidden).\n"
+        )
 
 
 @pytest.mark.parametrize("phase", ["Restarting", "Pending"])

@@ -76,11 +76,36 @@ def test_dates_stay_text_as_in_kubectl(tmp_path: Path) -> None:
         ("apiVersion: v1\nkind: ConfigMap\n", r"job\.yaml:2: v1 ConfigMap is no .* ElasticJob"),
         (JOB.replace("  name: digits", "  labels: {}"), r"job\.yaml:4: metadata.name is missing"),
         (JOB.replace("      replicas: 3", "      replicas: 3\n      replicas: 4"), r"job\.yaml:10: .*twice"),
+        (JOB + "  nodeUnit: 0x_\n", r"job\.yaml:\d+ is not YAML: '0x_' is no number"),
+        (JOB + f"  nodeUnit: {'9' * 5000}\n", r"job\.yaml:\d+ is not YAML: '9{39}…' is no number"),
+        (JOB + "  nodeUnit: !!binary aGVsbG8=\n", r"job\.yaml:\d+ is not YAML: .*binary"),
+        (JOB + "  nodeUnit: !!timestamp 2026-01-01\n", r"job\.yaml:\d+ is not YAML: .*timestamp"),
+        (JOB + "  nodeUnit: !!set {a, b}\n", r"job\.yaml:\d+ is not YAML: .*set"),
+        (
+            JOB + "  policy: &a\n    it: *a\n",
+            r"job\.yaml:2 is no object: an alias in it stands for what it is in",
+        ),
+        (JOB + "  nodeUnit: \x00\n", r"job\.yaml is not YAML: unacceptable character #x0000"),
     ],
 )
 def test_bad_file_is_one_sentence_with_its_line(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(CommandError, match=says):
+    with pytest.raises(CommandError, match=says) as raised:
         read_jobs(write(tmp_path, text))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["kind: List\nitems: [a, null]\n", "kind: List\nitems: a\n", "metadata: a\n", "- a\n"]
+)
+def test_a_file_of_other_things_than_objects_is_one_sentence(tmp_path: Path, text: str) -> None:
+    with pytest.raises(CommandError, match="is no file of Kubernetes objects"):
+        read_documents(write(tmp_path, text))
+
+
+def test_a_closed_standard_input_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(CommandError, match="standard input cannot be read: it is closed"):
+        read_jobs("-")
 
 
 def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dlr.job.failures import find_culprit
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, listing, pod, refusal, worker
+from tests.cli.scripted import GROUP_PATH, Answer, ScriptedServer, listing, pod, refusal, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
@@ -68,6 +68,28 @@ def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: ScriptedServe
     done = dlr("job", "logs", "digits", "--failed")
     assert done.exit_code == 0
     assert "End of the process's log, as status kept it:\nloading\n" in done.out
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal(403, "Forbidden", 'pods "digits-worker-1-1" is forbidden'),
+        refusal(500, "InternalError", "Get https://10.0.0.7:10250/containerLogs: dial tcp: no route to host"),
+    ],
+)
+def test_log_that_cannot_be_read_is_what_status_kept(
+    server: ScriptedServer, dlr: Dlr, answer: Answer
+) -> None:
+    script(server, "")
+    server.answers[f"{POD}/log"] = answer
+    done = dlr("job", "logs", "digits", "--failed")
+    assert done.exit_code == 0
+    assert "End of the process's log, as status kept it:\nloading\n" in done.out
+    assert "dlr: warning: the log of Pod digits-worker-1-1 cannot be read: " in done.err
+    nothing_kept = troubled_workers()
+    nothing_kept[1]["status"]["agent"]["failure"] = RAISED | {"logTail": ""}
+    server.answers[WORKERS] = listing(*nothing_kept)
+    assert dlr("job", "logs", "digits", "--failed").exit_code == 1
 
 
 def test_stacks_of_a_hang_are_those_of_all_ranks_the_cause_first(server: ScriptedServer, dlr: Dlr) -> None:

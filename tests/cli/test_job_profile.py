@@ -78,8 +78,8 @@ def test_why_there_is_none_is_said(server: ScriptedServer, dlr: Dlr, monkeypatch
 
 def test_a_file_that_cannot_be_written_is_named(server: ScriptedServer, dlr: Dlr) -> None:
     script(server, by="py-spy", seconds=1, size=3, note="")
-    done = dlr("job", "profile", "digits", "--rank", "1", "-f", "nowhere/file")
-    assert "cannot be written to nowhere/file: No such file or directory." in done.err
+    done = dlr("job", "profile", "digits", "--rank", "1", "-f", "/dev/full")
+    assert "cannot be written to /dev/full: No space left on device." in done.err
 
 
 def test_a_pod_that_is_gone_or_a_log_without_it_is_named(

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
 
 from crds.elasticjob import ElasticJob
 from dlr.commands.job import screen
@@ -70,6 +71,14 @@ def test_each_worker_has_a_line_with_its_last_failure(troubled: Case) -> None:
     first = " ".join(entry(lines, "1 ").split())
     assert first == "digits-worker-1-1 node-1 Running 401 0.42 0 UserError, 4m ago: ValueError: a <bad> batch"
     assert entry(lines, "2 ").endswith("1 (NodeLost 1)  NodeLost, 2m59s ago: the node is gone")
+
+
+def test_off_a_terminal_rich_draws_no_table_of_workers(troubled: Case) -> None:
+    """It takes 20 s for ten thousand."""
+    made = screen.render(troubled, Console(file=io.StringIO()))
+    assert isinstance(made, Group)
+    tables = [each for each in made.renderables if isinstance(each, Table)]
+    assert not [each for each in tables if each.columns[0].header == "RANK"]
 
 
 def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: Case) -> None:

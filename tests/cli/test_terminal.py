@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from dlr.commands.application import application, with_options_behind
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
-from dlr.commands.output import table
+from dlr.commands.output import console, table
 from dlr.job.workers import NARROW_COLUMNS
 from dlr.kube import waiting
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
@@ -72,6 +72,12 @@ def test_a_slow_api_server_is_told_of(server: ScriptedServer, dlr: Dlr, terminal
 
     server.answers[JOBS] = slow
     assert dlr("job", "list").exit_code == 0
+
+
+def test_a_terminal_without_a_size_shows_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "0")
+    assert console().size == (80, 24)
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

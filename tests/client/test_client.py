@@ -188,6 +188,15 @@ def test_launch_refuses_in_one_sentence(
     assert len(done.err.splitlines()) == 1
 
 
+def test_options_of_the_script_are_sent_behind_two_dashes(dlr: Dlr) -> None:
+    done = dlr("job", "launch", "train.py", "--image", "i", "--lr", "0.1")
+    assert done.exit_code == 2
+    assert done.err.startswith("dlr: No such option: --lr")
+    assert "Options of the script stand behind `--`. See `dlr job launch --help`." in done.err
+    assert "Options of the script" not in dlr("job", "launch").err
+    assert "Options of the script" not in dlr("job", "list", "--lr").err
+
+
 def test_launch_like_another_job(made: ScriptedServer, dlr: Dlr) -> None:
     other = job("other")
     other["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": [{"image": "theirs"}]}}

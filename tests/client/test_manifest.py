@@ -13,6 +13,7 @@ from crds.elasticjob import ElasticJob
 from dlr.client.manifest import Launch, new_name, objects
 from dlr.client.program import FOLDER, Program
 from dlr.kube.errors import UsageError
+from localcluster.kubelet.environment import expand
 
 SHIPPED = Program(f"{FOLDER}/train.py", ("--lr", "0.1"), "print()")
 IN_IMAGE = Program("/app/train.py")
@@ -62,6 +63,14 @@ def test_code_goes_by_config_map_and_is_what_runs() -> None:
     worker = job["spec"]["replicaSpecs"]["worker"]
     assert (worker["replicas"], worker["minReplicas"]) == (4, 2)
     ElasticJob.model_validate(job)
+
+
+def test_dollars_of_arguments_and_variables_arrive_as_they_are() -> None:
+    words, secret = ("$(HOME)", "$$", "a$b", "$"), "pa$$(A)word"
+    made = objects(Launch(Program("/app/$$.py", words), "n", image="i", env={"A": "1", "B": secret}))
+    there = container(made[-1])
+    assert [expand(word, {"HOME": "/root"}) for word in there["command"][3:]] == ["/app/$$.py", *words]
+    assert [expand(each["value"], {"A": "1"}) for each in there["env"]] == ["1", secret]
 
 
 def test_nothing_is_shipped_of_what_is_in_the_image() -> None:

@@ -223,6 +223,23 @@ def test_plain_job_with_torchrun() -> None:
     assert [remark.path for remark in remarks if remark.is_loss] == ["spec.podFailurePolicy.rules[1].action"]
 
 
+TRAINJOB = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "TrainJob",
+    "metadata": {"name": "t"},
+    "spec": {"runtimeRef": {"name": "ours"}},
+}
+
+
+def job_of(containers: Any) -> JSON:
+    return {**JOB, "spec": {"template": {"spec": {"containers": containers}}}}
+
+
+def runtime_of(spec: Any) -> JSON:
+    kind = {"apiVersion": TRAINJOB["apiVersion"], "kind": "ClusterTrainingRuntime"}
+    return {**kind, "metadata": {"name": "ours"}, "spec": spec}
+
+
 @pytest.mark.parametrize(
     ("documents", "says"),
     [
@@ -235,17 +252,17 @@ def test_plain_job_with_torchrun() -> None:
             "spec.parallelism is '4', which is no whole",
         ),
         ([{**JOB, "spec": []}], "spec is no object"),
+        ([job_of({"name": "a", "image": "i"})], "spec.template.spec.containers is no list."),
+        ([job_of(["a"])], "spec.template.spec.containers is no list of objects."),
         (
-            [
-                {
-                    "apiVersion": "trainer.kubeflow.org/v1alpha1",
-                    "kind": "TrainJob",
-                    "metadata": {"name": "t"},
-                    "spec": {"runtimeRef": {"name": "ours"}},
-                }
-            ],
-            "its ClusterTrainingRuntime 'ours' is not among these files",
+            [job_of([{"command": "torchrun train.py"}])],
+            "spec.template.spec.containers[0].command is no list.",
         ),
+        ([job_of([{"env": {"A": "1"}}])], "spec.template.spec.containers[0].env is no list."),
+        ([job_of([{"resources": 1}])], "spec.template.spec.containers[0].resources is no object."),
+        ([TRAINJOB, runtime_of({"template": []})], "ClusterTrainingRuntime ours.spec.template is no object."),
+        ([TRAINJOB, runtime_of("a")], "ClusterTrainingRuntime ours.spec is no object."),
+        ([TRAINJOB], "its ClusterTrainingRuntime 'ours' is not among these files"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_in_one_sentence(documents: list[JSON], says: str) -> None:

@@ -26,7 +26,14 @@ def test_a_table_what_would_help_and_a_picture(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("text", "days", "sentence"),
-    [("nodes: x", 1.0, "fleet.yaml: nodes: "), (FLEET, 0.0, "--days must be"), (None, 1.0, "cannot be read")],
+    [
+        ("nodes: x", 1.0, "fleet.yaml: nodes: "),
+        ("nodes: 2026-13-45", 1.0, "fleet.yaml is no YAML: month must be in 1..12"),
+        ("nodes: 0x_", 1.0, "fleet.yaml is no YAML: "),
+        ("[" * 3000, 1.0, "fleet.yaml is no YAML: "),
+        (FLEET, 0.0, "--days must be"),
+        (None, 1.0, "cannot be read"),
+    ],
 )
 def test_a_mistake_is_a_sentence(tmp_path: Path, text: str | None, days: float, sentence: str) -> None:
     fleet = tmp_path / "fleet.yaml"

@@ -6,6 +6,7 @@ The API server is the one judge of what a job may contain. It answers with field
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ from typing import Any
 
 import yaml
 
+from controller.wording import shortened
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.kube.api import JSON
 
 STDIN = "-"
+MOST_CHARACTERS = 40
+"""The length of a value in a message."""
 PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -27,6 +31,22 @@ class _Loader(yaml.SafeLoader):
     """YAML for JSON's types: a date stays the text it is."""
 
 
+def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    try:
+        return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+    except ValueError as error:  # such as `0x_`, or more digits than Python reads
+        raise yaml.constructor.ConstructorError(
+            problem=f"{shortened(node.value, MOST_CHARACTERS)!r} is no number", problem_mark=node.start_mark
+        ) from error
+
+
+_TAG = "tag:yaml.org,2002:"
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag in (None, *(_TAG + each for each in ("null", "bool", "str", "seq", "map")))
+}
+_Loader.yaml_constructors |= {_TAG + each: _number for each in ("int", "float")}
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -79,36 +99,51 @@ def read_documents(filename: str) -> list[JSON]:
     """Return every object of the file, of whatever kind; those of a List one by one."""
     source = "standard input" if filename == STDIN else filename
     documents = [body for body, _ in _documents(filename, source)]
-    if not all(isinstance(document, dict) for document in documents):
+    objects: list[Any] = []
+    for document in documents:
+        is_list = isinstance(document, dict) and document.get("kind") == "List"
+        items = (document.get("items") or []) if is_list else [document]
+        objects += items if isinstance(items, list) else [items]
+    if not all(isinstance(each, dict) and isinstance(each.get("metadata") or {}, dict) for each in objects):
         raise CommandError(f"{source} is no file of Kubernetes objects.")
-    return [
-        each
-        for document in documents
-        for each in (document.get("items") or [] if document.get("kind") == "List" else [document])
-    ]
+    return objects
 
 
 def _documents(filename: str, source: str) -> Iterator[tuple[Any, yaml.Node]]:
     """Yield the documents that are not empty, each with its tree of nodes."""
-    loader = _Loader(_text(filename, source))
+    text = _text(filename, source)
+    loader: _Loader | None = None
     try:
+        loader = _Loader(text)
         while loader.check_node():
             node = loader.get_node()
             if node and (body := loader.construct_document(node)) is not None:
+                _refuse_what_contains_itself(body, f"{source}:{node.start_mark.line + 1}")
                 yield body, node
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
         raise CommandError(f"{where} is not YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:
-        raise CommandError(f"{source} is not YAML: {error}.") from error
+        raise CommandError(f"{source} is not YAML: {' '.join(str(error).split())}.") from error
     except RecursionError:
         raise CommandError(f"{source} is nested too deeply.") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
+
+
+def _refuse_what_contains_itself(body: Any, where: str) -> None:
+    """Refuse an alias within its own anchor, such as `spec: &a {b: *a}`."""
+    try:
+        json.dumps(body)
+    except ValueError:
+        raise CommandError(f"{where} is no object: an alias in it stands for what it is in itself.") from None
 
 
 def _text(filename: str, source: str) -> str:
+    if filename == STDIN and sys.stdin is None:
+        raise CommandError(f"{source} cannot be read: it is closed.")
     try:
         return sys.stdin.read() if filename == STDIN else Path(filename).read_text()
     except OSError as error:

@@ -157,8 +157,12 @@ def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
             if lines := _lines_before(api, culprit, each, wanted):
                 return lines
     except ApiError as failure:
-        if failure.reason not in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
+        if failure.reason in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
+            return []
+        if not culprit.kept_log:
             raise
+        why = f"the log of Pod {culprit.pod} cannot be read: {failure}"
+        print(f"dlr: warning: {why}", file=sys.stderr)  # its node may be what failed
     return []
 
 

@@ -25,7 +25,7 @@ from dlr.job.report import current_report
 from dlr.job.wording import printable_line, utc_now
 from dlr.kube.api import ELASTICJOBS, JSON, PODS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError
+from dlr.kube.errors import ApiError, UsageError
 from dlr.kube.following import until_finished
 
 ANSWER_SECONDS = 90.0
@@ -63,6 +63,9 @@ def profile(
     context: Context = None,
 ) -> None:
     """Record what one process does, for ui.perfetto.dev."""
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):  # before anything is recorded
+        why = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+        raise UsageError(f"The profile cannot be written to {file}: {why}.")
     api = Api(connect(kubeconfig, context, namespace))
     job = get_unfinished_job(api, name, "none of its processes runs any more")
     if group is not None:

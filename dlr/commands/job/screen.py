@@ -10,7 +10,7 @@ from rich.text import Text
 
 from controller.wording import counted
 from crds.grouping import group_name, is_grouped
-from dlr.commands.output import NARROW_WIDTH, cell, table, verdict_line
+from dlr.commands.output import NARROW_WIDTH, cell, plain_lines, table, verdict_line
 from dlr.job import group_rows, report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of, remarks_of
@@ -79,10 +79,10 @@ def _events(case: Case, console: Console, count: int) -> list[RenderableType]:
     return [Text(""), table(report.EVENT_COLUMNS, rows, console.width if console.is_terminal else None)]
 
 
-def _workers(rows: Sequence[report.Row], console: Console, other_lines: int) -> Table:
+def _workers(rows: Sequence[report.Row], console: Console, other_lines: int) -> Table | Text:
     """Return the table of workers: failures in full where all of it fits, else a line each."""
     if not console.is_terminal:
-        return table(workers.COLUMNS, rows)
+        return Text("\n".join(plain_lines(workers.COLUMNS, rows)), no_wrap=True)
     columns: Sequence[str] = workers.COLUMNS
     if console.width <= NARROW_WIDTH:
         columns, rows = workers.NARROW_COLUMNS, [workers.narrow(row) for row in rows]

@@ -39,10 +39,18 @@ def status(
     api = Api(connect(kubeconfig, context, namespace))
     if watch:
         _watch(api, name, output)
-    elif output is Format.JSON:
-        print_json(_as_json(read_people(api, name)))
+        return
+    case = read_people(api, name)
+    if output is Format.JSON:
+        print_json(_as_json(case))
     else:
-        show(render(read_people(api, name), console()))
+        show(render(case, console()))
+    _warn_of_unread(case)
+
+
+def _warn_of_unread(case: Case) -> None:
+    if case.without_events:
+        print(f"dlr: warning: without Events: {case.without_events}", file=sys.stderr)
 
 
 def _as_json(case: Case) -> JSON:
@@ -59,6 +67,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
                 live.update(render(last, live.console), refresh=True)
     else:
         last = _print_changes(cases, _stamped_line, lambda case: change_line(case.job, case.workers))
+    _warn_of_unread(last)
     if report.phase(last.job) == "Failed":
         failure = (last.job["status"].get("lastFailure") or {}).get("message") or "see its conditions"
         raise JobFailed(f"The job {name!r} failed: {failure}")

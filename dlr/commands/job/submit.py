@@ -44,16 +44,18 @@ def submit(
     api = Api(connect(kubeconfig, context, namespace))
     default_namespace = api.namespace
     made = []
-    for job in found:
-        api.namespace = job.namespace or default_namespace
-        made.append(_create(api, job))
-        if output is Format.TABLE:
-            print(
-                f"elasticjob {api.namespace}/{job.name} created; "
-                f"follow it with: dlr job status {job.name} -n {api.namespace} --watch"
-            )
-    if output is Format.JSON:
-        print_json(made[0] if len(made) == 1 else made)
+    try:
+        for job in found:
+            api.namespace = job.namespace or default_namespace
+            made.append(_create(api, job))
+            if output is Format.TABLE:
+                print(
+                    f"elasticjob {api.namespace}/{job.name} created; "
+                    f"follow it with: dlr job status {job.name} -n {api.namespace} --watch"
+                )
+    finally:  # jobs before a refused one are there
+        if output is Format.JSON and made:
+            print_json(made[0] if len(found) == 1 else made)
 
 
 def _refuse_two_namespaces(job: JobFile, namespace: str | None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-import yaml
 
 from crds.intervals import LIMIT
 from crds.shard_set import MAX_SHARD_RETRIES
 from dlr.commands.errors import CommandError
+from dlr.commands.job.file import read_documents
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
@@ -177,6 +177,8 @@ def worker_range(text: str) -> tuple[int, int]:
 
 
 def _read_lines() -> Lines:
+    if sys.stdin is None:
+        raise CommandError("Standard input is closed, and the lines come from there, or from --lines-path.")
     if sys.stdin.isatty():
         print("dlr: the lines are read from this terminal; Ctrl-D ends them", file=sys.stderr)
     lines = Lines(sys.stdin.buffer.read())
@@ -191,14 +193,29 @@ def read_template(path: str | None) -> JSON:
     if path is None:
         return {}
     try:
-        found = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise UsageError(f"--pod {path} cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"--pod {path} is no YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(found, dict) or not isinstance(found.get("spec"), dict):
+        documents = read_documents(path)
+    except CommandError as error:
+        raise UsageError(f"--pod {error}") from error
+    found = documents[0] if len(documents) == 1 else {}
+    spec = found.get("spec")
+    if not isinstance(spec, dict):
         raise UsageError(f"--pod {path} is no Pod template: it needs a `spec` with the Pod's containers.")
+    where = f"--pod {path}: spec"
+    _part(spec, "volumes", list, where)
+    containers = _part(spec, "containers", list, where)
+    first = _part({"containers[0]": containers[0]}, "containers[0]", dict, where) if containers else {}
+    where += ".containers[0]"
+    _part(first, "volumeMounts", list, where)
+    _part(_part(first, "resources", dict, where), "requests", dict, f"{where}.resources")
     return {key: found[key] for key in ("metadata", "spec") if key in found}
+
+
+def _part(whole: JSON, key: str, kind: type, where: str) -> Any:
+    """Return a list or an object of a template, an empty one where there is none."""
+    value = whole.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise UsageError(f"{where}.{key} is no {'list' if kind is list else 'object'}.")
+    return kind() if value is None else value
 
 
 def _needs_image(kubeconfig: str | None, context: str | None) -> bool:

@@ -152,7 +152,7 @@ def _template(workers: Workers, sources: Sequence[str]) -> JSON:
         container["image"] = workers.image
     container["command"] = [*COMMAND]
     container.pop("args", None)
-    resources = container.setdefault("resources", {})
+    resources = container["resources"] = container.get("resources") or {}
     if workers.requests:
         resources["requests"] = {**(resources.get("requests") or {}), **workers.requests}
     mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
