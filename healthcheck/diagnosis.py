@@ -49,6 +49,7 @@ class Facts:
     """Results of the nodes' own tests."""
     vouched: frozenset[NodeName]
     local_failures: Mapping[NodeName, str]
+    """Nodes whose own tests failed, at first or again, each with the reason."""
     silent: Mapping[NodeName, str]
     """Silent nodes, each with a text that names the missing answers."""
     unheard: Mapping[NodeName, str]
@@ -72,7 +73,8 @@ class Facts:
 def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> Facts:
     """The facts of the recorded results. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
-    local_failures = {name: result.reason for name, result in local.items() if not result.passed}
+    local_failures = _failures_alone(history.rounds)
+    local_failures |= {name: result.reason for name, result in local.items() if not result.passed}
     silent, unheard = _silences(history, len(nodes), settings)
     crashed = _crashes(history, len(nodes), settings)
     condemned = {*local_failures, *silent, *crashed}
@@ -117,6 +119,14 @@ def conclude(facts: Facts, settings: Settings) -> Diagnosis:
 def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -> bool:
     """Whether most nodes gave no answer: likelier that none reaches us than that all of them died."""
     return is_of_most(round_, SILENT, withdrawn)
+
+
+def _failures_alone(rounds: Sequence[RoundResult]) -> dict[NodeName, str]:
+    """The nodes whose own tests failed when they measured themselves again, each with the first reason."""
+    failed = [group for round_ in rounds for group in round_.groups if len(group.members) == 1]
+    return {
+        group.members[0]: group.failure for group in reversed(failed) if not (group.passed or group.silent)
+    }
 
 
 def _silences(

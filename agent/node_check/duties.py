@@ -27,7 +27,7 @@ from healthcheck.probes.child import AUTO, CPU, CUDA
 from healthcheck.probes.meeting import adjourn
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run
-from healthcheck.probes.suite import measure_again, run_local
+from healthcheck.probes.suite import AGAIN, measure_again, run_local
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class CheckDuties:
                 cancellation=cancellation,
             )
         except OSError as error:
-            return _not_started("pair" if duty.others else "again", error)
+            return _not_started("pair" if duty.others else AGAIN, error)
 
 
 class ActiveCheck:

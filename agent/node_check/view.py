@@ -26,6 +26,7 @@ from crds.agent_report import (
 )
 from crds.phases import CHECK_TIMEOUT_SECONDS, NodeCheckPhase
 from healthcheck.probes.report import Report
+from healthcheck.probes.suite import AGAIN
 
 HEAD_BYTES = 256
 """How much of the beginning of a text is kept if it is too long; the rest is its end."""
@@ -153,9 +154,14 @@ def with_local(check: AgentCheck, results: Sequence[Report]) -> AgentCheck:
 
 
 def with_pair(check: AgentCheck, round_: int, result: Report) -> AgentCheck:
-    """Return the report with the result of a round's test."""
-    pair = PairOutcome(round=round_, **_outcome(result))
-    return replace(check, pairs=(*check.pairs, pair)[-MAX_PAIR_PROBES:])
+    """Return the report with the result of a round's test, instead of the oldest where there are many.
+
+    What the node measured of itself again stays: the controller has it from here alone.
+    """
+    pairs = [*check.pairs, PairOutcome(round=round_, **_outcome(result))]
+    if len(pairs) > MAX_PAIR_PROBES:
+        pairs.remove(next((pair for pair in pairs if pair.probe != AGAIN), pairs[0]))
+    return replace(check, pairs=tuple(pairs))
 
 
 def _outcome(report: Report) -> dict[str, Any]:

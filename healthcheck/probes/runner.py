@@ -141,13 +141,13 @@ class _Running:
 
     def collect(self) -> None:
         """Its stdout is closed: it has ended, or is about to."""
-        if not _exits_within(self._process.pid, ABANDON_SECONDS):
-            self.time_out()
-            return
+        ended = _exits_within(self._process.pid, ABANDON_SECONDS)
         seconds = self._seconds()
-        code = self._kill()  # what it left behind
-        assert code is not None
-        self._finish(self._judge(code, seconds), seconds)
+        code = self._kill()  # and what it left behind
+        if code is None or (not ended and code == -signal.SIGKILL):
+            self._finish(_no_end(seconds, gone=code is not None), seconds)
+        else:
+            self._finish(self._judge(code, seconds), seconds)
 
     def time_out(self) -> None:
         seconds = self._seconds()
@@ -155,8 +155,7 @@ class _Running:
         if gone and seconds < self._probe.timeout_seconds:
             report = Report(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
         else:
-            stuck = "" if gone else f"; {WEDGED}"
-            report = Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}")
+            report = _no_end(seconds, gone=gone)
         self._finish(report, seconds)
 
     def result(self) -> Report:
@@ -178,7 +177,7 @@ class _Running:
             except ValueError:
                 return Report(ProbeEnding.CRASHED, "ended without a report")
         if seconds >= self._probe.timeout_seconds:
-            return Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s")
+            return _no_end(seconds, gone=True)
         last_line = (self._stderr_tail().splitlines() or ["it printed nothing"])[-1]
         return Report(ProbeEnding.CRASHED, f"exit code {code}: {last_line[:300]}")
 
@@ -205,6 +204,11 @@ class _Running:
         size = os.fstat(self._stderr.fileno()).st_size
         tail = os.pread(self._stderr.fileno(), STDERR_TAIL_BYTES, max(0, size - STDERR_TAIL_BYTES))
         return tail.decode(errors="replace").strip()
+
+
+def _no_end(seconds: float, *, gone: bool) -> Report:
+    stuck = "" if gone else f"; {WEDGED}"
+    return Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}")
 
 
 def _exits_within(pid: int, seconds: float) -> bool:

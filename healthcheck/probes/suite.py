@@ -18,6 +18,8 @@ TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_nod
 """By probe, in their order. Ample for importing torch from a cold disk and starting CUDA on eight GPUs."""
 MEASURING = tuple(name for name in TIMEOUT_SECONDS if name != DEVICE_STATE)
 """Those whose figures nodes are compared by."""
+AGAIN = "again"
+"""Name of the one result of all of them, of a node that measures itself once more."""
 LEAST_SECONDS = 3.0
 """With less than this left, a probe is not begun."""
 SECOND_SHARE = 0.5
@@ -123,7 +125,7 @@ def measure_again(
     figures = {name: value for result in results for name, value in result.figures.items()}
     worst = next((result for result in results if result.ending in BLAMING), None)
     report = worst or Report(ProbeEnding.PASSED, figures=figures)
-    return replace(report, probe="again", seconds=sum(result.seconds for result in results))
+    return replace(report, probe=AGAIN, seconds=sum(result.seconds for result in results))
 
 
 def _out_of_time(what: str, budget_seconds: float, earlier: Sequence[Report]) -> Report:

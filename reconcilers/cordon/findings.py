@@ -8,6 +8,7 @@ judge, or found slow, is suspected: no node is cordoned for it, and no cordon is
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
@@ -23,6 +24,7 @@ from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.record import read_record, with_findings
 from reconcilers.nodecheck.reference import Reference, read_reference
 from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 
 
@@ -36,12 +38,17 @@ class NodeFindings:
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._trust = Trust(cache)
 
-    def deciding(self, node: str) -> list[Finding]:
-        """Return the findings on one node that count for the cluster and decide."""
+    def deciding(self, node: str, known: Finding | None = None) -> list[Finding]:
+        """Return the findings on one node that count for the cluster and decide.
+
+        Args:
+            known: the one that was acted upon last, whose source may be gone.
+        """
         reports = self._trust.counting(self._workers.by_index(BY_VERDICT, node), CLUSTER)
-        found = [decision_of(done, node) for done in self._finished.on(node, CLUSTER)]
-        found += map(finding_of_worker, self._parse_worker.readable(reports))
-        return [finding for finding in found if finding is not None]
+        accused = [finding_of_worker(worker) for worker in self._parse_worker.readable(reports)]
+        errors = [finding for finding in accused if finding is not None]
+        after = last_error([*errors, *([known] if known is not None else [])])
+        return [*decisions_of(self._finished.on(node, CLUSTER), node, after), *errors]
 
     async def ignored(self, node: str) -> list[Finding]:
         """Return those that would decide, but do not count for the cluster."""
@@ -97,6 +104,17 @@ class NodeFindings:
         """Return the checks of this machine that count, and may cordon."""
         checks = self._finished.on(raw["metadata"]["name"], CLUSTER)
         return (done for done in checks if done.check.spec.cordon and done.ended >= created_at(raw))
+
+
+def last_error(findings: Iterable[Finding]) -> datetime:
+    """Return when training last ended on a node by a hardware error."""
+    return max((found.time for found in findings if Cause.HARDWARE_ERROR in found.causes), default=LONG_AGO)
+
+
+def decisions_of(checks: Iterable[FinishedCheck], node: str, after: datetime) -> list[Finding]:
+    """Return what checks decide on a node. One that began before it failed, at `after`, does not clear it."""
+    found = ((done, decision_of(done, node)) for done in checks)
+    return [said for done, said in found if said and not (said.healthy and done.began < after)]
 
 
 def decision_of(done: FinishedCheck, node: str) -> Finding | None:

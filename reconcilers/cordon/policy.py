@@ -170,9 +170,10 @@ def _may_come_back(node: NodeState, mark: Mark) -> bool:
 
 
 def _is_undone(node: NodeState, mark: Mark) -> bool:
-    """Whether something that we set is no longer there."""
+    """Whether something that we set is no longer there, or nothing keeps Pods away any more."""
     taint_gone = mark.taint is not None and mark.taint != node.taint
-    return taint_gone or (mark.unschedulable and not node.unschedulable)
+    in_service = node.taint is None and not node.unschedulable
+    return taint_gone or in_service or (mark.unschedulable and not node.unschedulable)
 
 
 def _cordoned(node: NodeState, finding: Finding) -> NodeState:

@@ -74,7 +74,8 @@ class NodeCordonReconciler(Reconciler):
     def _state(self, raw: dict[str, Any], ignored: Sequence[Finding]) -> NodeState:
         """The node as it is. If its own conditions have a fault, `ignored` accusations count too."""
         mark, fault = read_mark(raw), own_fault(raw)
-        counting = self._findings.deciding(raw["metadata"]["name"])
+        known = None if mark is None else mark.finding
+        counting = self._findings.deciding(raw["metadata"]["name"], known)
         if fault is not None:
             counting += (finding for finding in ignored if not finding.healthy)
         found = [_with_fault(finding, fault) for finding in counting if finding.time >= created_at(raw)]

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from crds.elasticworker import ExitClass
 from crds.failure_policy import FailureAction
+from crds.job_spec import ElasticPolicy
 from crds.job_status import MAX_SIGNATURE, FailureBudget
 from crds.texts import shortened
 from reconcilers.observed.exit_class import FREE
@@ -138,6 +139,11 @@ def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> flo
     if following == 1:
         return FIRST_WORD_SECONDS
     return max(_doubling(following), heartbeat_timeout_seconds / 4 if following > 2 else 0.0)
+
+
+def longest_hold_seconds(policy: ElasticPolicy) -> float:
+    """The longest that a world of such a job is held."""
+    return max(MAX_HOLD_SECONDS, policy.heartbeat_timeout_seconds / 4)
 
 
 def why_held(budget: FailureBudget) -> str:

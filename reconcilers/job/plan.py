@@ -34,6 +34,7 @@ from reconcilers.job.published import seconds_to_write
 from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
+from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.roles import in_cluster
@@ -86,6 +87,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     """Plans all that is to be done about a job after this look."""
     if seen.job.status.finished:
         return _of_a_finished_job(seen, now)
+    seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     uptake, slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))

@@ -20,6 +20,7 @@ from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
 from reconcilers.job.basis import Basis
+from reconcilers.job.times import TOLERANCE
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import current_report
@@ -111,6 +112,8 @@ def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
     last_exit = worker.status.last_exit
     if last_exit is None or worker.status.phase is not WorkerPhase.FAILED:
         return 0.0
+    if last_exit.time > now + TOLERANCE:
+        return 0.0  # by a clock that was wrong
     return delay_seconds(worker.status.quick_exits or 0) - (now - last_exit.time).total_seconds()
 
 

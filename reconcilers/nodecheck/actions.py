@@ -13,7 +13,7 @@ from crds import xids
 from crds.findings import PASSED_BY_LUCK, Action, Cause, Finding, Verdict
 
 GONE = ("fallen off the bus", "not usable", "lost")
-BEYOND_REPAIR = ("must be replaced", "could not be remapped", "not exactly right", "byte changed")
+BEYOND_REPAIR = ("must be replaced", "could not be remapped", "computes wrongly", "bytes changed")
 BY_A_RESET = ("uncorrectable ECC", "wait for a reset", "NVLinks are up", "of its memory is in use")
 XIDS_TO_REPLACE = frozenset({54, 64, 140, 157, 161})
 """No reset helps: power that is not connected, memory that cannot be repaired."""

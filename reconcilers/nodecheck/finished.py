@@ -37,6 +37,11 @@ class FinishedCheck:
         return self.check.status.completion_time or self.check.metadata.creation_timestamp or LONG_AGO
 
     @property
+    def began(self) -> datetime:
+        """When its nodes were fixed, before it tested any: a later failure is none that it has seen."""
+        return self.check.status.start_time or self.ended
+
+    @property
     def succeeded(self) -> bool:
         return self.check.status.phase is NodeCheckPhase.SUCCEEDED
 
@@ -179,13 +184,21 @@ def newest_on(node: str, checks: Iterable[FinishedCheck]) -> FinishedCheck | Non
 def has_fresh_pass(
     node: str, checks: Sequence[FinishedCheck], created: datetime | None, since: datetime
 ) -> bool:
-    """Whether the node passed the newest check on it, at or after `since` (`last_pass`)."""
-    passed = last_pass(node, checks, created)
-    return passed is not None and passed >= since
+    """Whether the node passed the newest check on it, and that began at or after `since` (`last_pass`)."""
+    passed = _newest_pass(node, checks, created)
+    return passed is not None and passed.began >= since
 
 
 def last_pass(node: str, checks: Sequence[FinishedCheck], created: datetime | None) -> datetime | None:
-    """When the node passed the newest check on it; None if it did not pass that one.
+    """When the node passed the newest check on it; None if it did not pass that one (`_newest_pass`)."""
+    passed = _newest_pass(node, checks, created)
+    return None if passed is None else passed.ended
+
+
+def _newest_pass(
+    node: str, checks: Sequence[FinishedCheck], created: datetime | None
+) -> FinishedCheck | None:
+    """The newest check on the node, if the node passed it.
 
     A check that reused a node's earlier pass tested it in part at most: that makes no new pass.
 
@@ -202,7 +215,7 @@ def last_pass(node: str, checks: Sequence[FinishedCheck], created: datetime | No
         if done.ended >= created and (node not in done.reused or done.verdicts[node] is not Verdict.HEALTHY)
     )
     newest = newest_on(node, own)
-    return newest.ended if newest is not None and newest.verdicts[node] is Verdict.HEALTHY else None
+    return newest if newest is not None and newest.verdicts[node] is Verdict.HEALTHY else None
 
 
 def is_finished(check: dict[str, Any]) -> bool:

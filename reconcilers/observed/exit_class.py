@@ -57,13 +57,15 @@ POD_REASONS = {
     "NodeShutdown": ExitClass.PREEMPTED,
     "Shutdown": ExitClass.PREEMPTED,
     "NodeAffinity": ExitClass.PREEMPTED,
-    "OutOfcpu": ExitClass.PREEMPTED,
-    "OutOfmemory": ExitClass.PREEMPTED,
-    "OutOfpods": ExitClass.PREEMPTED,
+    "UnexpectedAdmissionError": ExitClass.PREEMPTED,
     "NodeLost": ExitClass.NODE_LOST,
     "DeadlineExceeded": ExitClass.USER_ERROR,
 }
-"""Pod status.reason, set by the kubelet and the node lifecycle controller."""
+"""Pod status.reason, set by the kubelet and the node lifecycle controller. UnexpectedAdmissionError is mostly
+a device plugin that is not back yet after a restart of the kubelet or node, or that has fewer devices now."""
+
+OUT_OF = "OutOf"
+"""Beginning of the reason of a kubelet that lacks a resource: `OutOfcpu`, `OutOfnvidia.com/gpu`."""
 
 CONTAINER_REASONS = {"OOMKilled": ExitClass.OOM, "ContainerStatusUnknown": ExitClass.NODE_LOST}
 """State terminated.reason; ContainerStatusUnknown is what a kubelet finds of containers after a reboot."""
@@ -167,9 +169,9 @@ def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) 
         if reason == BY_TAINT and (node is None or _is_lost(node)):
             return PodEnd(ExitClass.NODE_LOST, reason, message=message)
         return _disrupted(DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
-    if status.get("reason") in POD_REASONS:
-        reason = status["reason"]
-        return _disrupted(POD_REASONS[reason], reason, status.get("message", ""))
+    by_reason = _of_pod_reason(status.get("reason") or "")
+    if by_reason is not None:
+        return _disrupted(by_reason, status["reason"], status.get("message", ""))
     blamed = to_blame(containers_of(pod))
     if blamed is not None:
         return classify_container(*blamed)
@@ -187,9 +189,9 @@ def disruption_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def is_taken(pod: Mapping[str, Any]) -> bool:
     """Whether the Pod was ended from outside: then an exit code may be an answer to SIGTERM."""
-    reason = pod.get("status", {}).get("reason")
+    by_reason = _of_pod_reason(pod.get("status", {}).get("reason") or "")
     is_deleted = "deletionTimestamp" in pod.get("metadata", {})
-    return is_deleted or reason in POD_REASONS or disruption_of(pod) is not None
+    return is_deleted or by_reason is not None or disruption_of(pod) is not None
 
 
 def end_of_deleted(node: Mapping[str, Any] | None) -> PodEnd:
@@ -239,6 +241,10 @@ def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, Mapping[str, An
     """The names of a Pod's containers that ended with another code than 0, and how they did."""
     ends = ((container.name, container.end) for container in containers_of(pod))
     return [(name, end) for name, end in ends if end is not None and failed(end)]
+
+
+def _of_pod_reason(reason: str) -> ExitClass | None:
+    return ExitClass.PREEMPTED if reason.startswith(OUT_OF) else POD_REASONS.get(reason)
 
 
 def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:

@@ -12,6 +12,7 @@ from agent.node_check.view import last_round, with_local, with_pair
 from crds.agent_report import MAX_PAIR_PROBES, AgentCheck, ProbeEnding
 from crds.wire import from_wire
 from healthcheck.probes.report import Report
+from healthcheck.probes.suite import AGAIN
 
 READER = TypeAdapter(AgentCheck)
 texts = st.text(max_size=9) | st.sampled_from(["ö" * 600, "x" * 1_024, "ö" * 1_025])
@@ -55,3 +56,14 @@ def test_what_is_written_is_what_the_crd_takes(local: list[Report], some: list[R
 
 def test_nothing_was_told() -> None:
     assert last_round(AgentCheck("uid")) == 0
+
+
+def test_what_a_node_measured_again_is_still_told_after_many_rounds() -> None:
+    again = Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 500.0}, probe=AGAIN)
+    told, last = AgentCheck("uid"), MAX_PAIR_PROBES + 8
+    for round_ in range(1, last + 1):
+        told = with_pair(
+            told, round_, again if round_ in (3, 4) else Report(ProbeEnding.PASSED, probe="pair")
+        )
+    assert [pair.round for pair in told.pairs][:2] == [3, 4] and told.pairs[0].figures == again.figures
+    assert last_round(told) == last and len(told.pairs) == MAX_PAIR_PROBES

@@ -42,25 +42,22 @@ def play(
     probe: Probe,
     settings: Settings | None = None,
     local: Mapping[str, LocalResult] | None = None,
-    again: Mapping[str, LocalResult] | None = None,
+    again: Probe | None = None,
     **absent: Mapping[str, str],
 ) -> Played:
-    """`again`: what a node measures of itself when it does so again; by default what it measured first."""
+    """`again`: how it goes when a node measures itself again; by default as it went first."""
     settings, local = settings or Settings(), local or {}
+    again = again or measuring(local)
     rounds: tuple[RoundResult, ...] = ()
     while isinstance(step := next_step(History(local, rounds, **absent), nodes, settings), Round):
         assert step.number == len(rounds) + 1
-        groups = (
-            _again(group, again or local) if len(group) == 1 else probe(step.number, group)
-            for group in step.groups
-        )
+        groups = ((again if len(group) == 1 else probe)(step.number, group) for group in step.groups)
         rounds += (RoundResult(step.number, tuple(groups)),)
     return Played(rounds, step)
 
 
-def _again(group: Group, local: Mapping[str, LocalResult]) -> GroupResult:
-    """A node measures itself again."""
-    return GroupResult(group, True, measured=local[group[0]].measured)
+def measuring(local: Mapping[str, LocalResult]) -> Probe:
+    return lambda _, group: GroupResult(group, True, measured=local[group[0]].measured)
 
 
 def fleet(size: int, **fields: object) -> list[Node]:

@@ -32,6 +32,9 @@ def measure(arguments: argparse.Namespace) -> Report:
         os.kill(os.getpid(), signal.SIGSTOP)
     if how.startswith("SIG"):
         os.kill(os.getpid(), signal.Signals[how])
+    if how == "close":
+        os.closerange(0, 64)
+        time.sleep(600)
     if how == "chat":
         print("NCCL INFO this is no report")
     if how == "leave-a-child":

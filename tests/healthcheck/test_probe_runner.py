@@ -59,6 +59,23 @@ def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPa
     assert run(misbehaving("stop", timeout_seconds=0.8)).ending is ProbeEnding.TIMED_OUT
 
 
+def test_a_probe_that_takes_long_to_leave_its_devices_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    exits_within = runner._exits_within
+
+    def too_late(pid: int, seconds: float) -> bool:
+        assert exits_within(pid, 60.0)
+        return False
+
+    monkeypatch.setattr(runner, "_exits_within", too_late)
+    assert run(misbehaving("")).ending is ProbeEnding.PASSED
+
+
+def test_a_probe_that_closes_its_output_and_stays_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "ABANDON_SECONDS", 0.2)
+    report = run(misbehaving("close"))
+    assert report.ending is ProbeEnding.TIMED_OUT and report.reason.startswith("no end after")
+
+
 def test_nothing_that_a_probe_started_outlives_it(tmp_path: Path) -> None:
     left = tmp_path / "pid"
     assert run(misbehaving("leave-a-child", f"--file={left}")).ending is ProbeEnding.PASSED

@@ -20,7 +20,7 @@ from healthcheck.stragglers import (
     references_of,
     slowdown,
 )
-from tests.healthcheck.build import Group, fleet, play
+from tests.healthcheck.build import Group, fleet, measuring, play
 
 GEMM, BUS, LATENCY = Metric.GEMM_BF16_TFLOPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US
 LIMITS = Settings()
@@ -218,7 +218,7 @@ def test_who_is_fast_when_measured_again_is_healthy_and_the_check_is_over() -> N
     def probe(_: int, group: Group) -> GroupResult:
         return GroupResult(group, True, measured={BUS: 45.0})
 
-    played = play(fleet(9), probe, local=first, again=recovered)
+    played = play(fleet(9), probe, local=first, again=measuring(recovered))
     alone = [group for groups in played.groups for group in groups if len(group) == 1]
     assert alone == [("1",)], "it asks once, when screening leaves it free, and nobody else"
     assert len(played.named(Verdict.HEALTHY)) == 9

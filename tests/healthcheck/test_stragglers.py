@@ -92,6 +92,20 @@ def test_a_quarter_of_slow_networks_is_found_in_the_few_rounds_about_slowness() 
     assert play(fleet(33), network(dict.fromkeys(slow, 2.0))).named(Verdict.STRAGGLER) == set(slow)
 
 
+@pytest.mark.parametrize("crashed", [(), ("11",)])
+def test_a_suspect_whose_own_tests_fail_when_it_measures_again_is_faulty(crashed: tuple[str, ...]) -> None:
+    def probe(_: int, group: Group) -> GroupResult:
+        return GroupResult(group, True)
+
+    def again(_: int, group: Group) -> GroupResult:
+        return GroupResult(group, False, "11: cuda:0 computes wrongly", crashed=crashed)
+
+    played = play(fleet(16), probe, local=gemm(*noisy(10, 650), 500, *noisy(5, 650)), again=again)
+    assert played.faulty == {"11"} and len(played.named(Verdict.HEALTHY)) == 15
+    assert played.of("11").causes == (Cause.LOCAL_TEST,)
+    assert played.of("11").message == "its local tests failed: 11: cuda:0 computes wrongly"
+
+
 def test_slow_compute_and_slow_network_hide_nothing_from_each_other() -> None:
     played = play(fleet(16), network({"6": 1.5}), local=gemm(*noisy(10, 650), 500, *noisy(5, 650)))
     assert played.named(Verdict.STRAGGLER) == {"6", "11"}

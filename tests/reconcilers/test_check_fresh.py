@@ -16,11 +16,16 @@ CREATED = {"a": LONG_AGO, "b": LONG_AGO}
 
 
 def check(
-    ended: datetime, phase: str = "Succeeded", reused: Sequence[str] = (), **verdicts: str
+    ended: datetime,
+    phase: str = "Succeeded",
+    reused: Sequence[str] = (),
+    began: datetime | None = None,
+    **verdicts: str,
 ) -> NodeCheck:
     status: dict[str, Any] = {
         "phase": phase,
         "reused": list(reused),
+        "startTime": began,
         "completionTime": ended,
         "nodeResults": [{"node": node, "verdict": verdict} for node, verdict in verdicts.items()],
     }
@@ -45,6 +50,12 @@ def test_node_that_passed_since_then_is_fresh_and_the_others_are_not() -> None:
     assert fresh_passes(checks, CREATED, later(-60)) == {"a"}
     assert fresh_passes(checks, CREATED, NOW) == {"a"}
     assert fresh_passes(checks, CREATED, later(1)) == set()
+
+
+def test_pass_of_a_check_that_went_on_when_hardware_was_suspected_is_not_fresh() -> None:
+    checks = [check(NOW, began=later(-60), a="Healthy")]
+    assert fresh_passes(checks, CREATED, later(-30)) == set()
+    assert fresh_passes(checks, CREATED, later(-60)) == {"a"}
 
 
 def test_newer_verdict_takes_an_earlier_pass_back() -> None:

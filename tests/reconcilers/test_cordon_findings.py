@@ -13,16 +13,18 @@ from reconcilers.cordon.findings import (
     NodeFindings,
     decided_nodes,
     decision_of,
+    decisions_of,
     failed_nodes,
     finding_of_worker,
+    last_error,
     suspicion_of,
 )
 from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeState, decide_cordon, reason_of
+from reconcilers.cordon.policy import NodeState, decide_cordon, newest, reason_of
 from reconcilers.cordon.statement import Statement, statement_on
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks
 from reconcilers.nodecheck.view import CheckView
-from tests.reconcilers.build import NOW, verdicts, worker
+from tests.reconcilers.build import NOW, later, verdicts, worker
 from tests.reconcilers.check_stage import Stage
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -80,6 +82,18 @@ def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> Non
 
 
 # --- workers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("began", "clears"), [("11:30:00", False), ("11:50:00", True)])
+def test_check_that_began_before_a_hardware_error_does_not_clear_the_node_of_it(
+    began: str, clears: bool
+) -> None:
+    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-1", "time": later(-900)}
+    error = finding_of_worker(worker(lastExit=end))
+    assert error is not None
+    done = FinishedCheck(NodeCheck.model_validate(check(startTime=f"2026-01-01T{began}Z")))
+    decides = newest([error, *decisions_of([done], "node-1", last_error([error]))])
+    assert decides is not None and decides.healthy is clears
 
 
 def test_hardware_error_accuses_the_node_it_happened_on_and_others_accuse_nobody() -> None:

@@ -117,6 +117,13 @@ def test_uncordon_by_hand_is_respected_until_a_newer_found(undone: dict[str, Any
     assert decide_cordon(heard(overruled, found(2))).cordoned
 
 
+def test_cordon_and_taint_by_hand_that_are_both_undone_by_hand_leave_no_cordon_of_ours() -> None:
+    cordoned = decide_cordon(faulty(taint="by-hand", unschedulable=True))
+    assert cordoned.cordoned
+    after = decide_cordon(replace(cordoned, taint=None, unschedulable=False))
+    assert after.mark is not None and after.mark.state is MarkState.OVERRULED
+
+
 def test_hand_cordon_lifted_by_hand_leaves_our_taint() -> None:
     cordoned = decide_cordon(faulty(unschedulable=True))
     after = decide_cordon(replace(cordoned, unschedulable=False))

@@ -42,7 +42,10 @@ def disrupted(reason: str, message: str = "") -> dict[str, Any]:
         ),
         (pod(phase="Failed", reason="Evicted"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfcpu"), ExitClass.PREEMPTED),
-        (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.UNKNOWN),
+        (pod(phase="Failed", reason="OutOfnvidia.com/gpu"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="OutOfephemeral-storage"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="SysctlForbidden"), ExitClass.UNKNOWN),
         (pod(deleted=True), ExitClass.KILLED),
         (
             pod(phase="Failed", containerStatuses=[terminated(3), terminated(137, name="proxy")]),

@@ -44,6 +44,10 @@ def test_crash_loop_waits_ever_longer() -> None:
     assert plan_relaunches([ended(quickExits=3)], Rendezvous(), later(2)).relaunches
 
 
+def test_an_end_that_is_yet_to_come_delays_no_pod() -> None:
+    assert plan_relaunches([ended(quickExits=3)], Rendezvous(), later(-3_600)).relaunches
+
+
 @given(st.integers(0, 2_000))
 def test_delay_never_shrinks_and_is_bounded(quick_exits: int) -> None:
     assert 0 <= delay_seconds(quick_exits) <= delay_seconds(quick_exits + 1) <= MAX_DELAY_SECONDS
