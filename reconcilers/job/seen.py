@@ -41,6 +41,7 @@ from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import JobPlans
 from reconcilers.shards.by_shards import holders_of, scaling_of
+from reconcilers.shards.sets import look_size
 from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
 
@@ -212,7 +213,8 @@ class JobReader:
             return seen
         checks = await self._checks.of(job, seen.workers)
         checking = checks.active.metadata.name if checks.active else None
-        ages = await computed(len(seen.workers), self._ages.of, job, seen.workers, checking)
+        size = look_size(seen.workers, job.status.shards)
+        ages = await computed(size, self._ages.of, job, seen.workers, checking)
         return replace(seen, checks=checks, ages=ages, trial=await self._try_pods(job, raw, seen.workers))
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:

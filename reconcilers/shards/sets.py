@@ -187,7 +187,10 @@ def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
     for each in histories:
         if each.elements:
             found.setdefault(each.workers, []).append(each.elements)
-    return tuple(Tried(workers, union(*found[workers])) for workers in sorted(found))
+    return tuple(
+        Tried(workers, union(*parts) if len(parts) > 1 else parts[0])
+        for workers, parts in sorted(found.items())
+    )
 
 
 SOMEBODY = -1
@@ -278,10 +281,21 @@ def voices_of(worker: ElasticWorker) -> Iterator[Voice]:
         yield voice
 
 
-def look_size(workers: Sequence[ElasticWorker]) -> int:
-    """Return the number of workers without shard sets that take as long to look at."""
+def look_size(workers: Sequence[ElasticWorker], shards: Iterable[ShardSetStatus] = ()) -> int:
+    """Return the number of workers without shard sets that take as long to look at.
+
+    Args:
+        shards: the job's sets.
+    """
     if len(workers) >= LARGE:
         return len(workers)
+    stored = [
+        text
+        for each in shards
+        for text in (each.rest, each.leases, each.tried, each.again, each.failed_elements)
+    ]
+    if any("z" in text for text in stored):  # packed, and of any size
+        return LARGE
     reports = (worker.status.agent for worker in workers)
     texts = (
         text
@@ -290,7 +304,7 @@ def look_size(workers: Sequence[ElasticWorker]) -> int:
         for text in (said.rest, said.failed, said.undone)
     )
     return len(workers) + sum(
-        _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in texts
+        _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in (*stored, *texts)
     )
 
 

@@ -102,3 +102,10 @@ def test_what_takes_long_to_read_is_looked_at_beside_the_event_loop(text: str) -
     assert look_size(ordinary) == 100
     assert look_size([with_texts(4, text)] * 20) >= LARGE
     assert look_size(ordinary * 3) == 300
+
+
+def test_sets_that_are_packed_in_the_status_are_read_beside_the_event_loop() -> None:
+    scattered = tuple((at, at + 1) for at in range(0, 32_000, 2))
+    known = ShardSet(Definition("files", 0, 10**6, "d", 3, 0), scattered)
+    assert look_size([], [known.to_status()]) >= LARGE
+    assert look_size([], [replace(known, waiting=scattered[:99]).to_status()]) < 10
