@@ -155,6 +155,8 @@ def from_text(text: str, most: int | None = None) -> Intervals:
         ValueError: it is no such text, or has more.
     """
     found = _unpacked_runs(text, most) if text.startswith("z") else runs_from(text)
+    if most is not None and len(found) > most:
+        raise ValueError(f"{text[:20]!r} has {len(found)} ranges, and {most} are the most")
     if any(before[1] >= after[0] for before, after in pairwise(found)):
         raise ValueError(f"{text[:20]!r} is no set of ascending ranges")
     return tuple(found)
@@ -182,7 +184,7 @@ def unpacked(text: str, most_bytes: int = _MAX_BYTES) -> list[int]:
     """
     inflate = zlib.decompressobj()
     try:
-        raw = inflate.decompress(base64.b64decode(text[1:], validate=True), most_bytes)
+        raw = inflate.decompress(base64.b64decode(text[1:], validate=True), max(most_bytes, 1))  # 0: no limit
     except zlib.error as error:
         raise ValueError(f"a packed set of ranges is damaged: {error}") from error
     if not inflate.eof or (raw and raw[-1] > 127):
