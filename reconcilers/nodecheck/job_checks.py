@@ -26,6 +26,9 @@ from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
 
+VERDICTS_OF_A_WORKER = 4
+"""Verdicts on nodes that take as long to look at as a worker."""
+
 
 @dataclass(frozen=True)
 class JobChecks:
@@ -43,6 +46,11 @@ class JobChecks:
     """Names that NodeChecks of the namespace have."""
     owned: frozenset[str] = frozenset()
     """Uids of those that the job made."""
+
+    @property
+    def look_size(self) -> int:
+        """Return the number of workers that take as long to look at: of a small job, any node may be here."""
+        return sum(map(len, self.on_node.values())) // VERDICTS_OF_A_WORKER
 
     @cached_property
     def active(self) -> NodeCheck | None:
