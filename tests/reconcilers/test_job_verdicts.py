@@ -186,6 +186,18 @@ def test_a_small_job_is_looked_at_beside_the_event_loop_where_checks_found_many_
     assert all_checks(accused).look_size >= LARGE
 
 
+def test_very_many_checks_that_name_a_job_are_read_beside_the_event_loop() -> None:
+    stage = CheckStage()
+    for number in range(1_000):
+        stage.add_check(f"mine-{number}", status={"phase": "Failed"}, jobName="digits")
+
+    async def look_size() -> int:
+        return (await JobChecksView(stage, stage.stores).of(checked_job(2), WORKERS)).look_size
+
+    assert calls(lambda: asyncio.run(look_size())) < 10_000
+    assert asyncio.run(look_size()) >= 1_000
+
+
 async def test_others_have_a_turn_while_fresh_passes_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
     stage = CheckStage()
