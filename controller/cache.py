@@ -254,6 +254,11 @@ class Models(Generic[M]):
         """The objects that can be read, as models."""
         return (model for raw in raws if (model := self.parse_or_none(raw)) is not None)
 
+    def count_new(self, raws: Iterable[Object]) -> int:
+        """How many of these objects nobody has read in this version. One of them may take milliseconds."""
+        known = ((raw["metadata"], self._parsed.get(raw["metadata"]["uid"])) for raw in raws)
+        return sum(found is None or found[0] != metadata["resourceVersion"] for metadata, found in known)
+
     @property
     def unreadable(self) -> int:
         """How many objects of the store cannot be read, of those that somebody has tried to read."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -26,6 +27,8 @@ _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 _MAX_BYTES = 1 << 20
 """Of a text when it is unpacked."""
 _MAX_BITS = 63
+_MANY = 16
+"""A set of so many times the intervals of another is not walked through for its sake."""
 _BYTES_OF_A_RUN = 16
 """The most that the two numbers of a range take, which are below LIMIT."""
 
@@ -53,6 +56,10 @@ def union(*sets: Intervals) -> Intervals:
 
 def minus(left: Intervals, right: Intervals) -> Intervals:
     """What is in `left` and not in `right`."""
+    if not right:
+        return left
+    if len(right) * _MANY <= len(left):
+        return _without_few(left, right)
     rest: list[tuple[int, int]] = []
     place = 0
     for start, end in left:
@@ -69,9 +76,33 @@ def minus(left: Intervals, right: Intervals) -> Intervals:
     return tuple(rest)
 
 
+def _without_few(left: Intervals, right: Intervals) -> Intervals:
+    """The same where `right` is small: what it does not touch is copied."""
+    rest = list(left)
+    for start, end in reversed(right):
+        at, after = _touched(left, start), bisect_left(left, (end,))
+        if at < after:
+            ends = (left[at][0], start), (end, rest[after - 1][1])
+            rest[at:after] = [(first, last) for first, last in ends if first < last]
+    return tuple(rest)
+
+
+def _touched(of: Intervals, number: int) -> int:
+    """The place of the first interval that ends after a number."""
+    at = bisect_left(of, (number,))
+    return at - 1 if at and of[at - 1][1] > number else at
+
+
 def common(left: Intervals, right: Intervals) -> Intervals:
     """What is in both."""
-    return minus(left, minus(left, right))
+    few, many = sorted((left, right), key=len)
+    shared: list[tuple[int, int]] = []
+    for start, end in few:
+        at = _touched(many, start)
+        while at < len(many) and many[at][0] < end:
+            shared.append((max(start, many[at][0]), min(end, many[at][1])))
+            at += 1
+    return tuple(shared)
 
 
 def first(of: Intervals, most: int, intervals: int) -> Intervals:
@@ -124,6 +155,8 @@ def from_text(text: str, most: int | None = None) -> Intervals:
         ValueError: it is no such text, or has more.
     """
     found = _unpacked_runs(text, most) if text.startswith("z") else runs_from(text)
+    if most is not None and len(found) > most:
+        raise ValueError(f"{text[:20]!r} has {len(found)} ranges, and {most} are the most")
     if any(before[1] >= after[0] for before, after in pairwise(found)):
         raise ValueError(f"{text[:20]!r} is no set of ascending ranges")
     return tuple(found)
@@ -151,7 +184,7 @@ def unpacked(text: str, most_bytes: int = _MAX_BYTES) -> list[int]:
     """
     inflate = zlib.decompressobj()
     try:
-        raw = inflate.decompress(base64.b64decode(text[1:], validate=True), most_bytes)
+        raw = inflate.decompress(base64.b64decode(text[1:], validate=True), max(most_bytes, 1))  # 0: no limit
     except zlib.error as error:
         raise ValueError(f"a packed set of ranges is damaged: {error}") from error
     if not inflate.eof or (raw and raw[-1] > 127):

@@ -10,8 +10,9 @@ from typing import Any
 
 from crds import names
 from crds.grouping import index_of, worker_number
-from crds.intervals import common, count, from_text, minus
+from crds.intervals import Intervals, common, count, from_text, minus
 from crds.leases import leases_from_text
+from crds.shard_set import MAX_SHARD_RANGES
 from dlr.job.report import current_report, is_finished, ranks
 from dlr.job.wording import duration, parse_time, significant
 from dlr.kube.api import JSON
@@ -190,14 +191,21 @@ def _number(job: str, worker: JSON) -> int:
 def _done_of_leases(shards: Mapping[str, Any], job: str, workers: Sequence[JSON]) -> int:
     """Return the done elements of open leases; the job counts them with the worker's next request."""
     reports = {_number(job, worker): current_report(worker) for worker in workers}
-    done = 0
     try:
-        for lease in leases_from_text(shards.get("leases") or ""):
-            for each in (reports.get(lease.worker) or {}).get("shards") or ():
-                if (each["name"], each.get("lease")) == (shards["name"], lease.number):
-                    rest = common(lease.elements, from_text(each.get("rest") or ""))
-                    failed = from_text(each.get("failed") or "")
-                    done += count(minus(minus(lease.elements, rest), failed))
+        leases = leases_from_text(shards.get("leases") or "")
     except ValueError:
         return 0  # of a version that writes leases in another form
-    return done
+    return sum(
+        _done_of_lease(lease.elements, each)
+        for lease in leases
+        for each in (reports.get(lease.worker) or {}).get("shards") or ()
+        if (each["name"], each.get("lease")) == (shards["name"], lease.number)
+    )
+
+
+def _done_of_lease(elements: Intervals, report: Mapping[str, Any]) -> int:
+    try:
+        rest, failed = (from_text(report.get(key) or "", MAX_SHARD_RANGES) for key in ("rest", "failed"))
+    except ValueError:
+        return 0  # the controller takes nothing from such a report either
+    return count(minus(minus(elements, common(elements, rest)), failed))

@@ -18,7 +18,7 @@ from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
-from controller.slices import computed, let_go
+from controller.slices import LARGE, computed, let_go
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -78,7 +78,7 @@ class ReplicaGroupsReconciler(Reconciler):
         found = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
         pulling = self._pulling(job, found)
         plans = self._plans.count(metadata.namespace, metadata.name)
-        size = len(found) * WORKERS_OF_A_GROUP + sum(map(len, pulling.values())) + plans
+        size = LARGE if pulling else len(found) * WORKERS_OF_A_GROUP + plans
         plan, workers = await computed(size, self._plan, job, raw, found, pulling, now)
         await let_go(workers)
         plan, paced_seconds = self._paced(raw, plan)

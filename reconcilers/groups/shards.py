@@ -18,7 +18,7 @@ from crds.grouping import group_of_worker, worker_number
 from crds.phases import RendezvousPhase
 from reconcilers.shards.job_shards import seconds_to_lease
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import Crew, ShardSet, crew_of, of_status
+from reconcilers.shards.sets import Crew, Hearing, ShardSet, crew_of, of_status
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ def crew_of_groups(groups: Mapping[int, ElasticJob], surplus: Collection[int], p
     Nothing more is leased to those of groups that are deleted or have ended. The Pods of such a group may run
     on for a while, and what they do of a lease then is done by others too.
     """
+    hearing = Hearing()
     crews = {
-        index: crew_of(workers, _uids(workers) if _goes(groups[index], index in surplus) else (), 0)
+        index: crew_of(workers, _uids(workers) if _goes(groups[index], index in surplus) else (), 0, hearing)
         for index, workers in pullers.workers.items()
         if index in groups
     }

@@ -84,7 +84,7 @@ class ElasticJobReconciler(Reconciler):
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        size = look_size(seen.workers) + len(seen.plans)
+        size = look_size(seen.workers, seen.job.status.shards) + len(seen.plans) + seen.checks.look_size
         return await computed(size, plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:

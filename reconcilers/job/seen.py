@@ -41,8 +41,12 @@ from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import JobPlans
 from reconcilers.shards.by_shards import holders_of, scaling_of
+from reconcilers.shards.sets import look_size
 from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
+
+_NEW_WORKER = 10
+"""Known workers that take as long to read as one whose report is new, and as large as the CRD takes."""
 
 
 class _Heard(NamedTuple):
@@ -206,13 +210,15 @@ class JobReader:
         job = self._parse_job.parse(raw)
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         plans = self._plans.count(job.metadata.namespace, job.metadata.name)
-        size = LARGE if needs_history(job) else len(found) + plans
+        new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
+        size = LARGE if needs_history(job) else len(found) + _NEW_WORKER * new + plans
         seen = await computed(size, self._read, job, raw, found)
         if job.status.finished:
             return seen
         checks = await self._checks.of(job, seen.workers)
         checking = checks.active.metadata.name if checks.active else None
-        ages = await computed(len(seen.workers), self._ages.of, job, seen.workers, checking)
+        size = look_size(seen.workers, job.status.shards)
+        ages = await computed(size, self._ages.of, job, seen.workers, checking)
         return replace(seen, checks=checks, ages=ages, trial=await self._try_pods(job, raw, seen.workers))
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:

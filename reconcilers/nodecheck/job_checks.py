@@ -14,7 +14,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
 from controller.resources import NODES
-from controller.slices import Slices
+from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -25,6 +25,9 @@ from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
+
+VERDICTS_OF_A_WORKER = 4
+"""Verdicts on nodes that take as long to look at as a worker."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class JobChecks:
     """Names that NodeChecks of the namespace have."""
     owned: frozenset[str] = frozenset()
     """Uids of those that the job made."""
+
+    @property
+    def look_size(self) -> int:
+        """Return the number of workers that take as long to look at: a small job may have any number."""
+        return len(self.of_job) + sum(map(len, self.on_node.values())) // VERDICTS_OF_A_WORKER
 
     @cached_property
     def active(self) -> NodeCheck | None:
@@ -260,15 +268,18 @@ class JobChecksView:
 
     async def of(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobChecks:
         """All that concern the job and its workers."""
-        found = await self._confirmed(job, self._of(job))
+        namespace = job.metadata.namespace
+        named = self._checks.by_index(BY_JOB, f"{namespace}/{job.metadata.name}")
+        found, active = await computed(len(named), self._of, job, named)
+        found = await self._confirmed(job, found, active)
         if not found and not job.spec.node_check.enabled:
             return JobChecks()
-        namespace = job.metadata.namespace
+        of_job, finished = await computed(len(named), self._read, found)
         theirs = {w.status.node_name for w in workers if w.status.node_name}
         avoided = {node for worker in workers for node in worker.spec.faulty_nodes}
         return JobChecks(
-            of_job=tuple(sorted(self._parse.readable(found), key=_age)),
-            finished=self._finished.of(found),
+            of_job=of_job,
+            finished=finished,
             on_node=await self._on_each(theirs | avoided | self._finished.accused(namespace), namespace),
             nodes_created=self._nodes_created(theirs),
             taken=frozenset(raw["metadata"]["name"] for raw in self._checks.list(namespace)),
@@ -283,17 +294,25 @@ class JobChecksView:
             await slices.pause()
         return on_node
 
-    def _of(self, job: ElasticJob) -> list[dict[str, Any]]:
-        """The checks that name it; not those of an earlier job of its name."""
-        named = self._checks.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
-        return [raw for raw in named if _concerns(raw, job)]
+    def _of(
+        self, job: ElasticJob, named: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], NodeCheck | None]:
+        """The checks of these that are not of an earlier job of that name, and the active one."""
+        found = [raw for raw in named if _concerns(raw, job)]
+        return found, active_check(self._parse.readable(found))
 
-    async def _confirmed(self, job: ElasticJob, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _read(self, found: list[dict[str, Any]]) -> tuple[tuple[NodeCheck, ...], tuple[FinishedCheck, ...]]:
+        """These checks, the oldest first, and those that have finished."""
+        return tuple(sorted(self._parse.readable(found), key=_age)), self._finished.of(found)
+
+    async def _confirmed(
+        self, job: ElasticJob, found: list[dict[str, Any]], active: NodeCheck | None
+    ) -> list[dict[str, Any]]:
         """Adds what the API server says of a check that will begin, or is under way and not in the cache.
 
         By an old cache a check that has finished would cost the job its world again.
         """
-        published, active = job.status.active_check, active_check(self._parse.readable(found))
+        published = job.status.active_check
         name = active.metadata.name if active is not None else published
         others = [raw for raw in found if raw["metadata"]["name"] != name]
         is_sure = len(others) < len(found) and (active is None or name == published)

@@ -190,7 +190,7 @@ class NodeCheckReconciler(Reconciler):
         if isinstance(wanted, CheckRefusal):
             return await self._refuse_unless_behind(turn, wanted)
         await slices.pause()
-        scope = choose(one_each(wanted), self._view.fresh(turn.check, wanted, turn.now))
+        scope = choose(one_each(wanted), await self._view.fresh(turn.check, wanted, turn.now))
         await slices.pause()
         return await self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
 
@@ -210,7 +210,7 @@ class NodeCheckReconciler(Reconciler):
             message = f"none of the workers of job {job.metadata.name} is there to be checked"
             return self._refuse(turn, CheckRefusal(FailedReason.NO_WORKERS, message))
         candidates = speakers(idle)
-        fresh = self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
+        fresh = await self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
         status = await self._begin(turn, choose(candidates, fresh))
         return status if status.finished or not status.nodes else self._start(turn, status)
 
@@ -236,17 +236,18 @@ class NodeCheckReconciler(Reconciler):
             status = check_status.with_untested_accelerators(status, untested, turn.now)
         turn.event("Normal", "CheckStarted", str(scope))
         if len(scope.reused) == len(scope.nodes):
-            return self._finish(turn, status, self._kept(turn.check, scope))
+            return self._finish(turn, status, await self._kept(turn.check, scope))
         return status
 
-    def _kept(self, check: NodeCheck, scope: Scope) -> list[Finding]:
+    async def _kept(self, check: NodeCheck, scope: Scope) -> list[Finding]:
         """The findings on nodes that all passed another check lately."""
-        findings, namespace = [], check.metadata.namespace
+        slices, findings, namespace = Slices(), [], check.metadata.namespace
         for node in scope.nodes:
             newest = newest_on(node, self._view.finished.on(node, namespace))
             finding = newest.evidence.get(node) if newest is not None else None
             finding = finding or Finding(node=node, verdict=Verdict.HEALTHY)
             findings.append(finding.model_copy(update={"verdict": Verdict.HEALTHY}))
+            await slices.pause()
         return findings
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
@@ -311,12 +312,11 @@ class NodeCheckReconciler(Reconciler):
     async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
         nodes = self._view.nodes(turn.status.nodes)
         reused = {name: nodes[name] for name in turn.status.reused if name in nodes}
-        passed = self._view.last_passes(turn.check, reused)
+        passed = await self._view.last_passes(turn.check, reused)
         began = turn.status.start_time or turn.now
         ages = {name: (began - at).total_seconds() for name, at in passed.items()}
-        return await computed(
-            len(turn.status.nodes), self._step_after, turn, participants, ended, nodes, ages
-        )
+        size = size_of_step(turn.status)
+        return await computed(size, self._step_after, turn, participants, ended, nodes, ages)
 
     def _step_after(
         self,
@@ -403,6 +403,11 @@ class NodeCheckReconciler(Reconciler):
         await self._client.patch(NODECHECKS, metadata.name, body, metadata.namespace, subresource="status")
         for event in turn.events:
             self._recorder.event(turn.raw, *event)
+
+
+def size_of_step(status: NodeCheckStatus) -> int:
+    """Return the number of nodes whose first step takes as long to decide: all rounds are weighed again."""
+    return len(status.nodes) * max(1, len(status.rounds))
 
 
 def rotation_of(uid: str) -> int:

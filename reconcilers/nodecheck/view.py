@@ -20,7 +20,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckSpec
 from crds.texts import shortened
-from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
+from reconcilers.nodecheck.finished import FinishedChecks, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
 from reconcilers.nodecheck.scope import lost_job, new_check_worker
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
@@ -104,7 +104,7 @@ class CheckView:
         found = ((name, self._nodes.get(None, name)) for name in wanted)
         return {name: raw for name, raw in found if raw is not None}
 
-    def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
+    async def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
         """The nodes that need no test, because they passed another check lately enough."""
         seconds = check.spec.fresh_seconds
         if not seconds:
@@ -113,22 +113,18 @@ class CheckView:
         job = self.job_of(check)
         if job is not None and job.status.suspected_at is not None:
             since = max(since, job.status.suspected_at)
-        created = {name: created_at(raw) for name, raw in self.nodes(nodes).items()}
-        reader = check.metadata.namespace
-        return frozenset(
-            node
-            for node in nodes
-            if has_fresh_pass(node, self.finished.on(node, reader), created.get(node), since)
-        )
+        found = await self.last_passes(check, self.nodes(nodes))
+        return frozenset(node for node, passed in found.items() if passed >= since)
 
-    def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
+    async def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
         """Times at which these raw Nodes passed the newest check that counts here, by name."""
-        reader = check.metadata.namespace
-        found = (
-            (name, last_pass(name, self.finished.on(name, reader), created_at(raw)))
-            for name, raw in nodes.items()
-        )
-        return {name: passed for name, passed in found if passed is not None}
+        slices, found, reader = Slices(), dict[str, datetime](), check.metadata.namespace
+        for name, raw in nodes.items():  # each may have been in many checks
+            passed = last_pass(name, self.finished.on(name, reader), created_at(raw))
+            if passed is not None:
+                found[name] = passed
+            await slices.pause()
+        return found
 
     def is_administrators(self, check: NodeCheck) -> bool:
         return self._trust.is_administrators(check.metadata.namespace)

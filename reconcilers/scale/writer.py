@@ -27,6 +27,8 @@ from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.verdicts import Verdict, refused_by_server, without_job
 
 BY_OWNER_JOB = "owner-job"
+MOST_VERDICTS = 100
+"""Ends of plans that one look writes."""
 
 
 class JobPlans:
@@ -159,8 +161,8 @@ class ScaleWriter:
             raise Conflict(409, "Conflict", f"the ScalePlan {metadata.name} has changed")
 
     async def conclude(self, verdicts: Sequence[Verdict]) -> None:
-        """Writes the ends of plans."""
-        for verdict in verdicts:
+        """Writes the ends of plans. Each wakes the job, so others may follow."""
+        for verdict in verdicts[:MOST_VERDICTS]:
             metadata = verdict.plan.metadata
             raw = self._plans.get(metadata.namespace, metadata.name)
             if raw is not None:

@@ -14,7 +14,7 @@ from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
 from crds.job_spec import ReplicaSpec, ShardScaling
 from reconcilers.observed.slots import wanted_slots
-from reconcilers.shards.sets import ShardSet, of_status, voices_of
+from reconcilers.shards.sets import Hearing, ShardSet, of_status
 
 MAX_REMOVED = 1_000
 """Slots that one request names; the rest goes with the next."""
@@ -112,10 +112,11 @@ def size_of(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Map
 
 def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:
     """How many elements are not done, as far as workers have said."""
+    hearing = Hearing()
     voices = {
         (voice.definition, voice.worker, voice.incarnation, voice.lease): voice
         for worker in workers
-        for voice in voices_of(worker)
+        for voice in hearing.voices_of(worker)
     }
     left = 0
     for each in sets:

@@ -140,7 +140,7 @@ def _fitting(known: ShardSet) -> ShardSet:
         known,
         waiting=union(known.waiting, untried),
         leases=(),
-        tried=merged([*known.tried, *known.again]),
+        tried=_few(merged([*known.tried, *known.again])),
         again=(),
     )
 
@@ -184,8 +184,8 @@ def _settled(
         known,
         waiting=union(*waiting),
         leases=tuple(leases),
-        tried=histories if len(histories) <= MAX_HISTORIES else nameless(histories),
-        again=part_of(again, leased),
+        tried=_few(histories),
+        again=_few(part_of(again, leased)),
         failed=union(known.failed, *(each.elements for each in given_up)),
         last_lease=last_lease,
         reason=reason,
@@ -233,7 +233,8 @@ def _granted(
         fresh = first(waiting, min(most, room) - count(retaken), MAX_LEASE_INTERVALS)
         if not (retaken or fresh):
             continue
-        tried = merged(Tried(each.workers, minus(each.elements, retaken)) for each in tried)
+        if retaken:
+            tried = merged(Tried(each.workers, minus(each.elements, retaken)) for each in tried)
         waiting = minus(waiting, fresh)
         again += taken
         left -= count(retaken) + count(fresh)
@@ -242,8 +243,12 @@ def _granted(
         held[voice.worker] = Lease(voice.worker, voice.incarnation, last_lease, elements)
     leases = tuple(held[worker] for worker in sorted(held))
     return replace(
-        known, waiting=waiting, leases=leases, tried=tried, again=merged(again), last_lease=last_lease
+        known, waiting=waiting, leases=leases, tried=tried, again=_few(merged(again)), last_lease=last_lease
     )
+
+
+def _few(histories: tuple[Tried, ...]) -> tuple[Tried, ...]:
+    return histories if len(histories) <= MAX_HISTORIES else nameless(histories)
 
 
 def _to_try(

@@ -6,10 +6,10 @@ again, failed for good, or done. Done is what is in none of the others, so nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from controller.slices import LARGE
 from crds.agent_report import ShardsReport
@@ -25,6 +25,8 @@ MAX_SCATTERED = 4_000
 """Ranges of elements that failed; a set with more of them fails."""
 MAX_WAITING = 16_000
 """Ranges of elements that wait; a set with more of them fails."""
+MAX_HEARD = 100 * MAX_SHARD_RANGES
+"""Ranges in the reports of all workers of a job, which take 45 MB. What is in more is not heard in a look."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,10 @@ def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
     for each in histories:
         if each.elements:
             found.setdefault(each.workers, []).append(each.elements)
-    return tuple(Tried(workers, union(*found[workers])) for workers in sorted(found))
+    return tuple(
+        Tried(workers, union(*parts) if len(parts) > 1 else parts[0])
+        for workers, parts in sorted(found.items())
+    )
 
 
 SOMEBODY = -1
@@ -224,64 +229,103 @@ def _histories_from_text(text: str) -> tuple[Tried, ...]:
     return tuple(found)
 
 
-def crew_of(workers: Iterable[ElasticWorker], going: Collection[str], members: int) -> Crew:
+def crew_of(
+    workers: Iterable[ElasticWorker], going: Collection[str], members: int, hearing: Hearing | None = None
+) -> Crew:
     """The workers as far as shard sets go.
 
     Args:
         going: the uids of those that nothing more is leased to, though their Pods have not ended.
         members: how many train together.
+        hearing: of the look, if there are other workers in it.
     """
+    hearing = hearing or Hearing()
     alive: dict[int, int] = {}
     voices: list[Voice] = []
     for worker in workers:
         if not _has_ended(worker) and worker.metadata.uid not in going:
             alive[worker.spec.index] = worker.spec.incarnation
-        voices += voices_of(worker)
+        voices += hearing.voices_of(worker)
     return Crew(alive, voices, members)
 
 
-def voice_of(index: int, incarnation: int, said: ShardsReport, most: int = MAX_SHARD_RANGES) -> Voice:
+def voice_of(
+    index: int, incarnation: int, said: ShardsReport, read: Callable[[str], Intervals] = from_text
+) -> Voice:
     """
     Args:
-        most: ranges of a packed text.
+        read: reads a text of elements.
 
     Raises:
-        ValueError: what it says of its elements is no set, or of more ranges.
+        ValueError: what it says of its elements is no set, or of too many ranges.
     """
     return Voice(
         worker=index,
         incarnation=incarnation,
         definition=definition_of(said),
         lease=said.lease,
-        rest=from_text(said.rest, most),
-        failed=from_text(said.failed, most),
+        rest=read(said.rest),
+        failed=read(said.failed),
         reason=said.reason,
         wants=said.wants,
         leaves=said.leaves,
         restoration=said.restoration,
-        undone=from_text(said.undone, most),
+        undone=read(said.undone),
     )
 
 
-def voices_of(worker: ElasticWorker) -> Iterator[Voice]:
-    """Yields what the worker reports; the last report of an ended incarnation counts too."""
-    report = worker.status.agent
-    if report is None:
-        return
-    left = MAX_SHARD_RANGES
-    for said in report.shards or ():
-        try:
-            voice = voice_of(worker.spec.index, report.incarnation, said, left)
-        except ValueError:
-            continue  # nothing is taken from a worker that says what makes no sense: its lease stays
-        left = max(0, left - len(voice.rest) - len(voice.failed) - len(voice.undone))
-        yield voice
+class Hearing:
+    """Reads what the workers report in one look, as far as it can be held: some bytes may be many ranges."""
+
+    def __init__(self) -> None:
+        self._left = MAX_HEARD
+        self._known: dict[str, Intervals] = {}
+        """By text: all who go back to a checkpoint say the same."""
+
+    def voices_of(self, worker: ElasticWorker) -> Iterator[Voice]:
+        """Yields what the worker reports; the last report of an ended incarnation counts too."""
+        report = worker.status.agent
+        if report is None:
+            return
+        left = MAX_SHARD_RANGES
+        for said in report.shards or ():
+            try:
+                voice = voice_of(worker.spec.index, report.incarnation, said, partial(self._read, left))
+            except ValueError:
+                continue  # nothing is taken from a worker that says what makes no sense: its lease stays
+            left = max(0, left - len(voice.rest) - len(voice.failed) - len(voice.undone))
+            yield voice
+
+    def _read(self, most: int, text: str) -> Intervals:
+        known = self._known.get(text)
+        if known is None:
+            most = min(most, self._left)
+            try:
+                known = self._known[text] = from_text(text, most)
+            except ValueError:
+                self._left -= most if text.startswith("z") else 0  # it may have taken as long
+                raise
+            self._left -= len(known)
+        elif len(known) > most:
+            raise ValueError(f"a report has {len(known)} more ranges, and {most} are the most")
+        return known
 
 
-def look_size(workers: Sequence[ElasticWorker]) -> int:
-    """Return the number of workers without shard sets that take as long to look at."""
+def look_size(workers: Sequence[ElasticWorker], shards: Iterable[ShardSetStatus] = ()) -> int:
+    """Return the number of workers without shard sets that take as long to look at.
+
+    Args:
+        shards: the job's sets.
+    """
     if len(workers) >= LARGE:
         return len(workers)
+    stored = [
+        text
+        for each in shards
+        for text in (each.rest, each.leases, each.tried, each.again, each.failed_elements)
+    ]
+    if any("z" in text for text in stored):  # packed, and of any size
+        return LARGE
     reports = (worker.status.agent for worker in workers)
     texts = (
         text
@@ -290,7 +334,7 @@ def look_size(workers: Sequence[ElasticWorker]) -> int:
         for text in (said.rest, said.failed, said.undone)
     )
     return len(workers) + sum(
-        _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in texts
+        _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in (*stored, *texts)
     )
 
 

@@ -362,7 +362,8 @@ def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leas
     files = {"name": "files", "size": 100, "done": 20, "leased": 30, "waiting": 49, "failed": 1}
     files |= {"leases": "0.1.7=20-34;1.1.8=35-49", "startedAt": (NOW - timedelta(seconds=50)).isoformat()}
     told = {"name": "files", "lease": 7, "rest": "30-34", "failed": "21"}
-    workers_ = [worker(0, agent={"incarnation": 1, "shards": [told]}), worker(1)]
+    nonsense = {"name": "files", "lease": 8, "rest": "5-1"}
+    workers_ = [worker(at, agent={"incarnation": 1, "shards": [s]}) for at, s in enumerate((told, nonsense))]
     lines = drawn(Case(job(shards=[files]), workers_, [], NOW), terminal=False)
     assert entry(lines, "Shards") == (
         "files: 29%, 29 of 100 done, 21 leased, 49 waiting, 1 failed, 0.58 a second, about 2m left"

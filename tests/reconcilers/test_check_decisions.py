@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.slices import LARGE
 from crds.findings import Finding, Verdict
 from crds.further_nodes import MOST_NAMED
-from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus
+from crds.nodecheck import CheckGroup, CheckRound, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
 from healthcheck.plan import Round
@@ -30,6 +31,7 @@ from reconcilers.nodecheck.nodes import (
     settings_of,
     untested_accelerators,
 )
+from reconcilers.nodecheck.reconciler import size_of_step
 from reconcilers.nodecheck.scope import (
     Candidate,
     choose,
@@ -523,3 +525,11 @@ def test_what_is_wrong_with_a_whole_class_is_a_condition() -> None:
     assert (condition.type, condition.status, condition.reason) == ("NodesAlike", "False", "SpeedsDiffer")
     assert condition.message == "2 of the 40 nodes look like another generation (a, b)"
     assert not with_classes(NodeCheckStatus(), [], NOW).conditions
+
+
+def test_a_step_is_decided_beside_the_event_loop_where_few_nodes_have_made_many_tests() -> None:
+    """Each round is weighed with all before it: with 60 nodes that nearly always fail, for 120 ms."""
+    few = NodeCheckStatus(nodes=[f"n{index}" for index in range(60)])
+    assert size_of_step(few) < LARGE
+    rounds = [CheckRound(number=number) for number in range(1, 10)]
+    assert size_of_step(few.model_copy(update={"rounds": rounds})) >= LARGE

@@ -3,11 +3,16 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
+from controller import slices
+from controller.slices import LARGE
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.finished import FinishedChecks, newest_on
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
+from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.kinds import NODECHECKS
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, check, job, later
@@ -173,6 +178,45 @@ def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with
     stage.add_check("new", status=ended, nodeSelector={})
     finished.on("a", "default")
     assert len(finished._indexed_checks) == 1
+
+
+def test_a_small_job_is_looked_at_beside_the_event_loop_where_checks_found_many_nodes_faulty() -> None:
+    assert all_checks(others(a="Healthy", b="Faulty")).look_size == 0
+    accused = others(0.0, **{f"n{number}": "Faulty" for number in range(1_000)})
+    assert all_checks(accused).look_size >= LARGE
+
+
+def test_very_many_checks_that_name_a_job_are_read_beside_the_event_loop() -> None:
+    stage = CheckStage()
+    for number in range(1_000):
+        stage.add_check(f"mine-{number}", status={"phase": "Failed"}, jobName="digits")
+
+    async def look_size() -> int:
+        return (await JobChecksView(stage, stage.stores).of(checked_job(2), WORKERS)).look_size
+
+    assert calls(lambda: asyncio.run(look_size())) < 10_000
+    assert asyncio.run(look_size()) >= 1_000
+
+
+async def test_others_have_a_turn_while_fresh_passes_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+    stage = CheckStage()
+    nodes = [f"n{number}" for number in range(50)]
+    stage.add_nodes(*nodes)
+    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": nodes}
+    stage.add_check("passed", status=ended, nodeSelector={})
+    view, turns = CheckView(stage.stores, stage), 0  # type: ignore[arg-type]
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(another())
+    assert await view.fresh(check(freshSeconds=3_600), nodes, later(60)) == frozenset(nodes)
+    task.cancel()
+    assert turns >= len(nodes)
 
 
 # --- relaunching ------------------------------------------------------------------------------------

@@ -119,3 +119,15 @@ async def test_very_many_plans_are_read_beside_the_event_loop(has_job: bool) -> 
     seen = await look
     assert time.thread_time() - begun < 0.1
     assert (len(seen.plans) if seen else len(conclude.call_args.args[0])) == 2_000
+
+
+async def test_a_look_for_a_job_that_is_not_there_ends_however_many_plans_name_it() -> None:
+    """Eight names of jobs with thousands of plans each would keep all other jobs waiting."""
+    cache = cached(job())
+    cache.store(ELASTICJOBS).remove(("default", "digits"))
+    for number in range(300):
+        cache.store(SCALEPLANS).apply(scale_plan(number))
+    nobody: Any = Nobody()
+    nobody.patch = AsyncMock(return_value={})
+    await ScaleWriter(nobody, cache, nobody, Clock()).refuse_for("default", "digits")
+    assert nobody.patch.await_count == 100

@@ -34,6 +34,7 @@ from reconcilers.shards.sets import (
     of_status,
     voice_of,
 )
+from tests.counting import calls
 from tests.reconcilers import build
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -344,6 +345,46 @@ def test_leases_that_are_too_scattered_for_the_status_go_back_and_lose_nothing()
     assert (found.leases, found.again) == ((), ())
     assert found.tried == (Tried((1,), ((0, 1),)),)
     assert found.waiting == minus(of_numbers(sorted(set().union(*left))), ((0, 1),))
+
+
+def scattered_set(histories: int, workers: int) -> tuple[ShardSet, Crew]:
+    """As many ranges wait as may, each worker holds eight and asks for more, and of one it says that it failed.
+
+    Args:
+        histories: workers on which a lease of another has failed before.
+    """
+    definition = Definition("train", 0, 10**6, "", 16, 10**6)
+    apart = [(at, at + 1) for at in range(0, 2 * MAX_WAITING + 16 * workers + 2 * histories, 2)]
+    failed, leased, waiting = apart[:histories], apart[histories:][: 8 * workers], apart[-MAX_WAITING:]
+    leases = tuple(Lease(w, 0, w + 1, tuple(leased[8 * w : 8 * w + 8])) for w in range(workers))
+    again = tuple(Tried((w,), (each,)) for w, each in enumerate(failed))
+    voices = [
+        Voice(each.worker, 0, definition, each.number, each.elements[1:], each.elements[:1], wants=True)
+        for each in leases
+    ]
+    known = ShardSet(definition, tuple(waiting), leases, again=again, last_lease=workers)
+    return known, Crew(dict.fromkeys(range(workers), 0), voices, workers)
+
+
+def test_a_deal_does_not_walk_through_all_that_waits_or_failed_for_each_worker() -> None:
+    known, crew = scattered_set(64, workers=150)
+    walked = calls(lambda: lease([known], crew, NOW))
+    assert walked < 20 * (MAX_WAITING + 64 * 150)
+
+
+def test_a_status_names_thousands_of_leased_elements_that_failed_elsewhere() -> None:
+    """Each has failed on sixteen workers of replica groups, and no two on the same."""
+    far = 2**52
+    again = tuple(
+        Tried(tuple(range(10**7 + 16 * n, 10**7 + 16 * n + 16)), ((far + 2 * n, far + 2 * n + 1),))
+        for n in range(MAX_SCATTERED)
+    )
+    held = Lease(0, 0, 1, union(*(each.elements for each in again)))
+    known = ShardSet(Definition("train", 0, 2**53 - 1, "", 16, 0), (), (held,), again=again, last_lease=1)
+    (found,) = lease([known], Crew({0: 0}, (), 1), NOW)
+    assert union(*(each.elements for each in found.again)) == held.elements
+    assert {len(each.workers) for each in found.again} == {16}
+    assert read_back(found) == found
 
 
 def test_a_status_with_more_ranges_than_are_written_is_refused() -> None:

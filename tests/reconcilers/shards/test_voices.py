@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +17,8 @@ from crds.intervals import count, to_text
 from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_RANGES, Definition
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import ShardSet, crew_of, look_size, voices_of
+from reconcilers.shards.sets import MAX_HEARD, Hearing, ShardSet, crew_of, look_size
+from tests.counting import calls
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 BEGAN, ENDED = "2026-11-23T00:00:00Z", "2026-11-23T00:01:00Z"
@@ -89,7 +92,7 @@ def with_texts(number: int, text: str) -> ElasticWorker:
 def test_a_look_reads_a_bounded_number_of_ranges_of_a_report_whatever_its_sets_unpack_to() -> None:
     packed = to_text(tuple((at, at + 1) for at in range(1, 2 * MAX_SHARD_RANGES, 2)))
     assert 16 * 3 * len(packed) < MAX_SHARDS_TEXT
-    voices = list(voices_of(with_texts(16, packed)))
+    voices = list(Hearing().voices_of(with_texts(16, packed)))
     assert len(voices) == 1
     assert len(voices[0].rest) == MAX_SHARD_RANGES
 
@@ -102,3 +105,43 @@ def test_what_takes_long_to_read_is_looked_at_beside_the_event_loop(text: str) -
     assert look_size(ordinary) == 100
     assert look_size([with_texts(4, text)] * 20) >= LARGE
     assert look_size(ordinary * 3) == 300
+
+
+def test_sets_that_are_packed_in_the_status_are_read_beside_the_event_loop() -> None:
+    scattered = tuple((at, at + 1) for at in range(0, 32_000, 2))
+    known = ShardSet(Definition("files", 0, 10**6, "d", 3, 0), scattered)
+    assert look_size([], [known.to_status()]) >= LARGE
+    assert look_size([], [replace(known, waiting=scattered[:99]).to_status()]) < 10
+
+
+def test_what_unpacks_to_megabytes_is_not_unpacked_after_all_ranges_that_a_report_may_have() -> None:
+    first = with_texts(1, to_text(tuple((at, at + 1) for at in range(1, 2 * MAX_SHARD_RANGES, 2))))
+    bomb = with_texts(15, "z" + base64.b64encode(zlib.compress(bytes(180_000), 9)).decode())
+    assert first.status.agent and bomb.status.agent
+    shards = (*(first.status.agent.shards or ()), *(bomb.status.agent.shards or ()))
+    seen = first.model_copy(
+        update={
+            "status": first.status.model_copy(update={"agent": replace(first.status.agent, shards=shards)})
+        }
+    )
+    walked = calls(lambda: list(Hearing().voices_of(seen)))
+    assert walked < 100_000
+
+
+def test_a_look_reads_a_bounded_number_of_ranges_however_many_workers_report_them() -> None:
+    hearing, heard = Hearing(), 0
+    for number in range(2 * MAX_HEARD // MAX_SHARD_RANGES):
+        text = to_text(tuple((at, at + 1) for at in range(number, number + 2 * MAX_SHARD_RANGES, 2)))
+        heard += sum(len(voice.rest) for voice in hearing.voices_of(with_texts(1, text)))
+        nonsense = "z" + base64.b64encode(zlib.compress(bytes([number]) * 60_000, 9)).decode()
+        assert list(hearing.voices_of(with_texts(1, nonsense))) == []
+    assert heard <= MAX_HEARD
+    assert list(hearing.voices_of(with_texts(1, "0-99"))) == []
+
+
+def test_what_all_workers_report_alike_is_read_once() -> None:
+    hearing = Hearing()
+    text = to_text(tuple((at, at + 1) for at in range(0, 2 * MAX_SHARD_RANGES, 2)))
+    heard = [voice for _ in range(300) for voice in hearing.voices_of(with_texts(1, text))]
+    assert len(heard) == 300
+    assert heard[0].undone is heard[-1].undone
