@@ -126,6 +126,15 @@ def with_hold(
     return budget.model_copy(update={"held_until": until})
 
 
+def without_late_hold(
+    budget: FailureBudget, heartbeat_timeout_seconds: float, now: datetime
+) -> FailureBudget:
+    """The budget without a hold that lasts longer than it did when it began: the clock was set back since."""
+    until, longest = budget.held_until, timedelta(seconds=hold_seconds(budget, heartbeat_timeout_seconds))
+    is_late = until is not None and until - now > longest
+    return budget.model_copy(update={"held_until": None}) if is_late else budget
+
+
 def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> float:
     """0, 1, 2, 4 … 30: the first failure since new ground waits for nothing.
 

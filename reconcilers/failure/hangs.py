@@ -52,13 +52,13 @@ def inquiry_of(
     published, blamed = status.world, status.last_failure
     follows = blamed is not None and blamed.exit_class == ExitClass.UNKNOWN
     if published.phase is RendezvousPhase.REFORMING and published.hang_since is not None:
-        return _inquiry(published, workers, published.hang_since)
+        return _inquiry(published, workers, min(published.hang_since, now))  # the clock may be set back
     if any(_hangs(found.report, published.round) for found in breaks):
         return _inquiry(published, workers, now)
     if published.phase is RendezvousPhase.REFORMING and follows and was_counted(status):
         # A hang may be what the others' failures follow from. Whoever saw the break says then what it knows,
         # and is not asked once more: nobody has longer than ANSWER_SECONDS from the break on.
-        late = _inquiry(published, workers, published.reforming_since or now)
+        late = _inquiry(published, workers, min(published.reforming_since or now, now))
         hangs = any(_hangs(worker.status.agent, published.round) for worker in workers)
         return late if hangs and not late.lost else None
     return None

@@ -141,6 +141,9 @@ def assess(
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
     incident = None if incident is None else incident.at(now)
     restarts, budget = with_incident(status.restarts, incident), status.failure_budget
+    if budget is not None:
+        timeout_seconds = job.spec.elastic_policy.heartbeat_timeout_seconds
+        budget = budgets.without_late_hold(budget, timeout_seconds, now)
     failure = incident.failure if incident else last_failure(job, workers)
     late_loss = None
     if incident is not None:

@@ -111,7 +111,10 @@ def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
     last_exit = worker.status.last_exit
     if last_exit is None or worker.status.phase is not WorkerPhase.FAILED:
         return 0.0
-    return delay_seconds(worker.status.quick_exits or 0) - (now - last_exit.time).total_seconds()
+    ago_seconds = (now - last_exit.time).total_seconds()
+    if ago_seconds < 0:
+        return 0.0  # the clock was set back
+    return delay_seconds(worker.status.quick_exits or 0) - ago_seconds
 
 
 def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:

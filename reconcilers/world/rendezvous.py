@@ -326,12 +326,13 @@ def _propose_when_reforming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
+    since = min(published.reforming_since or now, now)  # later than now: the clock was set back
+    published = published.model_copy(update={"reforming_since": since})
     reason = published.reason
     leaving = {p.index for p in ranked if p.leaving}
     complete = len(joinable) >= bounds.desired or _nobody_is_lost(published, leaving, joinable)
     if complete and bounds.floor(len(joinable)):
         return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
-    since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
     waiting = _with_shortage(published, joinable, bounds)
     if wait > 0:
