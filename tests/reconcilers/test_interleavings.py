@@ -46,7 +46,8 @@ from reconcilers.runtime.kinds import (
     SCALEPLANS,
 )
 from tests.reconcilers.api import Api, Event
-from tests.reconcilers.life import LIFE, Chapter, Run, edit, undisturbed
+from tests.reconcilers.cluster_model import lose_node
+from tests.reconcilers.life import LIFE, Chapter, Run, beginning, edit, submit, undisturbed
 from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds
 from tests.reconcilers.process import Lag
 
@@ -387,6 +388,35 @@ def test_job_whose_suspension_is_seen_late_trains_on_when_it_is_resumed() -> Non
     edit(run.api, {"suspend": False})
     asyncio.run(Run(run.api).settle())
     assert run.api.get(ELASTICJOBS, "j")["status"]["phase"] == "Running"
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_a_slot_that_is_made_again_waits_for_no_pod_on_a_dead_node(is_scaled: bool) -> None:
+    """Neither where a smaller count is taken back, nor where the job is applied again."""
+    api, runs = beginning(), list[Run]()
+
+    def settle() -> None:
+        runs.append(Run(api, process=runs[-1].process if runs else None))
+        asyncio.run(runs[-1].settle())
+
+    submit(api)
+    settle()
+    lose_node(api, "node-2")
+    settle()
+    assert "deletionTimestamp" in api.get(PODS, "j-worker-2-1")["metadata"]
+    if is_scaled:
+        edit(api, {"replicaSpecs": {"worker": {"replicas": 2}}})
+        settle()
+        edit(api, {"replicaSpecs": {"worker": {"replicas": 3}}})
+    else:
+        api.delete(ELASTICJOBS, "j")
+        settle()
+        submit(api)
+    for _ in range(3):
+        settle()
+    world = api.get(ELASTICJOBS, "j")["status"]["rendezvous"]
+    assert world["members"] == "0-2"
+    assert api.get(PODS, "j-worker-2-2")["status"]["phase"] == "Running"
 
 
 # --- Events ---------------------------------------------------------------------------------------------------
