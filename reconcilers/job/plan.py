@@ -186,7 +186,7 @@ def _basis(
         now=now,
         scale_requested=uptake.scale_requested,
         shards=shards,
-        pods_not_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
+        pods_not_accepted=refusal.judge(job, seen.trial, seen.has_begun, now, has_pods=seen.has_all_pods),
         profile=beginning.profile,
     )
     return look, beginning

@@ -167,6 +167,11 @@ class Seen:
         """Whether it has workers, or has had a world."""
         return has_begun(self.job, self.workers)
 
+    @property
+    def has_all_pods(self) -> bool:
+        """Whether each worker has a Pod of the present template."""
+        return 0 < len(self.workers) == len(self.pods) and not self.outdated_pods
+
 
 def has_begun(job: ElasticJob, workers: Workers) -> bool:
     """Whether it has workers, or has had a world."""
