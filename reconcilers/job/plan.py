@@ -148,7 +148,9 @@ def _slots(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
     uptake = growth.with_base(job, take_up(job, fresh, seen.managed_fields, now, seen.vacant), now)
-    return uptake, plan_workers(uptake.job, seen.workers, seen.published)
+    slots = plan_workers(uptake.job, seen.workers, seen.published)
+    missing = tuple(slot for slot in slots.missing if slot not in seen.taken)
+    return uptake, replace(slots, missing=missing)
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:

@@ -30,9 +30,9 @@ from reconcilers.observed.builder import pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import BY_OWNER, owner_uids
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.resources import template_digest
-from reconcilers.observed.slots import training_types
+from reconcilers.observed.slots import Slot, training_types
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
@@ -124,6 +124,8 @@ class Seen:
     """The job's ScalePlans that have no verdict yet."""
     scale_refused: RefusedRequest | None = None
     """The request of dlr's own that is not to be repeated yet."""
+    taken: frozenset[Slot] = frozenset()
+    """Slots whose names workers have that go: they are made when those are gone."""
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
     checks: JobChecks = field(default_factory=JobChecks)
@@ -231,6 +233,7 @@ class JobReader:
             raw=raw,
             workers=workers,
             plans=plans,
+            taken=self._taken(job, workers),
             vacant=self._plans.vacant(job),
             pods=pods,
             outdated_pods=outdated,
@@ -286,6 +289,15 @@ class JobReader:
                 continue
             if (worker := self._parse_worker.parse_or_none(raw)) is not None:
                 yield worker
+
+    def _taken(self, job: ElasticJob, workers: Workers) -> frozenset[Slot]:
+        """The slots of workers that go, of this job or of an earlier one of its name."""
+        named = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
+        if len(named) == len(workers):
+            return frozenset()
+        names_there = {worker.metadata.name for worker in workers}
+        others = (raw for raw in named if raw["metadata"]["name"] not in names_there)
+        return frozenset((raw["spec"]["type"], raw["spec"]["index"]) for raw in others)
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""

@@ -45,11 +45,11 @@ from reconcilers.runtime.kinds import (
     NODECHECKS,
     SCALEPLANS,
 )
-from tests.reconcilers.api import Api, Event
+from tests.reconcilers.api import Api, Event, Write
 from tests.reconcilers.cluster_model import lose_node
-from tests.reconcilers.life import LIFE, Chapter, Run, beginning, edit, submit, undisturbed
+from tests.reconcilers.life import LIFE, Chapter, Run, again, beginning, edit, submit, undisturbed
 from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds
-from tests.reconcilers.process import Lag
+from tests.reconcilers.process import Lag, Process
 
 BY_HAND = int(os.environ.get("DLR_INTERLEAVINGS", "0"))
 DRAWN_A_TEST = min(BY_HAND, 1_000) or 100
@@ -417,6 +417,20 @@ def test_a_slot_that_is_made_again_waits_for_no_pod_on_a_dead_node(is_scaled: bo
     world = api.get(ELASTICJOBS, "j")["status"]["rendezvous"]
     assert world["members"] == "0-2"
     assert api.get(PODS, "j-worker-2-2")["status"]["phase"] == "Running"
+
+
+async def test_a_job_that_is_applied_again_asks_for_no_worker_whose_name_is_taken_yet() -> None:
+    """A hundred would be asked for again and again, until garbage collection has come to the last of them."""
+    api, asked = beginning(), list[Write]()
+    submit(api)
+    await Run(api).settle()
+    again(api)
+    process = Process(api, before_write=asked.append)
+    while await process.step():
+        pass
+    assert asked and not [write for write in asked if write.resource == ELASTICWORKERS]
+    await Run(api, process=process).settle()
+    assert api.get(ELASTICJOBS, "j")["status"]["rendezvous"]["members"] == "0-2"
 
 
 # --- Events ---------------------------------------------------------------------------------------------------
