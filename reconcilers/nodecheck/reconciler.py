@@ -253,6 +253,7 @@ class NodeCheckReconciler(Reconciler):
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
         missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
+        missing = self._workers.not_taken(turn.check, missing)
         refused = await self._workers.make(turn.check, missing[:MOST_AT_ONCE])
         if len(missing) > MOST_AT_ONCE:
             turn.look_again_within(0.0)

@@ -163,6 +163,11 @@ def choose(candidates: Sequence[Candidate], fresh: Collection[str]) -> Scope:
     )
 
 
+def worker_name(check: str, index: int) -> str:
+    """The name of the ElasticWorker for a place in a check of nodes."""
+    return f"{check}-{names.CHECK}-{index}"
+
+
 def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:
     """The ElasticWorker object to create for one node of the check."""
     metadata = check.metadata
@@ -170,7 +175,7 @@ def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:
         "apiVersion": names.API_VERSION,
         "kind": "ElasticWorker",
         "metadata": {
-            "name": f"{metadata.name}-{names.CHECK}-{index}",
+            "name": worker_name(metadata.name, index),
             "namespace": metadata.namespace,
             "labels": check_labels(metadata.name, index),
             "ownerReferences": [owner_reference("NodeCheck", metadata.name, metadata.uid)],
