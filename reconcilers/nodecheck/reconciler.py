@@ -167,7 +167,7 @@ class NodeCheckReconciler(Reconciler):
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
         """The status that follows from what is there; the same one while there is something to wait for."""
         if turn.check.spec.job_name is not None:
-            lost = lost_job(turn.check.spec.job_name, turn.job)
+            lost = lost_job(turn.check, turn.job)
             if lost is not None:
                 return await self._refuse_unless_behind(turn, lost)
         if not turn.status.nodes:

@@ -81,7 +81,7 @@ class CheckView:
         try:
             if spec.job_name is not None:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
-                return lost_job(spec.job_name, ElasticJob.model_validate(raw)) is None
+                return lost_job(check, ElasticJob.model_validate(raw)) is None
             for node in sorted({*(spec.nodes or ())} - self.labels(spec).keys()):
                 await self._client.get(NODES, node)
             if spec.nodes is not None:

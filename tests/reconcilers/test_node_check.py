@@ -573,6 +573,19 @@ async def test_worker_that_was_relaunched_withdraws_its_node() -> None:
     assert check.status.inconclusive == ["node-2"] and "out of memory" in check.status.withdrawn[0].message
 
 
+async def test_check_of_a_job_that_was_deleted_and_applied_again_has_failed() -> None:
+    """The job waits for no check of an earlier one, so such a check would wait for ever."""
+    staged = Stage()
+    staged.add_job()
+    staged.add_check(jobName="j", created=NOW - timedelta(seconds=1))
+    await staged.reconcile()
+    assert staged.status()["phase"] == "Failed"
+    assert staged.condition("Failed")["reason"] == "JobNotFound"
+    staged.add_check("of-the-same-second", jobName="j")
+    await staged.reconcile("of-the-same-second")
+    assert staged.condition("Running", "of-the-same-second")["reason"] == "WaitingForJob"
+
+
 async def test_suspicion_makes_earlier_passes_of_a_jobs_nodes_worthless() -> None:
     for suspected, tested in ((NOW - timedelta(seconds=5), True), (NOW - timedelta(seconds=20), False)):
         staged = Stage()
