@@ -36,7 +36,7 @@ from reconcilers.observed.ownership import (
     workers_owned_by,
 )
 from reconcilers.observed.run_policy import seconds_to_expiry
-from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell
+from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.writer import JobPlans, ScaleWriter
@@ -167,11 +167,12 @@ class ReplicaGroupsReconciler(Reconciler):
             return
         raw = await self._write(raw, plan.status_patch)
         tell(self._recorder, raw, plan.events)
-        for act in writes_of_world(raw, world):
-            await carry_out(self._client, self._recorder, raw, [act])
-        await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
-        await self._scale.conclude(plan.verdicts)
-        await in_parallel(self._renew(raw, index) for index in plan.renewed)
+        with telling_refusals(self._recorder, raw):
+            for act in writes_of_world(raw, world):
+                await carry_out(self._client, self._recorder, raw, [act])
+            await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
+            await self._scale.conclude(plan.verdicts)
+            await in_parallel(self._renew(raw, index) for index in plan.renewed)
 
     async def _write(self, raw: Object, status_patch: Object) -> Object:
         """Write the status, and return the whole job as it is stored now.
