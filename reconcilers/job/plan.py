@@ -242,7 +242,7 @@ def _train(look: Basis) -> Plan:
     if roll.sources:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
     broken_at = failed_at(breaks, published.round, workers, now)
-    failures = assess(look.job, workers, look.spare, breaks, now)
+    failures = assess(look.job, workers, look.spare, breaks, now, is_asked=look.seen.hang_asked)
     if failures.ending is not None:
         ending, events = failures.ending, tuple(events_of_job.of_culprit(failures.incident))
         end = ended(look, JobPhase.FAILED, ending.reason, ending.message, failures)

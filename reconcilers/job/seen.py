@@ -36,7 +36,7 @@ from reconcilers.observed.slots import Slot, training_types
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import JobPlans
@@ -144,6 +144,8 @@ class Seen:
     """How long ago leases of its shard sets were last written."""
     round_age_seconds: float = float("inf")
     """How long ago the published round was first seen."""
+    hang_asked: bool = True
+    """The ElasticWorld asks the members of a world that hangs for their stacks."""
     history: Sequence[ElasticJob] = ()
     """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
@@ -186,6 +188,7 @@ class JobReader:
     def __init__(self, client: Client, cache: Cache, clock: Clock, pods: PodOptions) -> None:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
+        self._worlds = cache.store(ELASTICWORLDS)
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(cache)
@@ -241,6 +244,7 @@ class JobReader:
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
             round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
+            hang_asked=self._hang_asked(job),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
         )
@@ -289,6 +293,10 @@ class JobReader:
                 continue
             if (worker := self._parse_worker.parse_or_none(raw)) is not None:
                 yield worker
+
+    def _hang_asked(self, job: ElasticJob) -> bool:
+        world = self._worlds.get(job.metadata.namespace, job.metadata.name) or {"spec": {}}
+        return bool((world["spec"].get("asked") or {}).get("hang"))
 
     def _taken(self, job: ElasticJob, workers: Workers) -> frozenset[Slot]:
         """The slots of workers that go, of this job or of an earlier one of its name."""

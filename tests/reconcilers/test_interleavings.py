@@ -42,11 +42,12 @@ from controller.resources import (
 from reconcilers.runtime.kinds import (
     ELASTICJOBS,
     ELASTICWORKERS,
+    ELASTICWORLDS,
     NODECHECKS,
     SCALEPLANS,
 )
 from tests.reconcilers.api import Api, Event, Write
-from tests.reconcilers.cluster_model import lose_node
+from tests.reconcilers.cluster_model import act, lose_node, renew_leases
 from tests.reconcilers.life import LIFE, Chapter, Run, again, beginning, edit, submit, undisturbed
 from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds
 from tests.reconcilers.process import Lag, Process
@@ -388,6 +389,20 @@ def test_job_whose_suspension_is_seen_late_trains_on_when_it_is_resumed() -> Non
     edit(run.api, {"suspend": False})
     asyncio.run(Run(run.api).settle())
     assert run.api.get(ELASTICJOBS, "j")["status"]["phase"] == "Running"
+
+
+def test_nobody_is_blamed_for_not_answering_what_the_last_leader_did_not_get_to_ask() -> None:
+    """It died when the status had the question and the ElasticWorld had not; the next one came 20 s later."""
+    chapter = life()["hang"]
+    api = chapter.after(1)
+    assert api.get(ELASTICJOBS, "j")["status"]["rendezvous"]["hangSince"]
+    assert "hang" not in api.get(ELASTICWORLDS, "j")["spec"].get("asked", {})
+    for _ in range(20):
+        act(api, chapter.phase.script)
+        api.seconds += 1
+        renew_leases(api)
+    asyncio.run(Run(api, chapter.phase.script).settle())
+    assert api.get(ELASTICJOBS, "j")["status"]["lastFailure"]["worker"] == "j-worker-2"
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])
