@@ -157,6 +157,24 @@ async def test_a_pod_of_an_earlier_job_that_no_kubelet_ends_is_stuck_after_its_g
     assert await reason() == EARLIER_POD_STUCK
 
 
+async def test_a_pod_that_may_not_be_deleted_keeps_no_slot_from_its_next_one(
+    api: Api, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise Forbidden(403, "Forbidden", 'admission webhook "guard" denied the request: it is protected')
+
+    await running(api, controller)
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "delete", refuse)
+        api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
+        again = await controller.look()
+        await controller.look()
+    assert api.find(PODS, f"{WORKER}-2") is not None and again.requeue_after_seconds is not None
+    assert {reason for reason, _ in api.events} == {"WriteRefused"}
+    await controller.look()
+    assert "deletionTimestamp" in api.get(PODS, POD)["metadata"]
+
+
 async def test_the_lease_that_only_the_cache_still_has_is_made(api: Api, controller: Controller) -> None:
     await running(api, controller)
     api.remove(ELASTICJOBS, JOB)
