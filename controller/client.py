@@ -21,7 +21,7 @@ from controller.api.transport import Transport, WatchStream
 from controller.backoff import Backoff
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ApiError, Gone, Invalid, InvalidStatus, Unavailable
+from controller.errors import ApiError, Gone, Invalid, InvalidStatus, Unavailable, is_denial
 from controller.resources import Object, Resource
 
 CALL_TIMEOUT_SECONDS = 10.0
@@ -233,7 +233,7 @@ class Client:
         try:
             written = await self._object(call)
         except Invalid as error:
-            if subresource == "status":
+            if subresource == "status" and not is_denial(error):
                 raise InvalidStatus(error.status, error.reason, str(error), error.details) from error
             raise
         if self._note_write is not None:

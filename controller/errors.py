@@ -18,6 +18,9 @@ from typing import Any
 MOST_RETRY_AFTER_SECONDS = 30.0
 """A proxy may ask for an hour; a worker that is silent for so long counts as lost, and a person waits."""
 _MOST_CHARACTERS = 500
+_DENIED = ("denied the request", "denied request")
+"""What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
+422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
@@ -177,6 +180,11 @@ _TYPES = {
     413: Invalid,
     422: Invalid,
 }
+
+
+def is_denial(error: Refused) -> bool:
+    """Whether a webhook or a policy refuses the object."""
+    return any(word in str(error) for word in _DENIED)
 
 
 def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiError:

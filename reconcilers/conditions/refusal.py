@@ -70,15 +70,20 @@ def _pace_seconds(job: ElasticJob, before: JobWarning | None, has_begun: bool) -
     return RETRY_SECONDS if answer in AGAIN else None
 
 
-def judge(job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime) -> JobWarning | None:
+def judge(
+    job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime, *, has_pods: bool = False
+) -> JobWarning | None:
     """Judges the answer to a trial, if there was one in this look.
 
     The time of a refusal starts again with each generation: there is time to correct one thing after the
     other.
+
+    Args:
+        has_pods: all its Pods are there, of the present template: a trial that said nothing is answered.
     """
     before = _warning(job)
     if trial is None:
-        return before
+        return before if is_refused(before) or not has_pods else None
     if job.status.observed_generation != job.metadata.generation:
         before = None
     elif is_refused(before) and trial.answer is Answer.NONE:

@@ -46,13 +46,23 @@ class Inquiry:
 
 
 def inquiry_of(
-    status: ElasticJobStatus, breaks: Sequence[Break], workers: Sequence[ElasticWorker], now: datetime
+    status: ElasticJobStatus,
+    breaks: Sequence[Break],
+    workers: Sequence[ElasticWorker],
+    now: datetime,
+    *,
+    is_asked: bool = True,
 ) -> Inquiry | None:
-    """None if no hang is to be judged."""
+    """None if no hang is to be judged.
+
+    Args:
+        is_asked: the ElasticWorld asks the members; if not, they have their whole time from now on.
+    """
     published, blamed = status.world, status.last_failure
     follows = blamed is not None and blamed.exit_class == ExitClass.UNKNOWN
     if published.phase is RendezvousPhase.REFORMING and published.hang_since is not None:
-        return _inquiry(published, workers, published.hang_since)
+        since = published.hang_since if is_asked else now
+        return _inquiry(published, workers, since)
     if any(_hangs(found.report, published.round) for found in breaks):
         return _inquiry(published, workers, now)
     if published.phase is RendezvousPhase.REFORMING and follows and was_counted(status):

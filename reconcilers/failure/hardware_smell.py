@@ -60,10 +60,13 @@ def suspected_at(
     failed = [w for w in workers if w.spec.type == names.WORKER and _has_failed(w)]
     ends = [w.status.last_exit for w in failed if w.status.last_exit is not None]
     times = [end.time for end in ends if end.suspects_hardware]
+    if known is not None:  # what is later than now was counted before the clock was set back
+        times = [time for time in times if time <= now or known > now]
     accounted = known is not None and published.formed_at is not None and known >= published.formed_at
     if not accounted and any(_failed_in(worker, published) for worker in failed):
         times.append(now)
-    return max([*times, *([known] if known else [])], default=None)
+    found = max([*times, *([known] if known else [])], default=None)
+    return None if found is None else min(found, now)
 
 
 def _has_failed(worker: ElasticWorker) -> bool:

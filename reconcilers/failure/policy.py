@@ -134,11 +134,21 @@ class Assessment:
 
 
 def assess(
-    job: ElasticJob, workers: Workers, spare: Mapping[str, Overdrawn], breaks: Sequence[Break], now: datetime
+    job: ElasticJob,
+    workers: Workers,
+    spare: Mapping[str, Overdrawn],
+    breaks: Sequence[Break],
+    now: datetime,
+    *,
+    is_asked: bool = True,
 ) -> Assessment:
-    """Assesses the failures that are reported by now."""
+    """Assesses the failures that are reported by now.
+
+    Args:
+        is_asked: the ElasticWorld asks the members of a world that hangs for their stacks.
+    """
     rules, status = rules_of(job), job.status
-    inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
+    inquiry, incident = _who_was_first(status, workers, rules, breaks, now, is_asked=is_asked)
     incident = None if incident is None else incident.at(now)
     restarts, budget = with_incident(status.restarts, incident), status.failure_budget
     failure = incident.failure if incident else last_failure(job, workers)
@@ -170,11 +180,13 @@ def _who_was_first(
     rules: Sequence[FailureRule],
     breaks: Sequence[Break],
     now: datetime,
+    *,
+    is_asked: bool,
 ) -> tuple[Inquiry | None, Incident | None]:
     """The hang that is not judged yet, if there is one, and the incident that is judged now."""
     published, blamed = status.world, status.last_failure
     members = published.members
-    inquiry = inquiry_of(status, breaks, workers, now)
+    inquiry = inquiry_of(status, breaks, workers, now, is_asked=is_asked)
     if inquiry is None:
         found = incident_of(breaks, workers, published.round, rules, members)
         return None, found or late_incident(blamed, workers, rules, members)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -64,6 +64,7 @@ def plan_groups(
     plans: Sequence[ScalePlan],
     now: datetime,
     pullers: Pullers | None = None,
+    taken: Collection[int] = (),
 ) -> GroupsPlan:
     """Plan all that is to be done about a job with replica groups after this look.
 
@@ -71,6 +72,7 @@ def plan_groups(
         groups: the ElasticJobs that it owns, by index.
         plans: ScalePlans for it that have no verdict yet.
         pullers: the groups' workers; None for none that pulls shards.
+        taken: indices of groups whose names ElasticJobs have that go.
     """
     seen, pullers = _seen(job, groups), pullers or Pullers()
     sets = _next_sets(seen, groups, pullers, now)
@@ -84,7 +86,8 @@ def plan_groups(
     assert status.phase is not None
     halted = job.spec.suspend or status.phase.finished
     surplus = [deleted(ELASTICJOBS, groups[index].metadata) for index in seen.surplus]
-    missing = [] if halted else [index for index in range(seen.count) if index not in groups]
+    there = {*groups, *taken}
+    missing = [] if halted else [index for index in range(seen.count) if index not in there]
     outdated = [
         index
         for index, each in seen.jobs.items()

@@ -22,7 +22,7 @@ from controller.slices import LARGE, computed, let_go
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.grouping import index_of, is_grouped
+from crds.grouping import group_name, index_of, is_grouped, owner_of_group
 from reconcilers.groups.children import group_job, renewal
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.groups.shards import Pullers
@@ -36,7 +36,7 @@ from reconcilers.observed.ownership import (
     workers_owned_by,
 )
 from reconcilers.observed.run_policy import seconds_to_expiry
-from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell
+from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.writer import JobPlans, ScaleWriter
@@ -104,8 +104,20 @@ class ReplicaGroupsReconciler(Reconciler):
         plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
         groups = self._groups_of(metadata.name, found)
         pullers = self._pullers_of(job, groups, pulling)
-        plan = plan_groups(job, raw.get("status") or {}, groups, plans, now, pullers)
+        taken = self._taken(job)
+        plan = plan_groups(job, raw.get("status") or {}, groups, plans, now, pullers, taken)
         return plan, [worker for workers in pullers.workers.values() for worker in workers]
+
+    def _taken(self, job: ElasticJob) -> set[int]:
+        """Indices of the groups that go, of this job or of an earlier one of its name. Their end wakes it."""
+        mine, taken = job.metadata, set[int]()
+        for index in range(job.group_count):
+            found = self._jobs.get(mine.namespace, group_name(mine.name, index)) or {"metadata": {}}
+            metadata = found["metadata"]
+            group = owner_of_group(metadata)
+            if group is not None and (group.uid != mine.uid or metadata.get("deletionTimestamp")):
+                taken.add(index)
+        return taken
 
     def _groups_of(self, job: str, owned: Sequence[Object]) -> dict[int, ElasticJob]:
         """The job's groups, by index in ascending order. What the job owns under another name is none."""
@@ -155,11 +167,12 @@ class ReplicaGroupsReconciler(Reconciler):
             return
         raw = await self._write(raw, plan.status_patch)
         tell(self._recorder, raw, plan.events)
-        for act in writes_of_world(raw, world):
-            await carry_out(self._client, self._recorder, raw, [act])
-        await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
-        await self._scale.conclude(plan.verdicts)
-        await in_parallel(self._renew(raw, index) for index in plan.renewed)
+        with telling_refusals(self._recorder, raw):
+            for act in writes_of_world(raw, world):
+                await carry_out(self._client, self._recorder, raw, [act])
+            await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
+            await self._scale.conclude(plan.verdicts)
+            await in_parallel(self._renew(raw, index) for index in plan.renewed)
 
     async def _write(self, raw: Object, status_patch: Object) -> Object:
         """Write the status, and return the whole job as it is stored now.

@@ -150,7 +150,9 @@ def _slots(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
     uptake = growth.with_base(job, take_up(job, fresh, seen.managed_fields, now, seen.vacant), now)
-    return uptake, plan_workers(uptake.job, seen.workers, seen.published)
+    slots = plan_workers(uptake.job, seen.workers, seen.published)
+    missing = tuple(slot for slot in slots.missing if slot not in seen.taken)
+    return uptake, replace(slots, missing=missing)
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
@@ -188,7 +190,7 @@ def _basis(
         now=now,
         scale_requested=uptake.scale_requested,
         shards=shards,
-        pods_not_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
+        pods_not_accepted=refusal.judge(job, seen.trial, seen.has_begun, now, has_pods=seen.has_all_pods),
         profile=beginning.profile,
     )
     return look, beginning
@@ -242,7 +244,7 @@ def _train(look: Basis) -> Plan:
     if roll.sources:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
     broken_at = failed_at(breaks, published.round, workers, now)
-    failures = assess(look.job, workers, look.spare, breaks, now)
+    failures = assess(look.job, workers, look.spare, breaks, now, is_asked=look.seen.hang_asked)
     if failures.ending is not None:
         ending, events = failures.ending, tuple(events_of_job.of_culprit(failures.incident))
         end = ended(look, JobPhase.FAILED, ending.reason, ending.message, failures)

@@ -25,7 +25,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
 from reconcilers.observed.options import PodOptions
-from reconcilers.runtime.acts import Act, Verb, carry_out, tell
+from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
@@ -131,16 +131,15 @@ class ElasticJobReconciler(Reconciler):
         return writes_of_world(job, self._worlds.get(metadata["namespace"], metadata["name"]))
 
     async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
-        """Carry out acts. A refusal is retried, and gets an Event: nothing else shows why no worker comes."""
+        """Carry out acts. A refusal is retried."""
         try:
-            await carry_out(self._client, self._recorder, seen.raw, acts)
+            with telling_refusals(self._recorder, seen.raw):
+                await carry_out(self._client, self._recorder, seen.raw, acts)
         except Refused as error:
-            if is_refusal(error):
-                message = f"the API server refuses what the job needs: {error}"
-                self._recorder.event(seen.raw, "Warning", "WriteRefused", message)
-                if any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts):
-                    until = self._clock.monotonic() + retry_seconds()
-                    self._refused_until.put(seen.job.metadata.uid, until)
+            makes_workers = any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts)
+            if is_refusal(error) and makes_workers:
+                until = self._clock.monotonic() + retry_seconds()
+                self._refused_until.put(seen.job.metadata.uid, until)
             raise
 
     def _refused_seconds(self, job: ElasticJob) -> float | None:

@@ -30,13 +30,13 @@ from reconcilers.observed.builder import pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import BY_OWNER, owner_uids
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.resources import template_digest
-from reconcilers.observed.slots import training_types
+from reconcilers.observed.slots import Slot, training_types
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import JobPlans
@@ -128,6 +128,8 @@ class Seen:
     """The job's ScalePlans that have no verdict yet."""
     scale_refused: RefusedRequest | None = None
     """The request of dlr's own that is not to be repeated yet."""
+    taken: frozenset[Slot] = frozenset()
+    """Slots whose names workers have that go: they are made when those are gone."""
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
     checks: JobChecks = field(default_factory=JobChecks)
@@ -146,6 +148,8 @@ class Seen:
     """How long ago leases of its shard sets were last written."""
     round_age_seconds: float = float("inf")
     """How long ago the published round was first seen."""
+    hang_asked: bool = True
+    """The ElasticWorld asks the members of a world that hangs for their stacks."""
     history: Sequence[ElasticJob] = ()
     """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
@@ -171,6 +175,11 @@ class Seen:
         """Whether it has workers, or has had a world."""
         return has_begun(self.job, self.workers)
 
+    @property
+    def has_all_pods(self) -> bool:
+        """Whether each worker has a Pod of the present template."""
+        return 0 < len(self.workers) == len(self.pods) and not self.outdated_pods
+
 
 def has_begun(job: ElasticJob, workers: Workers) -> bool:
     """Whether it has workers, or has had a world."""
@@ -183,6 +192,7 @@ class JobReader:
     def __init__(self, client: Client, cache: Cache, clock: Clock, pods: PodOptions) -> None:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
+        self._worlds = cache.store(ELASTICWORLDS)
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(cache)
@@ -232,6 +242,7 @@ class JobReader:
             raw=raw,
             workers=workers,
             plans=plans,
+            taken=self._taken(job, workers),
             vacant=self._plans.vacant(job),
             pods=pods,
             outdated_pods=outdated,
@@ -239,6 +250,7 @@ class JobReader:
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
             round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
+            hang_asked=self._hang_asked(job),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
         )
@@ -287,6 +299,19 @@ class JobReader:
                 continue
             if (worker := self._parse_worker.parse_or_none(raw)) is not None:
                 yield worker
+
+    def _hang_asked(self, job: ElasticJob) -> bool:
+        world = self._worlds.get(job.metadata.namespace, job.metadata.name) or {"spec": {}}
+        return bool((world["spec"].get("asked") or {}).get("hang"))
+
+    def _taken(self, job: ElasticJob, workers: Workers) -> frozenset[Slot]:
+        """The slots of workers that go, of this job or of an earlier one of its name."""
+        named = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
+        if len(named) == len(workers):
+            return frozenset()
+        names_there = {worker.metadata.name for worker in workers}
+        others = (raw for raw in named if raw["metadata"]["name"] not in names_there)
+        return frozenset((raw["spec"]["type"], raw["spec"]["index"]) for raw in others)
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""

@@ -23,7 +23,7 @@ from reconcilers.job.basis import Basis
 from reconcilers.job.times import TOLERANCE
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 from reconcilers.observed.slots import Slot, present_slots, training_types
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, stuck_by
 from reconcilers.observed.workers import new_worker, slot_of
 from reconcilers.runtime.acts import Act, Event, Verb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
@@ -105,7 +105,8 @@ def _reason(worker: ElasticWorker, rendezvous: Rendezvous) -> str | None:
         return f"{status.last_exit.exit_class}: {status.message}"
     if status.phase is WorkerPhase.SUCCEEDED and rendezvous.phase is RendezvousPhase.REFORMING:
         return "the world broke after this worker had finished; it is needed for the next"
-    return None
+    stuck = stuck_by(worker)
+    return stuck.message if stuck is not None and stuck.reason == EARLIER_POD_STUCK else None
 
 
 def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:

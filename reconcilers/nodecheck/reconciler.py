@@ -167,7 +167,7 @@ class NodeCheckReconciler(Reconciler):
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
         """The status that follows from what is there; the same one while there is something to wait for."""
         if turn.check.spec.job_name is not None:
-            lost = lost_job(turn.check.spec.job_name, turn.job)
+            lost = lost_job(turn.check, turn.job)
             if lost is not None:
                 return await self._refuse_unless_behind(turn, lost)
         if not turn.status.nodes:
@@ -254,6 +254,7 @@ class NodeCheckReconciler(Reconciler):
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
         missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
+        missing = self._workers.not_taken(turn.check, missing)
         refused = await self._workers.make(turn.check, missing[:MOST_AT_ONCE])
         if len(missing) > MOST_AT_ONCE:
             turn.look_again_within(0.0)

@@ -17,6 +17,7 @@ from crds.rendezvous import Rendezvous
 from healthcheck.settings import Settings
 from reconcilers.observed.builder import check_labels, owner_reference
 from reconcilers.observed.worker_state import current_report
+from reconcilers.runtime.clock import LONG_AGO
 
 LEAST_PARTNERS = Settings().failed.witnesses
 """Witnesses that it takes to find one new node faulty."""
@@ -95,10 +96,14 @@ def named_nodes(
     return found
 
 
-def lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
-    """Why the job of that name cannot be checked (any more); None if it can."""
+def lost_job(check: NodeCheck, job: ElasticJob | None) -> CheckRefusal | None:
+    """Why the job that the check names cannot be checked (any more); None if it can."""
+    name = check.spec.job_name
     if job is None:
         return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
+    if (job.metadata.creation_timestamp or LONG_AGO) > (check.metadata.creation_timestamp or LONG_AGO):
+        message = f"job {name} was made after the check, which was for an earlier one of its name"
+        return CheckRefusal(FailedReason.JOB_NOT_FOUND, message)
     if job.status.finished:
         message = f"job {name} has finished: nobody is there to be checked"
         return CheckRefusal(FailedReason.JOB_FINISHED, message)
@@ -163,6 +168,11 @@ def choose(candidates: Sequence[Candidate], fresh: Collection[str]) -> Scope:
     )
 
 
+def worker_name(check: str, index: int) -> str:
+    """The name of the ElasticWorker for a place in a check of nodes."""
+    return f"{check}-{names.CHECK}-{index}"
+
+
 def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:
     """The ElasticWorker object to create for one node of the check."""
     metadata = check.metadata
@@ -170,7 +180,7 @@ def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:
         "apiVersion": names.API_VERSION,
         "kind": "ElasticWorker",
         "metadata": {
-            "name": f"{metadata.name}-{names.CHECK}-{index}",
+            "name": worker_name(metadata.name, index),
             "namespace": metadata.namespace,
             "labels": check_labels(metadata.name, index),
             "ownerReferences": [owner_reference("NodeCheck", metadata.name, metadata.uid)],

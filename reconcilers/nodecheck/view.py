@@ -22,7 +22,7 @@ from crds.nodecheck import NodeCheck, NodeCheckSpec
 from crds.texts import shortened
 from reconcilers.nodecheck.finished import FinishedChecks, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
-from reconcilers.nodecheck.scope import lost_job, new_check_worker
+from reconcilers.nodecheck.scope import lost_job, new_check_worker, worker_name
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.trust import Trust
 from reconcilers.runtime.acts import in_parallel
@@ -81,7 +81,7 @@ class CheckView:
         try:
             if spec.job_name is not None:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
-                return lost_job(spec.job_name, ElasticJob.model_validate(raw)) is None
+                return lost_job(check, ElasticJob.model_validate(raw)) is None
             for node in sorted({*(spec.nodes or ())} - self.labels(spec).keys()):
                 await self._client.get(NODES, node)
             if spec.nodes is not None:
@@ -161,7 +161,15 @@ class CheckWorkers:
     def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
+        self._workers = cache.store(ELASTICWORKERS)
         self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
+
+    def not_taken(self, check: NodeCheck, missing: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Those of these places and nodes whose names no worker has: one of an earlier check wakes this one
+        when it goes."""
+        metadata = check.metadata
+        names_ = ((place, worker_name(metadata.name, place[0])) for place in missing)
+        return [place for place, name in names_ if self._workers.get(metadata.namespace, name) is None]
 
     async def make(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> Refused | None:
         """Make workers for these places and nodes of the check; return why they are not made, if so."""

@@ -20,7 +20,15 @@ BY_OWNER = "owner"
 
 
 class Leftover(Exception):
-    """The name is held by an object of an earlier owner, which garbage collection takes. Look again soon."""
+    """The name is held by an object of an earlier owner, which garbage collection takes. Look again soon.
+
+    Args:
+        found: that object; None if it has just gone.
+    """
+
+    def __init__(self, message: str, found: Object | None = None) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 def owner_uids(obj: Object) -> Iterable[str]:
@@ -67,7 +75,7 @@ async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
     if belongs_to(found, owner["uid"]):
         return found
     if is_leftover(found, wanted):
-        raise Leftover(f"{named} of an earlier {owner['kind']} {owner['name']} is yet to go")
+        raise Leftover(f"{named} of an earlier {owner['kind']} {owner['name']} is yet to go", found)
     message = f"{named} is not of this {owner['kind']} {owner['name']}: delete it, or use another name"
     raise Forbidden(403, "Forbidden", message)
 

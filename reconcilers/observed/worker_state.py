@@ -21,6 +21,8 @@ SIDECARS_WELL = "SidecarsWell"
 """Condition of an ElasticWorker: there, and False, once a sidecar of its Pod failed by itself."""
 POD_REFUSED = "PodRefused"
 """Its reason where the API server does not take the Pod."""
+EARLIER_POD_STUCK = "EarlierPodStuck"
+"""Its reason where an earlier worker's Pod has the name, and should have gone by now."""
 
 
 def current_report(worker: ElasticWorker, status: ElasticWorkerStatus | None = None) -> AgentReport | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from controller.client import Client
-from controller.errors import AlreadyExists, NotFound
+from controller.errors import AlreadyExists, NotFound, Refused
 from controller.events import EventRecorder, EventType
 from controller.resources import Object, Resource
 from crds.model import ObjectMeta
+from reconcilers.runtime.refused import is_refusal
 
 PARALLEL_WRITES = 16
 
@@ -91,6 +93,18 @@ async def _do(client: Client, recorder: EventRecorder, about: Object, act: Act) 
     except (AlreadyExists, NotFound):
         return  # done before: the cache has yet to show it
     tell(recorder, about, act.events)
+
+
+@contextmanager
+def telling_refusals(recorder: EventRecorder, about: Object) -> Iterator[None]:
+    """Put what the API server refuses into an Event, and raise it: nothing else shows why nothing comes."""
+    try:
+        yield
+    except Refused as error:
+        if is_refusal(error):
+            message = f"the API server refuses what the job needs: {error}"
+            recorder.event(about, "Warning", "WriteRefused", message)
+        raise
 
 
 def tell(recorder: EventRecorder, about: Object, events: Sequence[Event]) -> None:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from controller.errors import Forbidden, Invalid, NamespaceTerminating, Refused
+from controller.errors import Forbidden, Invalid, NamespaceTerminating, Refused, is_denial
 
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
 """Of so many objects that each would otherwise be tried too often."""
-_DENIED = ("denied the request", "denied request")
-"""What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
-422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
-
-
-def is_denial(error: Refused) -> bool:
-    """Whether a webhook or a policy refuses the object."""
-    return any(word in str(error) for word in _DENIED)
 
 
 def is_refusal(error: Refused) -> bool:

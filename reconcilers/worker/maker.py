@@ -15,7 +15,7 @@ from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
 from controller.slices import LARGE, computed
 from controller.store import Memory
-from crds.elasticworker import MAX_MESSAGE
+from crds.elasticworker import MAX_MESSAGE, ElasticWorker
 from crds.texts import shortened
 from reconcilers.observed.builder import pod_name, service_account
 from reconcilers.observed.groups import group_of, stranger_to
@@ -33,7 +33,7 @@ from reconcilers.observed.start import (
     unfinished_before_training,
     warning_of,
 )
-from reconcilers.observed.worker_state import POD_REFUSED
+from reconcilers.observed.worker_state import EARLIER_POD_STUCK, POD_REFUSED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
@@ -88,6 +88,8 @@ class LatePods:
 
 LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
+STUCK_SECONDS = 30.0
+"""Time after its grace period in which a Pod that is deleted goes, unless its node is gone."""
 
 
 class PodMaker:
@@ -105,6 +107,7 @@ class PodMaker:
         self._keys = OwnerKeys(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._refusals: Memory[str] = cache.store(ELASTICWORKERS).memory()
+        self._leftovers = Observations(cache.store(ELASTICWORKERS), clock.monotonic)
         self._draw = random.Random(0)  # the same in each run of the simulator
 
     async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
@@ -116,13 +119,24 @@ class PodMaker:
         try:
             return await self._create(assignment), None
         except Leftover as leftover:
-            return None, Obstacle("WaitingForDeletion", str(leftover), LEFTOVER_RETRY_SECONDS)
+            is_stuck = self._is_stuck(leftover.found, assignment.worker)
+            reason = EARLIER_POD_STUCK if is_stuck else "WaitingForDeletion"
+            return None, Obstacle(reason, str(leftover), LEFTOVER_RETRY_SECONDS)
         except Refused as error:
             if not is_refusal(error):
                 raise
             message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
             self._tell(assignment, message)
             return None, Obstacle(POD_REFUSED, message, self._refused_retry_seconds(assignment))
+
+    def _is_stuck(self, found: Object | None, worker: ElasticWorker) -> bool:
+        """Whether what is left over is a Pod that no kubelet ends: it stays for as long as its Node."""
+        if found is None or found["kind"] != PODS.kind:
+            return False
+        metadata = found["metadata"]
+        grace_seconds = metadata.get("deletionGracePeriodSeconds")
+        age_seconds = self._leftovers.age_seconds(worker.metadata.uid, (metadata["uid"], grace_seconds))
+        return grace_seconds is not None and age_seconds >= grace_seconds + STUCK_SECONDS
 
     def _tell(self, assignment: Assignment, message: str) -> None:
         """Once for each answer of the API server. A probe for room is told of nowhere but in what the job

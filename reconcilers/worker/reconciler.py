@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.errors import Conflict, NotFound
+from controller.errors import Conflict, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES, PODS, Object
@@ -34,6 +34,7 @@ from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.assignment import Assignment, Assignments
 from reconcilers.worker.gang import Obstacle
 from reconcilers.worker.maker import LatePods, PodMaker
@@ -97,7 +98,7 @@ class WorkerReconciler(Reconciler):
         if assignment is None:
             return Result()
 
-        await self._delete_earlier_pods(worker)
+        delete_in = await self._delete_earlier_pods(assignment)
         earlier = self._earlier(request, assignment)
         pod = await self._find_pod(worker, earlier)
         if pod is None and earlier is None and _wants_pod(assignment):
@@ -127,7 +128,9 @@ class WorkerReconciler(Reconciler):
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
-        waits = [wait for wait in (again, overdue_in, late_in, start_in, clean_in) if wait is not None]
+        waits = [
+            wait for wait in (delete_in, again, overdue_in, late_in, start_in, clean_in) if wait is not None
+        ]
         is_heard = silence is not None and silence.verdict is Verdict.HEARD and waits == [overdue_in]
         lacks_node = seen.node is None and bool(assignment.topology_keys)
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
@@ -178,34 +181,46 @@ class WorkerReconciler(Reconciler):
         name = (pod or {}).get("spec", {}).get("nodeName") or worker.status.node_name
         return self._nodes.get(None, name) if name else None
 
-    async def _delete_earlier_pods(self, worker: ElasticWorker) -> None:
+    async def _delete_earlier_pods(self, assignment: Assignment) -> float | None:
         """Earlier incarnations leave in their own grace period, beside the new one.
 
         The last one's Pod stays if it has ended by itself: its log may be the only witness.
+
+        Returns:
+            seconds until the next try, if one may not be deleted.
         """
+        worker, waits = assignment.worker, list[float]()
         last = worker.spec.incarnation - 1
         pods = self._pods.by_index(BY_OWNER, worker.metadata.uid)
         for pod in in_namespace(pods, worker.metadata.namespace):
             incarnation = number_label(pod, names.LABEL_INCARNATION)
             if incarnation is not None and (incarnation < last or (incarnation == last and not _ended(pod))):
-                await self._delete_pod(pod)
+                waits += filter(None, [await self._delete_pod(pod, assignment)])
+        return min(waits, default=None)
 
-    async def _delete_pod(self, pod: Object) -> None:
+    async def _delete_pod(self, pod: Object, assignment: Assignment) -> float | None:
+        """Delete a Pod; or the seconds until the next try, if the API server refuses."""
         metadata = pod["metadata"]
         if metadata.get("deletionTimestamp"):
-            return
-        with contextlib.suppress(NotFound, Conflict):
+            return None
+        try:
             await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+        except (NotFound, Conflict):
+            return None
+        except Refused as error:
+            if not is_refusal(error):
+                raise
+            message = f"the Pod {metadata['name']} could not be deleted: {error}"
+            self._recorder.event(assignment.owner, "Warning", "WriteRefused", message)
+            return retry_seconds(assignment.workers)
+        return None
 
     async def _clean(self, assignment: Assignment, pod: Object | None) -> float | None:
         """Delete the Pod of a released worker, when it is time; seconds until then."""
         if pod is None or not assignment.released:
             return None
         wait = assignment.seconds_to_cleaning(pod_ended=_ended(pod), now=self._clock.now())
-        if wait == 0:
-            await self._delete_pod(pod)
-            return None
-        return wait
+        return await self._delete_pod(pod, assignment) if wait == 0 else wait
 
     async def _silence(
         self, assignment: Assignment, lease: Object | None, pod: Object | None

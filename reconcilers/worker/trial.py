@@ -15,7 +15,15 @@ from itertools import islice
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, Forbidden, Invalid, NamespaceTerminating, Refused, Unavailable
+from controller.errors import (
+    AlreadyExists,
+    Forbidden,
+    Invalid,
+    NamespaceTerminating,
+    Refused,
+    Unavailable,
+    is_denial,
+)
 from controller.resources import PODS, Object
 from controller.slices import LARGE, computed
 from crds import names
@@ -34,7 +42,6 @@ from reconcilers.observed.workers import new_worker
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.tasks import config_fault
 from reconcilers.runtime.acts import in_parallel
-from reconcilers.runtime.refused import is_denial
 from reconcilers.worker.access import WorkerAccess
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.injection import inject_agent

@@ -14,6 +14,7 @@ from controller.errors import (
     Forbidden,
     Gone,
     Invalid,
+    InvalidStatus,
     NamespaceTerminating,
     NotFound,
     Refused,
@@ -119,6 +120,30 @@ async def test_refusals_are_typed_and_carry_the_servers_words(status, error):
         assert caught.value.details["causes"][0]["field"] == "spec"
         assert caught.value.status == status
         assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "is_final"),
+    [
+        (422, "status.phase: Unsupported value", True),
+        (
+            422,
+            "ValidatingAdmissionPolicy 'freeze' with binding 'all' denied request: no changes today",
+            False,
+        ),
+        (400, 'admission webhook "w" denied the request: no changes today', False),
+    ],
+)
+async def test_a_status_is_final_where_it_is_invalid_and_not_where_somebody_denies_it(
+    status, message, is_final
+):
+    """A denial may be over at any time, and nothing tells of that."""
+    async with fake_api() as api, client_of(api) as client:
+        await client.create(PODS, pod("a"))
+        api.fail_next(status, {"kind": "Status", "reason": "Invalid", "message": message})
+        with pytest.raises(Invalid) as caught:
+            await client.patch(PODS, "a", {"status": {"phase": "x"}}, "ns", subresource="status")
+        assert isinstance(caught.value, InvalidStatus) is is_final
 
 
 async def test_reads_are_tried_again_when_the_server_falters():

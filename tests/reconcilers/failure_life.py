@@ -18,6 +18,7 @@ from reconcilers.job import events as job_events
 from reconcilers.job.basis import Basis
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended
+from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
@@ -93,6 +94,7 @@ class Life:
     def look(self, after_seconds: float = 0.01) -> Assessment:
         """What the reconciler does, with its write."""
         self.now += timedelta(seconds=after_seconds)
+        self.job = with_times_by_our_clock(self.job, self.now)
         people = participants_of(self.job, self.workers, Ages())
         breaks = broken_members(self.world, people)
         workers, world = Workers(self.workers), self.world

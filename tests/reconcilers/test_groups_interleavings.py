@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from controller.resources import PODS
+from controller.resources import PODS, Resource
 from crds.grouping import worker_number
 from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
@@ -21,7 +21,7 @@ from tests.reconcilers.api import NAMESPACE, Api
 from tests.reconcilers.cluster_model import Script
 from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, plan, replicas, submit
 from tests.reconcilers.outcome import end_state
-from tests.reconcilers.process import Lag
+from tests.reconcilers.process import Lag, Process
 
 JSON = dict[str, Any]
 pytestmark = pytest.mark.timeout(300)
@@ -102,6 +102,30 @@ def life() -> dict[str, Chapter]:
         return chapters
 
     return asyncio.run(undisturbed())
+
+
+async def test_a_job_that_is_applied_again_asks_for_no_group_whose_name_is_taken_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred would be asked for without a pause, until garbage collection has come to the last of them."""
+    api, asked = beginning(), list[str]()
+    submit_groups(api)
+    await Run(api).settle()
+    api.delete(ELASTICJOBS, JOB)
+    submit_groups(api)
+    process, read = Process(api, before_write=lambda write: asked.append(write.name)), api.get
+
+    def get(resource: Resource, name: str, *more: Any) -> JSON:
+        asked.append(name)
+        return read(resource, name, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "get", get)
+        while await process.step():
+            pass
+    assert JOB in asked and not [name for name in asked if name.startswith(f"{JOB}-group")]
+    await Run(api, process=process).settle()
+    assert api.get(ELASTICJOBS, JOB)["status"]["phase"] == "Running"
 
 
 def end_of(api: Api) -> dict[str, Any]:

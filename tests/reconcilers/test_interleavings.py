@@ -42,13 +42,15 @@ from controller.resources import (
 from reconcilers.runtime.kinds import (
     ELASTICJOBS,
     ELASTICWORKERS,
+    ELASTICWORLDS,
     NODECHECKS,
     SCALEPLANS,
 )
-from tests.reconcilers.api import Api, Event
-from tests.reconcilers.life import LIFE, Chapter, Run, edit, undisturbed
+from tests.reconcilers.api import Api, Event, Write
+from tests.reconcilers.cluster_model import act, lose_node, renew_leases
+from tests.reconcilers.life import LIFE, Chapter, Run, again, beginning, edit, submit, undisturbed
 from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds
-from tests.reconcilers.process import Lag
+from tests.reconcilers.process import Lag, Process
 
 BY_HAND = int(os.environ.get("DLR_INTERLEAVINGS", "0"))
 DRAWN_A_TEST = min(BY_HAND, 1_000) or 100
@@ -387,6 +389,63 @@ def test_job_whose_suspension_is_seen_late_trains_on_when_it_is_resumed() -> Non
     edit(run.api, {"suspend": False})
     asyncio.run(Run(run.api).settle())
     assert run.api.get(ELASTICJOBS, "j")["status"]["phase"] == "Running"
+
+
+def test_nobody_is_blamed_for_not_answering_what_the_last_leader_did_not_get_to_ask() -> None:
+    """It died when the status had the question and the ElasticWorld had not; the next one came 20 s later."""
+    chapter = life()["hang"]
+    api = chapter.after(1)
+    assert api.get(ELASTICJOBS, "j")["status"]["rendezvous"]["hangSince"]
+    assert "hang" not in api.get(ELASTICWORLDS, "j")["spec"].get("asked", {})
+    for _ in range(20):
+        act(api, chapter.phase.script)
+        api.seconds += 1
+        renew_leases(api)
+    asyncio.run(Run(api, chapter.phase.script).settle())
+    assert api.get(ELASTICJOBS, "j")["status"]["lastFailure"]["worker"] == "j-worker-2"
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_a_slot_that_is_made_again_waits_for_no_pod_on_a_dead_node(is_scaled: bool) -> None:
+    """Neither where a smaller count is taken back, nor where the job is applied again."""
+    api, runs = beginning(), list[Run]()
+
+    def settle() -> None:
+        runs.append(Run(api, process=runs[-1].process if runs else None))
+        asyncio.run(runs[-1].settle())
+
+    submit(api)
+    settle()
+    lose_node(api, "node-2")
+    settle()
+    assert "deletionTimestamp" in api.get(PODS, "j-worker-2-1")["metadata"]
+    if is_scaled:
+        edit(api, {"replicaSpecs": {"worker": {"replicas": 2}}})
+        settle()
+        edit(api, {"replicaSpecs": {"worker": {"replicas": 3}}})
+    else:
+        api.delete(ELASTICJOBS, "j")
+        settle()
+        submit(api)
+    for _ in range(3):
+        settle()
+    world = api.get(ELASTICJOBS, "j")["status"]["rendezvous"]
+    assert world["members"] == "0-2"
+    assert api.get(PODS, "j-worker-2-2")["status"]["phase"] == "Running"
+
+
+async def test_a_job_that_is_applied_again_asks_for_no_worker_whose_name_is_taken_yet() -> None:
+    """A hundred would be asked for again and again, until garbage collection has come to the last of them."""
+    api, asked = beginning(), list[Write]()
+    submit(api)
+    await Run(api).settle()
+    again(api)
+    process = Process(api, before_write=asked.append)
+    while await process.step():
+        pass
+    assert asked and not [write for write in asked if write.resource == ELASTICWORKERS]
+    await Run(api, process=process).settle()
+    assert api.get(ELASTICJOBS, "j")["status"]["rendezvous"]["members"] == "0-2"
 
 
 # --- Events ---------------------------------------------------------------------------------------------------

@@ -137,6 +137,27 @@ async def test_workers_that_a_quota_refuses_are_not_asked_for_again_by_every_loo
     assert {*(await staged.play()).status.nodes} == {*SIX} and not staged.status().get("inconclusive")
 
 
+async def test_check_that_is_made_again_asks_for_no_worker_while_the_earlier_ones_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or a large check would ask for them without a pause, until garbage collection has come to the last."""
+    monkeypatch.setattr("reconcilers.nodecheck.reconciler.MOST_AT_ONCE", 2)
+    staged, asked = stage(), list[str]()
+    for node in SIX:
+        index = SIX.index(node)
+        owner = {"kind": "NodeCheck", "name": "c", "uid": "uid-of-the-earlier", "controller": True}
+        metadata = {"name": f"c-check-{index}", "ownerReferences": [owner]}
+        spec = {"checkName": "c", "type": "check", "index": index, "incarnation": 1, "nodeName": node}
+        staged.put(ELASTICWORKERS, {"metadata": metadata, "spec": spec})
+    staged.refuses = lambda obj: asked.append(obj["metadata"]["name"]) is not None
+    await staged.reconcile()
+    assert await staged.reconcile() and asked == [], "some time passes before the next look"
+    for index in range(3):
+        staged.delete(ELASTICWORKERS, f"c-check-{index}")
+    assert await staged.reconcile() == 0.0 and len(asked) == 2
+    assert await staged.reconcile() and len(asked) == 3
+
+
 async def test_check_whose_time_was_over_while_no_controller_was_there_is_kept_until_all_follows_from_it() -> (
     None
 ):
@@ -550,6 +571,19 @@ async def test_worker_that_was_relaunched_withdraws_its_node() -> None:
     )
     check = await staged.play()
     assert check.status.inconclusive == ["node-2"] and "out of memory" in check.status.withdrawn[0].message
+
+
+async def test_check_of_a_job_that_was_deleted_and_applied_again_has_failed() -> None:
+    """The job waits for no check of an earlier one, so such a check would wait for ever."""
+    staged = Stage()
+    staged.add_job()
+    staged.add_check(jobName="j", created=NOW - timedelta(seconds=1))
+    await staged.reconcile()
+    assert staged.status()["phase"] == "Failed"
+    assert staged.condition("Failed")["reason"] == "JobNotFound"
+    staged.add_check("of-the-same-second", jobName="j")
+    await staged.reconcile("of-the-same-second")
+    assert staged.condition("Running", "of-the-same-second")["reason"] == "WaitingForJob"
 
 
 async def test_suspicion_makes_earlier_passes_of_a_jobs_nodes_worthless() -> None:

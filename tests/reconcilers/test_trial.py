@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -276,6 +277,21 @@ def test_what_a_policy_forbids_is_asked_again_now_and_then_and_no_answer_takes_n
     assert refusal.is_refused(refusal.judge(of, Trial(Answer.NONE, "away"), False, NOW))
     plan = plan_job(seen(of, Trial(Answer.ACCEPTED)), later(20))
     assert len(plan.acts) == 2 and not refusal.is_refused(answered(after(of, plan)))
+
+
+@pytest.mark.parametrize("answer", [Answer.NONE, Answer.UNSUPPORTED])
+def test_pods_that_are_there_answer_what_no_trial_has(answer: Answer) -> None:
+    of, _ = first_look(Trial(answer, "away"))
+    workers = [worker(index) for index in range(2)]
+    made = dict.fromkeys(each.metadata.uid for each in workers)
+    some = replace(seen(of, workers=workers), pods=dict.fromkeys(["w0"]))
+    of = after(of, plan_job(some, NOW))
+    assert answered(of) is not None
+    old = replace(seen(of, workers=workers), pods=made, outdated_pods=1)
+    of = after(of, plan_job(old, NOW))
+    assert answered(of) is not None
+    of = after(of, plan_job(replace(old, outdated_pods=0), NOW))
+    assert answered(of) is None
 
 
 def suspended(of: ElasticJob) -> ElasticJob:

@@ -29,11 +29,12 @@ from crds.job_status import Opportunity
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.growth import room_of
 from reconcilers.observed.builder import owned_name
+from reconcilers.observed.worker_state import EARLIER_POD_STUCK
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.worker.access import WorkerAccess, secret_of
-from reconcilers.worker.maker import LEFTOVER_RETRY_SECONDS
+from reconcilers.worker.maker import LEFTOVER_RETRY_SECONDS, STUCK_SECONDS
 from reconcilers.worker.reconciler import START_SECONDS
 from tests.reconcilers.build import NOW, terminated
 from tests.reconcilers.check_stage import merged
@@ -127,6 +128,51 @@ async def test_job_that_is_applied_again_waits_for_the_pod_and_the_lease_of_the_
     for resource, name in ((LEASES, WORKER), (PODS, POD)):
         assert owner_of(api.get(resource, name)) == api.worker()["metadata"]["uid"]
     assert api.events == [], "nothing was refused"
+
+
+async def test_a_pod_of_an_earlier_job_that_no_kubelet_ends_is_stuck_after_its_grace_period(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    api.remove(ELASTICJOBS, JOB)
+    api.remove(ELASTICWORKERS, WORKER)
+    api.remove(LEASES, WORKER)
+    api.apply_job()
+
+    async def reason() -> str:
+        await controller.look()
+        (condition,) = api.status["conditions"]
+        return str(condition["reason"])
+
+    api.seconds += 3_600
+    assert await reason() == "WaitingForDeletion"
+    api.seconds += 3_600
+    assert await reason() == "WaitingForDeletion", "garbage collection has yet to come"
+    deleted = {"deletionTimestamp": "2026-01-01T12:00:00Z", "deletionGracePeriodSeconds": 120}
+    api.put(PODS, merged(api.get(PODS, POD), {"metadata": deleted}))
+    assert await reason() == "WaitingForDeletion"
+    api.seconds += 120 + STUCK_SECONDS - 1
+    assert await reason() == "WaitingForDeletion"
+    api.seconds += 1
+    assert await reason() == EARLIER_POD_STUCK
+
+
+async def test_a_pod_that_may_not_be_deleted_keeps_no_slot_from_its_next_one(
+    api: Api, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise Forbidden(403, "Forbidden", 'admission webhook "guard" denied the request: it is protected')
+
+    await running(api, controller)
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "delete", refuse)
+        api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
+        again = await controller.look()
+        await controller.look()
+    assert api.find(PODS, f"{WORKER}-2") is not None and again.requeue_after_seconds is not None
+    assert {reason for reason, _ in api.events} == {"WriteRefused"}
+    await controller.look()
+    assert "deletionTimestamp" in api.get(PODS, POD)["metadata"]
 
 
 async def test_the_lease_that_only_the_cache_still_has_is_made(api: Api, controller: Controller) -> None:

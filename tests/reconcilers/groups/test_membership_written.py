@@ -195,6 +195,8 @@ async def test_an_elasticjob_that_the_job_owns_without_controlling_it_is_named_a
     with pytest.raises(Forbidden, match=f"{JOB}-group-1 is no group of this job: delete it"):
         await GroupsController(api).look_at_job()
     assert published(api) == (1, [(0, 1), (2, 1)]), "the others train"
+    (told,) = (message for reason, message in api.events if reason == "WriteRefused")
+    assert f"{JOB}-group-1 is no group of this job: delete it" in told
 
 
 async def test_the_most_groups_are_looked_at_beside_the_event_loop(api: Api) -> None:

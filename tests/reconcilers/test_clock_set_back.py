@@ -1,0 +1,75 @@
+"""The controller's wall clock is set back, or the next leader's is behind: what it wrote before is in the future."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crds.elasticworker import ExitClass, WorkerPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.failure.hangs import ANSWER_SECONDS
+from reconcilers.failure.hardware_smell import suspected_at
+from reconcilers.job.workers import plan_relaunches
+from tests.reconcilers.build import NOW, later, worker
+from tests.reconcilers.failure_life import FORMED, REFORMING, Life
+
+HOUR_SECONDS = 3_600
+
+
+def ended(seconds: float, **more: Any) -> dict[str, Any]:
+    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-0", "time": later(seconds)}
+    return {"lastExit": end | more}
+
+
+@pytest.mark.parametrize("quick_exits", [0, 1, 5])
+def test_an_end_in_the_future_delays_no_relaunch(quick_exits: int) -> None:
+    lost = worker(0, WorkerPhase.FAILED, quickExits=quick_exits, **ended(HOUR_SECONDS))
+    assert plan_relaunches([lost], Rendezvous(), NOW).relaunches
+
+
+def test_a_world_waits_for_a_replacement_no_longer_than_it_may() -> None:
+    life = Life.of(3, worker={"minReplicas": 2}, elasticPolicy={"shrinkAfterSeconds": 60})
+    life.train()
+    life.lose(2)
+    life.look(-HOUR_SECONDS)
+    assert life.world.phase is REFORMING and life.world.reforming_since == life.now
+    life.look(59)
+    assert life.world.phase is REFORMING
+    life.look(2)
+    assert (life.world.phase, life.world.members) == (FORMED, [0, 1])
+
+
+def test_a_world_that_was_held_is_formed() -> None:
+    life = Life.of(2, worker={"restartCount": 10})
+    for _ in range(3):
+        life.train()
+        life.fail(1, message=f"ValueError: {life.now}", exit_code=1)
+        if life.world.phase is REFORMING:
+            break
+    assert life.budget.held_until is not None and life.budget.held_until > life.now
+    life.look(-HOUR_SECONDS)
+    assert life.world.phase is FORMED and life.budget.held_until is None
+
+
+def test_a_hang_is_judged() -> None:
+    life = Life.of(3)
+    life.train()
+    life.fail(0, cause="Hang", exit_code=None, message="no step for 600 s: rank 0 is in all_reduce")
+    assert life.world.hang_since is not None
+    life.look(-HOUR_SECONDS)
+    assert life.world.hang_since == life.now
+    life.look(ANSWER_SECONDS + 0.1)
+    assert life.world.hang_since is None and life.job.status.restarts == {"Hang": 1}
+
+
+def test_a_suspicion_is_taken_back_to_the_present_once() -> None:
+    """Or the check that follows would end before the suspicion, and so would every other."""
+    lost = worker(0, WorkerPhase.FAILED, **ended(HOUR_SECONDS, suspectsHardware=True))
+    assert lost.status.last_exit is not None
+    assert lost.status.last_exit.exit_class is ExitClass.HARDWARE_ERROR
+    known = suspected_at(later(HOUR_SECONDS), [lost], Rendezvous(), NOW)
+    assert known == NOW
+    assert suspected_at(known, [lost], Rendezvous(), later(60)) == NOW
+    assert suspected_at(None, [lost], Rendezvous(), NOW + timedelta(seconds=1)) == later(1)
