@@ -1,4 +1,4 @@
-"""Every module, file and folder of ours that docs/ and our docstrings name in backticks is there."""
+"""Every module, file and folder of ours that our pages and docstrings name in backticks is there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = {Path(name) for name in TRACKED if (ROOT / name).exists()}
 FOLDERS = {parent for path in FILES for parent in path.parents} - {Path()}
 PLACES = FILES | FOLDERS
 TOP = {folder.name for folder in FOLDERS if len(folder.parts) == 1}
-PAGES = sorted(path for path in FILES if path.suffix == ".md" and path.parts[0] in ("docs", "README.md"))
+PAGES = sorted(path for path in FILES if path.suffix == ".md" and path.parts[0] != "tests")
 SOURCES = sorted(path for path in FILES if path.suffix == ".py" and path.parts[0] in TOP - {"tests"})
 NAMED = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
 OTHERS = {
