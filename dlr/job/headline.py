@@ -42,7 +42,7 @@ def headline(case: Case) -> Headline:
     """Say what the job does, on how many workers or groups, and what failures cost."""
     phase = report.phase(case.job)
     cost = cost_line(case.life) if case.life else ""
-    lost = f"; {cost}" if cost else ""
+    lost = "".join(f"; {each}" for each in (report.deletion_line(case.job, case.now), cost) if each)
     if report.is_finished(case.job):
         ended = parse_time(case.status.get("completionTime")) or case.now
         after = age(case.job["metadata"]["creationTimestamp"], ended)

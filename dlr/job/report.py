@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from controller.wording import first_line
+from controller.wording import first_line, some_of
 from crds import names
 from crds.checkpoint_files import Tier
 from crds.grouping import is_grouped
@@ -58,8 +58,18 @@ def list_row(job: JSON, now: datetime) -> Row:
         world.get("round"),
         f"{len(members_of(world))} {world['phase'].lower()}" if stands else None,
         age(job["metadata"]["creationTimestamp"], now),
-        why_line(job),
+        deletion_line(job, now) or why_line(job),
     )
+
+
+def deletion_line(job: JSON, now: datetime) -> str:
+    """Say since when a job that is deleted is still there, and what holds it; empty if it is not deleted."""
+    metadata = job["metadata"]
+    if not metadata.get("deletionTimestamp"):
+        return ""
+    finalizers = [str(each) for each in metadata.get("finalizers") or ()]
+    held = f", held by its finalizers {some_of(finalizers, 3)}" if finalizers else ""
+    return f"deleted {age(metadata['deletionTimestamp'], now)} ago{held}"
 
 
 def why_line(job: JSON) -> str:

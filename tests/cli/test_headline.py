@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from crds.job_status import JobState
 from crds.phases import JobPhase
+from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.groups import headline_of_jobs
 from dlr.job.headline import Headline, headline
@@ -67,6 +69,17 @@ def test_headline_says_what_a_job_does_on_how_many_and_what_failures_cost(
     made: JSON, expected: Headline
 ) -> None:
     assert of(made) == expected
+
+
+def test_a_job_that_is_deleted_and_still_there_says_so_and_what_holds_it() -> None:
+    deleted = troubled_job(phase="Succeeded", completionTime=at(280), history=[])
+    deleted["metadata"] |= {"deletionTimestamp": at(0), "finalizers": ["kueue.x-k8s.io/managed", "b/c"]}
+    since = report.deletion_line(deleted, NOW)
+    assert re.fullmatch(r"deleted \w+ ago, held by its finalizers kueue\.x-k8s\.io/managed, b/c", since)
+    assert of(deleted).text == f"Succeeded after 4m40s; {since}"
+    assert report.list_row(deleted, NOW)[-1] == since
+    del deleted["metadata"]["finalizers"]
+    assert "held" not in report.deletion_line(deleted, NOW)
 
 
 def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
