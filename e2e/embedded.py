@@ -20,8 +20,8 @@ from e2e.processes import TrainingProcess
 from localcluster.kubelet.cgroups import open_groups
 from localcluster.paths import Home
 
-UP_SECONDS = 90.0
-DOWN_SECONDS = 60.0
+UP_SECONDS = 240.0
+DOWN_SECONDS = 120.0
 LOG_LINES = 40
 DEFAULT_NODES = 4
 POWER_ANNOTATION = "localcluster.dlr.dev/power"
