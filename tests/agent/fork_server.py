@@ -6,6 +6,7 @@ of dlr is imported here.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -118,7 +119,8 @@ class Fork:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # the server has reaped it, as yet unheard
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
