@@ -15,7 +15,7 @@ from e2e.kubeconfig import KubeconfigCluster
 from e2e.observation import Observation
 
 SCENARIO_TIMEOUT_SECONDS = 600
-"""On a machine a third as fast as ours, too. What a scenario waits for has limits of its own."""
+"""A limit for a machine a third as fast as ours. What a scenario waits for has limits of its own."""
 LONGEST_FIRST = (
     *("culprit", "slow", "node_check", "scale_plans", "deaths", "training", "control_plane"),
     *("node_check_busy", "strangers", "elasticity_counts", "untold_steps", "faults_named", "shards"),

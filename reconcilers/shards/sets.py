@@ -280,7 +280,7 @@ class Hearing:
     def __init__(self) -> None:
         self._left = MAX_HEARD
         self._known: dict[str, Intervals] = {}
-        """By text: all who go back to a checkpoint say the same."""
+        """Ranges by their text: all that go back to a checkpoint report the same."""
 
     def voices_of(self, worker: ElasticWorker) -> Iterator[Voice]:
         """Yields what the worker reports; the last report of an ended incarnation counts too."""
