@@ -165,7 +165,7 @@ class CheckWorkers:
         self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
 
     def not_taken(self, check: NodeCheck, missing: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Those of these places and nodes whose names no worker has: one of an earlier check wakes this one
+        """Return the places and nodes whose names no worker has: one of an earlier check wakes this one
         when it goes."""
         metadata = check.metadata
         names_ = ((place, worker_name(metadata.name, place[0])) for place in missing)
