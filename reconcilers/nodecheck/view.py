@@ -20,7 +20,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckSpec
 from crds.texts import shortened
-from reconcilers.nodecheck.finished import FinishedChecks, last_pass
+from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
 from reconcilers.nodecheck.scope import lost_job, new_check_worker, worker_name
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
@@ -113,8 +113,12 @@ class CheckView:
         job = self.job_of(check)
         if job is not None and job.status.suspected_at is not None:
             since = max(since, job.status.suspected_at)
-        found = await self.last_passes(check, self.nodes(nodes))
-        return frozenset(node for node, passed in found.items() if passed >= since)
+        slices, found, reader = Slices(), set[str](), check.metadata.namespace
+        for name, raw in self.nodes(nodes).items():  # each may have been in many checks
+            if has_fresh_pass(name, self.finished.on(name, reader), created_at(raw), since):
+                found.add(name)
+            await slices.pause()
+        return frozenset(found)
 
     async def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
         """Times at which these raw Nodes passed the newest check that counts here, by name."""

@@ -423,12 +423,18 @@ async def test_check_of_the_same_second_waits_for_one_whose_begin_is_being_writt
 # --- fresh passes -----------------------------------------------------------------------------------------------
 
 
-def passed_before(staged: Stage, *nodes: str, seconds_ago: float = 10, verdict: str = "Healthy") -> None:
-    ended = (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+def ago(seconds: float) -> str:
+    return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def passed_before(
+    staged: Stage, *nodes: str, seconds_ago: float = 10, took: float = 0, verdict: str = "Healthy"
+) -> None:
+    times = {"startTime": ago(seconds_ago + took), "completionTime": ago(seconds_ago)}
     results = [{"node": node, "verdict": verdict, "message": "it passed 1 test"} for node in nodes]
     staged.add_check(
         f"before-{nodes[0]}",
-        status={"phase": "Succeeded", "completionTime": ended, "nodeResults": results},
+        status={"phase": "Succeeded", "nodeResults": results, **times},
         nodes=list(nodes),
     )
 
@@ -587,11 +593,12 @@ async def test_check_of_a_job_that_was_deleted_and_applied_again_has_failed() ->
 
 
 async def test_suspicion_makes_earlier_passes_of_a_jobs_nodes_worthless() -> None:
-    for suspected, tested in ((NOW - timedelta(seconds=5), True), (NOW - timedelta(seconds=20), False)):
+    """Worthless is also the pass of a check that went on when hardware was suspected."""
+    for suspected_ago, took, tested in ((5, 0, True), (20, 0, False), (20, 15, True), (20, 5, False)):
         staged = Stage()
         staged.add_nodes(*SIX, created=NOW - timedelta(days=1))
-        passed_before(staged, "node-1", "node-2")
-        staged.add_job(activeCheck="c", suspectedAt=suspected.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        passed_before(staged, "node-1", "node-2", took=took)
+        staged.add_job(activeCheck="c", suspectedAt=ago(suspected_ago))
         staged.add_worker(0, "node-1")
         staged.add_worker(1, "node-2")
         staged.add_check(jobName="j", freshSeconds=60)
