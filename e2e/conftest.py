@@ -14,8 +14,8 @@ from e2e.kind import KindCluster
 from e2e.kubeconfig import KubeconfigCluster
 from e2e.observation import Observation
 
-SCENARIO_TIMEOUT_SECONDS = 600
-"""A limit for a machine a third as fast as ours. What a scenario waits for has limits of its own."""
+SCENARIO_TIMEOUT_SECONDS = 900
+"""Limit for a machine a quarter as fast as ours. What a scenario waits for has limits of its own."""
 LONGEST_FIRST = (
     *("culprit", "slow", "node_check", "scale_plans", "deaths", "training", "control_plane"),
     *("node_check_busy", "strangers", "elasticity_counts", "untold_steps", "faults_named", "shards"),

@@ -20,7 +20,7 @@ from e2e.api import Api, Kind, Object, Refused
 
 Answer = TypeVar("Answer")
 
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 300.0
 """Time limit of waits that claim nothing about speed: load makes a machine many times slower."""
 RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects

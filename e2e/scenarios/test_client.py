@@ -110,7 +110,7 @@ def test_the_notebook(cluster: Cluster, observation: Observation, monkeypatch: p
 
 def _kill_when_it_trains(cluster: Cluster, observation: Observation) -> None:
     checkpoint = Path(cluster.storage(observation.namespace).path) / "checkpoint.pt"
-    observation.wait_for("a checkpoint", lambda: checkpoint.exists() or None, 200)
+    observation.wait_for("a checkpoint", lambda: checkpoint.exists() or None)
     kill_rank_1(cluster, observation, next(iter(observation.objects(Kind.JOB))))
 
 

@@ -36,7 +36,7 @@ def test_it_trains(path: Path, cluster: Cluster, observation: Observation, tmp_p
     make_at_home(job, cluster)
     name, workers = job["metadata"]["name"], job["spec"]["replicaSpecs"]["worker"]["replicas"]
     cluster.apply(job, observation.namespace)
-    jobs.wait_until_succeeded(observation, name, within_seconds=240)
+    jobs.wait_until_succeeded(observation, name)
     results = [(each["status"].get("agent") or {}).get("result") for each in observation.workers(name)]
     assert results[0] == f'{{"value":{{"processes":{PROCESSES.get(path.stem, workers)}}}}}'
 

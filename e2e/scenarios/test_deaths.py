@@ -24,7 +24,7 @@ POLICY = {
     "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
     "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS,
 }
-FAILED_SECONDS = 120
+FAILED_SECONDS = 300
 PREEMPTIONS = 10
 FALLEN_OFF_THE_BUS = 79
 """An Xid."""

@@ -11,7 +11,7 @@ from e2e.api import Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
-ENDING_SECONDS = 120.0
+ENDING_SECONDS = 300.0
 PROXY: Object = {"name": "proxy", "command": ["/bin/sh", "-c", "sleep 3600"]}
 
 

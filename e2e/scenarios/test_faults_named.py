@@ -45,7 +45,7 @@ def assert_named(cluster: Cluster, observation: Observation, job: str, cause: st
 def staged(cluster: Cluster, observation: Observation) -> Mortals:
     mortals = Mortals(cluster, observation)
     mortals.submit(2, elasticPolicy={"heartbeatTimeoutSeconds": 9, "hangTimeoutSeconds": 10})
-    mortals.wait_until_training(within_seconds=180)
+    mortals.wait_until_training()
     return mortals
 
 
@@ -58,7 +58,7 @@ def test_a_hang_is_named(cluster: Cluster, observation: Observation) -> None:
 @pytest.mark.needs(Capability.MEMORY_LIMITS)
 def test_a_loop_of_pods_without_memory_is_named(cluster: Cluster, observation: Observation) -> None:
     mortals = staged(cluster, observation)
-    life = mortals.wait_until_training(within_seconds=180)
+    life = mortals.wait_until_training()
     for _ in range(2):
         mortals.tell(1, "eat")
         life = mortals.wait_until_training(beyond=life)

@@ -13,7 +13,7 @@ from e2e.observation import Observation
 from e2e.scenarios.test_shards import NAME, check_sum, results_in, submit, tries_in
 
 GROUPS, WORKERS, FILES = 3, 2, 400
-WITHIN_SECONDS = 120
+WITHIN_SECONDS = 300
 
 pytestmark = [pytest.mark.needs(Capability.STORAGE), pytest.mark.needs(Capability.CONTROL_PLANE)]
 

@@ -16,7 +16,7 @@ from e2e import jobs
 from e2e.cluster import Cluster, Unavailable, every_kubectl
 from e2e.observation import Observation
 
-FINISHED_SECONDS = 150
+FINISHED_SECONDS = 300
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 

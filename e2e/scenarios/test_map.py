@@ -14,7 +14,7 @@ from e2e.cluster import REPOSITORY, Capability, Cluster
 from e2e.observation import Observation
 
 NAME = "map"
-WITHIN_SECONDS = 140
+WITHIN_SECONDS = 300
 
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 

@@ -15,7 +15,7 @@ from e2e.faults import Broken, Held, NodeProbes, Slowed
 from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 120
-FINISHED_SECONDS = 240
+FINISHED_SECONDS = 400
 SLOW_RATIO = 3.0
 """`Slowed` leaves its node a fourteenth."""
 

@@ -12,7 +12,7 @@ from e2e.observation import Observation
 
 NODES = 7
 TIMEOUT_SECONDS = 120
-CHECKED_SECONDS = 180
+CHECKED_SECONDS = 400
 
 
 def policy(**more: object) -> Object:

@@ -16,7 +16,7 @@ from e2e.observation import Observation
 
 NAME = "shards"
 WORKERS = 4
-WITHIN_SECONDS = 150
+WITHIN_SECONDS = 300
 
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 

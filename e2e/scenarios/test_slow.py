@@ -25,7 +25,7 @@ def test_steps_that_take_longer_are_told_once_with_what_changed_then(
 ) -> None:
     mortals = Mortals(cluster, observation)
     mortals.submit(2, nodeCheck={"enabled": True, "freshSeconds": 3_600, "stragglerRatio": 10})
-    mortals.wait_until_training(within_seconds=180)
+    mortals.wait_until_training()
 
     def series() -> Object:
         lead: Object = mortals.worker(0)["status"]["agent"].get("series") or {}

@@ -77,6 +77,8 @@ class Version:
         self.late: Queue[tuple[int, tuple[int, ...]]] = Queue()
         """The groups that a process names, after the place of its own."""
         self.broken: Queue[int] = Queue()
+        self.expected = 0
+        """Number of processes that wait before the patience of one of them begins, however slow this machine is."""
 
     def wait(
         self, place: int, seconds: float | None = 1.0, exchange_seconds: float = WITHIN_SECONDS
@@ -84,7 +86,11 @@ class Version:
         def late(places: Sequence[int]) -> None:
             self.late.put((place, tuple(places)))
 
-        patience = Patience(lambda: seconds, exchange_seconds, late, lambda: self.broken.put(place))
+        def patience_seconds() -> float | None:
+            wait_until(lambda: sum(self.waiting()) >= self.expected)
+            return seconds
+
+        patience = Patience(patience_seconds, exchange_seconds, late, lambda: self.broken.put(place))
         return LongWait(place, 3, lambda: self.store, patience)
 
     def waiting(self) -> list[int]:
@@ -109,6 +115,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
 def test_one_of_those_that_wait_names_the_groups_that_do_not_and_takes_it_back_when_they_come(
     version: Version,
 ) -> None:
+    version.expected = 3
     with ExitStack() as waits:
         for place in (0, 0, 2):
             waits.enter_context(version.wait(place))
@@ -117,12 +124,14 @@ def test_one_of_those_that_wait_names_the_groups_that_do_not_and_takes_it_back_w
         assert version.waiting() == [2, 0, 1]
     assert version.late.get(timeout=WITHIN_SECONDS) == (teller, ())
     wait_until(lambda: version.waiting() == [0, 0, 0])
+    version.expected = 2
     with version.wait(0), version.wait(1):
         assert version.late.get(timeout=WITHIN_SECONDS)[1] == (2,), "another wait, another one that tells"
     assert version.broken.empty()
 
 
 def test_a_process_without_the_jobs_state_names_nobody_but_is_seen_to_wait(version: Version) -> None:
+    version.expected = 2
     with version.wait(1, seconds=None, exchange_seconds=0.1), version.wait(0):
         assert version.late.get(timeout=WITHIN_SECONDS) == (0, (2,))
     assert version.late.get(timeout=WITHIN_SECONDS) == (0, ())
@@ -130,6 +139,7 @@ def test_a_process_without_the_jobs_state_names_nobody_but_is_seen_to_wait(versi
 
 
 def test_an_exchange_to_which_all_have_come_and_that_does_not_end_is_broken(version: Version) -> None:
+    version.expected = 3
     with ExitStack() as waits:
         for place in range(3):
             waits.enter_context(version.wait(place, exchange_seconds=0.5))
@@ -188,7 +198,13 @@ def test_one_process_of_all_that_wait_looks_at_all_groups(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
     groups, store, told = 100, Counting(dist.HashStore()), Queue[Sequence[int]]()
-    patience = Patience(lambda: 0.5, WITHIN_SECONDS, told.put, lambda: None)
+    all_wait = threading.Barrier(groups - 1)
+
+    def patience_seconds() -> float:
+        all_wait.wait(WITHIN_SECONDS)
+        return 0.5
+
+    patience = Patience(patience_seconds, WITHIN_SECONDS, told.put, lambda: None)
     with ExitStack() as waits:
         for place in range(groups - 1):
             waits.enter_context(LongWait(place, groups, lambda: store, patience))  # type: ignore[arg-type, return-value]
