@@ -21,13 +21,15 @@ from controller.api.transport import Transport, WatchStream
 from controller.backoff import Backoff
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ApiError, Gone, Invalid, InvalidStatus, Unavailable, is_denial
+from controller.errors import ApiError, Gone, Invalid, InvalidStatus, NotFound, Unavailable, is_denial
 from controller.resources import Object, Resource
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3
 _RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 1.0
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
+_NO_NAMES = ("", ".", "..")
+"""No object has one of these names: a path that ends in one is that of a collection, or of what is above."""
 
 Observer = Callable[[str, int | None], None]
 """Gets the method and the status (None: no answer) of every call."""
@@ -85,6 +87,10 @@ class Client:
         return view
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """Raises NotFound, without a request, for a name by which the path would be the collection's."""
+        if name in _NO_NAMES:
+            message = f'{resource.group_resource} "{name}" not found'
+            raise NotFound(404, "NotFound", message, {"name": repr(name)})
         return await self._object(Call("GET", resource.path(namespace, name)))
 
     async def list(

@@ -76,8 +76,6 @@ class CheckView:
     async def is_behind(self, check: NodeCheck) -> bool:
         """Whether the API server has the job or the nodes for whose lack the check would be refused."""
         spec = check.spec
-        if spec.job_name == "" or "" in (spec.nodes or ()):
-            return False  # by an empty name, the server lists all of them
         try:
             if spec.job_name is not None:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)

@@ -62,6 +62,14 @@ async def test_create_of_what_exists_is_not_a_conflict():
             await client.create(PODS, pod("a"))
 
 
+@pytest.mark.parametrize("name", ["", ".", ".."])
+async def test_a_name_that_no_object_has_reads_no_collection(name):
+    async with fake_api() as api, client_of(api) as client:
+        with pytest.raises(NotFound) as refused:
+            await client.get(PODS, name, "ns")
+        assert refused.value.names_object and api.requests == []
+
+
 async def test_list_follows_pages_and_completes_the_items():
     async with fake_api() as api, client_of(api) as client:
         for index in range(1203):

@@ -338,8 +338,8 @@ async def test_check_of_a_job_that_is_gone_is_refused_by_the_servers_own_word(
     [
         ({"nodeSelector": {"pool": "two words"}}, "NoNodes"),
         ({"nodeSelector": {"pool": "a,spot"}}, "NoNodes"),
-        ({"nodes": [""]}, "NodeNotFound"),
-        ({"jobName": ""}, "JobNotFound"),
+        *(({"nodes": [name]}, "NodeNotFound") for name in ("", ".", "..")),
+        *(({"jobName": name}, "JobNotFound") for name in ("", ".", "..")),
     ],
 )
 async def test_check_of_what_can_be_no_name_or_label_is_refused_and_not_waited_for(
