@@ -22,6 +22,8 @@ REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 
 QUANTITY_PATTERN = r"^[0-9]+([.][0-9]+)?([eE][+]?[0-9]{1,2}|[kMGTPE]|[KMGTPE]i)?$"
 """Of an amount of memory."""
+LIMIT_PATTERN = r"^[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]{1,2}|[KMGTPE]i|[numkMGTPE])?$"
+"""Of an amount of any resource that is not negative."""
 
 
 class DistributionStrategy(StrEnum):
@@ -423,7 +425,10 @@ class ElasticJobSpec(Model):
     count of workers that finished jobs of its name came to (docs/capacity.md)."""
     brain_service: Annotated[str, Field(max_length=1_024)] | None = None
     """DLRover's; accepted and not used."""
-    resource_limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
+    resource_limits: Annotated[
+        dict[str, Annotated[Quantity, Field(json_schema_extra={"pattern": LIMIT_PATTERN})]],
+        Field(max_length=32),
+    ] = Field(default_factory=dict)
     """The most that automatic scaling may take in all."""
     envs: Annotated[Free, Field(max_length=MAX_ITEMS)] = Field(default_factory=dict)
     """Environment variables for every container: a value, or an EnvVar."""

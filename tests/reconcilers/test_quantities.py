@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.job_spec import LIMIT_PATTERN
 from localcluster.quantities import parse_quantity
 from reconcilers.observed.quantities import (
     BINARY,
@@ -16,37 +18,41 @@ from reconcilers.observed.quantities import (
     whole,
 )
 
+QUANTITIES = [
+    ("0", 0),
+    ("2", 2),
+    (3, 3),
+    ("500m", Fraction(1, 2)),
+    ("1.5Gi", 3 * 2**29),
+    (".5k", 500),
+    ("5.", 5),
+    ("+1", 1),
+    ("-1Ki", -1024),
+    ("1e3", 1000),
+    ("1E3", 1000),
+    ("1E", 10**18),
+    ("12e-3", Fraction(12, 1000)),
+    ("100n", Fraction(1, 10**7)),
+    ("0.1Ki", Fraction(1024, 10)),
+]
+NO_QUANTITIES = ["", " 1", "1 ", "1Kib", "1ki", "1e", "Gi", "1.2.3", "1,5Gi", "1K", "٣", "1e9999"]
 
-@pytest.mark.parametrize(
-    ("text", "units"),
-    [
-        ("0", 0),
-        ("2", 2),
-        (3, 3),
-        ("500m", Fraction(1, 2)),
-        ("1.5Gi", 3 * 2**29),
-        (".5k", 500),
-        ("5.", 5),
-        ("+1", 1),
-        ("-1Ki", -1024),
-        ("1e3", 1000),
-        ("1E3", 1000),
-        ("1E", 10**18),
-        ("12e-3", Fraction(12, 1000)),
-        ("100n", Fraction(1, 10**7)),
-        ("0.1Ki", Fraction(1024, 10)),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "units"), QUANTITIES)
 def test_quantities_are_read_exactly(text: str | int, units: Fraction) -> None:
     assert parse(text) == units
 
 
-@pytest.mark.parametrize(
-    "text", ["", " 1", "1 ", "1Kib", "1ki", "1e", "Gi", "1.2.3", "1,5Gi", "1K", "٣", "1e9999"]
-)
+@pytest.mark.parametrize("text", NO_QUANTITIES)
 def test_what_is_no_quantity_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         parse(text)
+
+
+def test_the_api_server_takes_every_limit_that_can_be_read_and_no_other() -> None:
+    limits = [text for text, units in QUANTITIES if isinstance(text, str) and units >= 0]
+    assert all(re.fullmatch(LIMIT_PATTERN, text) for text in limits)
+    assert not any(re.fullmatch(LIMIT_PATTERN, text) for text in [*NO_QUANTITIES, "-1Ki"])
 
 
 @pytest.mark.parametrize(
