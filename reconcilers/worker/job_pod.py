@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -146,10 +148,10 @@ def _torchrun_environment(job: ElasticJob, index: str, spec: Object) -> Variable
 
 
 def _job_variable(value: Any) -> Object:
-    """An entry of `spec.envs`: a plain value, or an EnvVar without its name."""
+    """An entry of `spec.envs`: an EnvVar without its name, a text, or another value as it is in JSON."""
     if isinstance(value, dict):
         return {key: value[key] for key in ("value", "valueFrom") if key in value}
-    return plain(str(value))
+    return plain(value if isinstance(value, str) else orjson.dumps(value).decode())
 
 
 CHECK_COMMAND = ["dlr", "check-worker"]

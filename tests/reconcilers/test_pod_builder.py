@@ -108,6 +108,13 @@ def test_every_container_gets_the_environment_and_the_jobs_variables() -> None:
     assert "env" in pod["spec"]["initContainers"][0]
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(True, "true"), (8, "8"), (0.5, "0.5"), ("True", "True"), ("", "")]
+)
+def test_a_variable_of_the_job_has_the_text_that_the_user_wrote(value: Any, text: str) -> None:
+    assert environment(build_job_pod(job(envs={"SET": value}), worker()))["SET"] == text
+
+
 def test_the_agents_container_alone_has_the_jobs_key() -> None:
     template = copy.deepcopy(TEMPLATE)
     template["spec"]["containers"][0]["env"].append({"name": "DLR_JOB_KEY", "value": "the user's"})
