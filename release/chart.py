@@ -68,12 +68,13 @@ images:
 replicas: 2
 
 # The one namespace that the controller looks after, with rights there alone. Empty: all namespaces.
+# Of several releases, each has another one, and all but the first leave out crds and userRoles.
 jobsNamespace: ""
 
 # The CRDs. They stay when the chart is uninstalled, since the jobs would go with them.
 crds: true
 
-# Rights of people: dlr's kinds in the ClusterRoles view, edit and admin.
+# Rights of people: dlr's kinds in the ClusterRoles view, edit and admin, and a role to read metrics.
 userRoles: true
 
 # Policies that keep a worker from writing in another worker's name.
@@ -95,7 +96,7 @@ metrics: false
 NOTES = """\
 dlr {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}. Whether it is ready:
 
-  dlr doctor -n {{ .Release.Namespace }}
+  dlr doctor -n {{ .Release.Namespace }}{{ with .Values.jobsNamespace }} --jobs-namespace {{ . }}{{ end }}
 
 Helm makes a namespace without labels. So that its Pods are restricted, and its node checks may cordon:
 
@@ -124,7 +125,9 @@ def _schema(value: Any) -> Document:
         return {"type": "object", "additionalProperties": False, "properties": properties | _SUBCHART}
     if isinstance(value, bool):
         return {"type": "boolean"}
-    return {"type": "integer", "minimum": 1} if isinstance(value, int) else {"type": "string"}
+    if isinstance(value, int):
+        return {"type": "integer", "minimum": 1}
+    return {"type": "string", "minLength": min(len(value), 1)}
 
 
 _SUBCHART: Document = {"global": {"type": "object"}}

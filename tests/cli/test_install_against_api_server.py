@@ -366,7 +366,7 @@ def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dl
     first = ("--jobs-namespace", "default")
     second = ("--jobs-namespace", "team-b", "--namespace", "dlr-team-b")
     roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
-    shared = [f"{roles}/dlr-{name}" for name in ("view", "edit", "admin")]
+    shared = [f"{roles}/dlr-{name}" for name in ("view", "edit", "admin", "metrics-reader")]
     assert dlr("install", "--no-wait", *first).exit_code == 0
     assert dlr("install", "--no-wait", *second).exit_code == 0
     done = dlr("uninstall", *first, "--delete-crds")

@@ -219,6 +219,18 @@ def test_a_value_leaves_its_objects_out(helm: Helm, chart: Path, value: str, kin
     assert left == {key: document for key, document in expected().items() if key[0] not in kinds}
 
 
+def test_two_releases_have_no_object_in_common(helm: Helm, chart: Path) -> None:
+    everything = {"networkPolicy": True, "priorityClass": True, "metrics": True}
+    first, second = (
+        by_name(helm.template(chart, {**everything, **own}, namespace=f"dlr-{own['jobsNamespace']}"))
+        for own in (
+            {"jobsNamespace": "team-a"},
+            {"jobsNamespace": "team-b", "crds": False, "userRoles": False},
+        )
+    )
+    assert not first.keys() & second.keys()
+
+
 def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(helm: Helm, chart: Path) -> None:
     rendered = by_name(helm.template(chart, {"replicas": 1}, namespace=deploy.DEFAULT_NAMESPACE))
     assert "PodDisruptionBudget" not in {kind for kind, _, _ in rendered}
@@ -226,7 +238,14 @@ def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(helm: Hel
 
 
 @pytest.mark.parametrize(
-    "values", [{"replica": 3}, {"replicas": 0}, {"images": {"controler": "x"}}, {"crds": "no"}]
+    "values",
+    [
+        {"replica": 3},
+        {"replicas": 0},
+        {"images": {"controler": "x"}},
+        {"images": {"agent": ""}},
+        {"crds": "no"},
+    ],
 )
 def test_values_that_the_chart_does_not_have_are_refused(helm: Helm, chart: Path, values: JSON) -> None:
     with pytest.raises(HelmFailed, match="values don't meet the specifications of the schema"):

@@ -13,9 +13,7 @@ from dlr.commands.install.installer import get_or_none, live_crds
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Resource
 
 POLL_SECONDS = 0.5
-_USER_ROLES = ("ClusterRole/dlr-view", "ClusterRole/dlr-edit", "ClusterRole/dlr-admin")
-_METRICS_ROLES = ("ClusterRole/dlr-metrics-auth", "ClusterRole/dlr-metrics-reader")
-_SHARED = (*_USER_ROLES, *_METRICS_ROLES, "PriorityClass/dlr-controller")
+_SHARED = tuple(f"ClusterRole/dlr-{name}" for name in ("view", "edit", "admin", "metrics-reader"))
 """What all installations of a cluster have in common, beside the CRDs."""
 
 
