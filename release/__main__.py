@@ -48,21 +48,25 @@ class Release:
     def created(self) -> str:
         return datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def run(self, *command: str | Path) -> None:
+    def run(self, *command: str | Path, **variables: str) -> None:
         """Run a command that makes the same bytes for the same time."""
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(self.time)}
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(self.time), **variables}
         subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=sys.stderr)
 
     def packages(self) -> Path:
         """Build sdist and wheel, the wheel from the sdist; return the wheel."""
-        self.run("uv", "build", "--quiet", "--sdist", "--out-dir", self.out)
+        build: tuple[str | Path, ...] = (
+            *("uv", "build", "--quiet", "--out-dir", self.out),
+            *("--require-hashes", "--build-constraints", REQUIREMENTS / "build.txt"),
+        )
+        self.run(*build, "--sdist")
         name = f"{DISTRIBUTION.replace('-', '_')}-{VERSION}"
         sdist = self.out / f"{name}.tar.gz"
         with tempfile.TemporaryDirectory() as scratch:
             with tarfile.open(sdist) as tar:
                 tar.extractall(scratch, filter="data")
             write_gzipped_tar(sdist, files_below(Path(scratch) / name, name), self.time)
-        self.run("uv", "build", "--quiet", "--wheel", "--out-dir", self.out, sdist)
+        self.run(*build, "--wheel", sdist)
         (wheel,) = self.out.glob(f"{name}-*.whl")
         return wheel
 
@@ -76,10 +80,7 @@ class Release:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             if name == "agent":
-                agent_bundle.build(folder)
-                image = Image("dlr-agent", files_below(folder, DEFAULT_AGENT_PATH.removeprefix("/")))
-                of_agent = (DISTRIBUTION, *agent_bundle.VENDORED.values())
-                packages = [metadata.distribution(each) for each in of_agent]
+                image, packages = self._agent(folder)
             else:
                 version = Layout(base).variables(architecture).get("PYTHON_VERSION")
                 if version is None:
@@ -92,6 +93,21 @@ class Release:
             archive = self.out / f"{stem}.oci.tar"
             digest = build(image, Layout(base), VERSION, architecture, self.time, archive)
         print(f"{image.name}:{VERSION} {architecture} {digest}")
+
+    def _agent(self, folder: Path) -> tuple[Image, list[metadata.Distribution]]:
+        """Return the agent's image and what is in it, as kind/agent.Dockerfile makes it."""
+        pinned, bundle = folder / "packages", folder / "bundle"
+        self.run(
+            *("uv", "pip", "install", "--quiet", "--no-config", "--target", pinned),
+            *("--python", sys.executable, "--require-hashes", "--only-binary=:all:"),
+            *("-r", REQUIREMENTS / "controller.txt"),
+        )
+        script = "import sys, pathlib, dlr.bundle.agent as agent; agent.build(pathlib.Path(sys.argv[1]))"
+        self.run(sys.executable, "-c", script, bundle, PYTHONPATH=str(pinned))
+        vendored = set(agent_bundle.VENDORED.values())
+        found = [each for each in metadata.distributions(path=[str(pinned)]) if each.name in vendored]
+        image = Image("dlr-agent", files_below(bundle, DEFAULT_AGENT_PATH.removeprefix("/")))
+        return image, [metadata.distribution(DISTRIBUTION), *found]
 
     def _python(self, name: str, folder: Path, wheel: Path, architecture: str, version: str) -> Image:
         """Return an image on Python's, as kind/controller.Dockerfile and kind/worker.Dockerfile make it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -16,11 +17,14 @@ from tests.release.helm import Helm, find_helm
 ROOT = Path(__file__).parents[2]
 
 
-def make(out: Path, base: Path) -> None:
-    """Run `make release` without the worker's image."""
+def make(out: Path, base: Path, **variables: str) -> None:
+    """Run `make release` without the worker's image, with further environment variables."""
     command = [sys.executable, "-m", "release", "--out", out, "--without-worker"]
     command += ["--python-base", base, "--busybox-base", base]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    environment = os.environ | variables
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

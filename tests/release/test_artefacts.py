@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
+import shutil
 import subprocess
 import tarfile
 import venv
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 import yaml
 
 import deploy
@@ -51,7 +54,10 @@ print(f"rank {os.environ['RANK']} of {int(total)}", flush=True)
 
 
 def test_a_second_release_of_the_commit_has_the_same_sums(dist: Path, base: Path, tmp_path: Path) -> None:
-    make(tmp_path / "again", base)
+    """Also where another version of a package stands beside the Python that makes it."""
+    other = shutil.copytree(Path(tenacity.__file__).parent, tmp_path / "packages" / "tenacity")
+    (other / "__init__.py").write_text(f"# Newer.\n{(other / '__init__.py').read_text()}")
+    make(tmp_path / "again", base, PYTHONPATH=str(other.parent))
     assert (tmp_path / "again" / "SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
 
 
@@ -59,6 +65,11 @@ def test_the_wheel_from_the_sdist_has_every_file_of_the_repository(dist: Path) -
     expected = runpy.run_path(str(ROOT / "setup.py"))["wheel_files"](ROOT)
     with zipfile.ZipFile(dist / WHEEL) as wheel:
         assert {name: wheel.read(name) for name in wheel.namelist() if name.startswith("dlr/")} == expected
+        (generator,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith("/WHEEL"))
+    (pinned,) = re.findall(
+        r"^setuptools==(\S+)", (ROOT / "kind/requirements/build.txt").read_text(), re.MULTILINE
+    )
+    assert f"Generator: setuptools ({pinned})" in generator
 
 
 def test_images_list_what_is_in_them(dist: Path, tmp_path: Path) -> None:
