@@ -180,13 +180,17 @@ async def test_credentials_that_have_expired_are_got_anew(served: Served) -> Non
     assert (told["trouble"], told["page"]["name"]) == (None, "digits")
 
 
-async def test_defect_in_a_page_is_told_and_the_next_one_is_tried(served: Served) -> None:
+async def test_defect_in_a_page_is_told_and_the_next_one_is_tried(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     broken = troubled_job()
     del broken["metadata"]["creationTimestamp"]
     served.api.answers[JOB] = broken
     async with served.events(JOB_QUERY) as until:
         told = await until(lambda told: told["trouble"])
         assert "dlr cannot make this page (KeyError" in told["trouble"]
+        await until(lambda told: told["trouble"])
+        assert len(caplog.records) == 1, "its traceback is logged once"
         served.api.answers[JOB] = troubled_job()
         await until(lambda told: told["page"] and not told["trouble"])
 
@@ -255,6 +259,15 @@ class Counted:
 
     def rest(self) -> None:
         self.rests.set()
+
+
+async def test_number_that_is_infinite_breaks_no_page() -> None:
+    """Browsers read no `Infinity`, and a worker's step times may be so far apart."""
+    view = Counted()
+    view.read = lambda: {"slowness": 1e300 * 1e300}  # type: ignore[method-assign, dict-item]
+    async with aclosing(Feed(view).updates()) as updates:
+        body = (await anext(updates)).body
+    assert json.loads(body, parse_constant=pytest.fail)["page"] == {"slowness": None}
 
 
 async def test_view_rests_when_the_last_who_looked_has_gone() -> None:
