@@ -67,6 +67,17 @@ async def test_only_pages_of_its_own_under_a_loopback_name_are_answered(
     assert (await served.get("static/app.js", **headers))[0] == status
 
 
+@pytest.mark.parametrize("line", ["OPTIONS *", "CONNECT x:1", "GET //", "GET /?"])
+async def test_request_without_a_path_is_refused(served: Served, line: str) -> None:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", int(served.url.split("/")[2].partition(":")[2])
+    )
+    writer.write(f"{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+    writer.close()
+
+
 def test_request_without_a_host_is_refused() -> None:
     assert why_refused(None, None, "t", "t") is not None
     assert why_refused("localhost", None, "t", "t") is None
