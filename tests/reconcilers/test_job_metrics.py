@@ -153,17 +153,35 @@ def test_goodput_is_as_of_now(scraped: Scraped) -> None:
 def test_time_in_the_current_state_runs_on_until_the_job_ends(scraped: Scraped) -> None:
     scraped.put(running_job())
     scraped.now = later(7)
-    seconds = scraped.samples()["dlr_job_state_seconds_total"]
+    seconds = scraped.samples()["dlr_job_state_seconds"]
     assert seconds[("Training",)] == 107.0
     assert seconds[("Pending",)] == 12.5
-    assert seconds[("Down",)] == 0.0, "there from the start, so that a rate begins at its start"
+    assert seconds[("Down",)] == 0.0, "there from the start, so that a difference begins there"
     scraped.put(running_job(phase="Succeeded", completionTime=later(5).isoformat()))
     scraped.now = later(1000)
     found = scraped.samples()
-    assert found["dlr_job_state_seconds_total"][("Training",)] == 105.0
+    assert found["dlr_job_state_seconds"][("Training",)] == 105.0
     assert found["dlr_job_goodput_ratio"] == {(): 0.9}
     assert sum(found["dlr_job_state"].values()) == 0, "its time goes to nothing any more"
     assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 0}, {(): 0})
+
+
+def test_time_of_a_failure_that_is_heard_of_late_moves_to_another_state(scraped: Scraped) -> None:
+    """So it is no counter: to `increase` a counter that is lower counts as all of it anew."""
+    scraped.put(running_job())
+    scraped.now = later(100)
+    before = scraped.samples()["dlr_job_state_seconds"]
+    lost = {
+        "state": "Recovering",
+        "since": later(70).isoformat(),
+        "seconds": {"Pending": 12.5, "Training": 170.0},
+    }
+    scraped.put(running_job(goodput=GOODPUT | lost))
+    after = scraped.samples()["dlr_job_state_seconds"]
+    assert (before[("Training",)], after[("Training",)]) == (200.0, 170.0)
+    assert sum(before.values()) == sum(after.values())
+    families = {each.name: each.type for each in parse_text(generate_latest(scraped.registry).decode())}
+    assert families["dlr_job_state_seconds"] == "gauge"
 
 
 def test_world_that_is_being_given_up_trains_nobody(scraped: Scraped) -> None:
