@@ -17,7 +17,8 @@ MOST_CONNECTIONS = 128
 """With one more, the oldest is closed: whoever only holds connections keeps nobody out."""
 MOST_HEADERS = 32
 """Headers of a request, of 8 KB each: a connection keeps what it was sent until its request is whole."""
-LOG = logging.getLogger(__name__)
+HTTP_LOG = logging.getLogger(__name__)
+"""The logger of aiohttp's servers: it has the tracebacks of defects alone."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -26,7 +27,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
 
-LOG.addFilter(_is_ours)
+HTTP_LOG.addFilter(_is_ours)
 
 
 @asynccontextmanager
@@ -46,7 +47,7 @@ async def serve_http(
         access_log=None,
         handle_signals=False,
         shutdown_timeout=shutdown_seconds,
-        logger=LOG,
+        logger=HTTP_LOG,
         max_headers=MOST_HEADERS,
     )
     await runner.setup()
