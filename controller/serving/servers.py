@@ -169,7 +169,10 @@ class Renderer:
 
         A thread renders: ten thousand workers take a second, and hold the loop up for milliseconds each time.
         """
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # it compares a version such as `x` with numbers
+            encode, content_type = choose_encoder("")
         async with self._lock:
             last = self._last.get(content_type)
             newest = max((each.rendered_at for each in self._last.values()), default=None)
