@@ -10,7 +10,7 @@ import pytest
 
 from dlr.dashboard.fleet import fleet_page
 from dlr.job.progress import total_steps
-from dlr.job.unreadable import naming_what_cannot_be_read
+from dlr.job.unreadable import fault_of, naming_what_cannot_be_read
 from dlr.kube.errors import ApiError
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 from tests.cli.troubled import NOW, RAISED, troubled_job, troubled_workers
@@ -47,6 +47,13 @@ def test_list_has_a_row_that_says_what_cannot_be_read(
     assert "Unreadable" in rows["later"] and "dlr 0.1.0 cannot read status.rendezvous: " in rows["later"]
     assert "cannot read status.replicaStatuses: " in rows["mixed"]
     assert "Running" in rows["digits"] and "cannot read" not in rows["digits"]
+
+
+@pytest.mark.parametrize("members", ["of-a-later-version", 7, {"0": "a"}, ["a"]])
+@pytest.mark.parametrize("incarnations", [None, "a", ["a"], {"2": 5}])
+def test_world_of_another_form_is_a_fault_with_a_name(members: Any, incarnations: Any) -> None:
+    found = fault_of(later(rendezvous={"round": 3, "members": members, "incarnations": incarnations}))
+    assert found.startswith("status.rendezvous")
 
 
 @pytest.mark.parametrize("status", [LATER["counts"], LATER["history"]])
