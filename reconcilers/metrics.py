@@ -87,7 +87,11 @@ JOB_NUMBER = _define(
 JOB_WARNING = _define(
     "dlr_job_warning", (*JOB, "type"), "1 for each warning in the status of a job that has not ended"
 )
-JOB_RESTARTS = _define("dlr_job_restarts_total", JOB, "Worlds that broke because processes failed in place")
+JOB_RESTARTS = _define(
+    "dlr_job_restarts",
+    JOB,
+    "Worlds that broke because processes failed in place; a later finding may take one back",
+)
 JOB_FAILURES = _define(
     "dlr_job_failures", (*JOB, "class"), "The same by class; a later finding may move one to another class"
 )

@@ -95,7 +95,7 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     assert found["dlr_job_phase"][("Running",)] == 1
     assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 7
     assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
-    assert found["dlr_job_restarts_total"] == {(): 3}
+    assert found["dlr_job_restarts"] == {(): 3}
     assert {k: v for k, v in found["dlr_job_failures"].items() if v} == {("UserError",): 2, ("Hang",): 1}
     assert len(found["dlr_job_failures"]) == 10, "zeros too, so that the first failure is an increase"
     assert found["dlr_job_round"] == {(): 3}
@@ -138,7 +138,7 @@ def test_a_job_with_replica_groups_counts_no_worker_of_theirs(scraped: Scraped) 
     assert found["dlr_job_groups"] == {("training",): 1, ("waiting",): 1, ("ended",): 1}
     assert found["dlr_job_membership_version"] == {(): 7}
     assert found["dlr_job_phase"][("Running",)] == 1
-    assert not {"dlr_job_desired_workers", "dlr_job_workers", "dlr_job_restarts_total"} & {*found}
+    assert not {"dlr_job_desired_workers", "dlr_job_workers", "dlr_job_restarts"} & {*found}
 
 
 def test_goodput_is_as_of_now(scraped: Scraped) -> None:
@@ -195,7 +195,7 @@ def test_new_job_is_pending_and_has_no_goodput(scraped: Scraped) -> None:
     scraped.put(job())
     found = scraped.samples()
     assert found["dlr_job_phase"][("Pending",)] == 1
-    assert found["dlr_job_restarts_total"] == {(): 0}
+    assert found["dlr_job_restarts"] == {(): 0}
     assert found["dlr_job_state"][("Pending",)] == 1
     assert "dlr_job_goodput_ratio" not in found and "dlr_job_step" not in found
 
