@@ -149,9 +149,11 @@ def life_of(
     """
     status = job.get("status") or {}
     submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
-    clock = Clock(submitted, parse_time(status.get("completionTime")) or now)
     if not status.get("history"):
         raise NoHistory(job["metadata"]["name"])
+    # This machine's clock may be behind the cluster's.
+    ended = max(now, parse_time(status["history"][-1]["since"]) or now)
+    clock = Clock(submitted, parse_time(status.get("completionTime")) or ended)
     episodes = episodes_of(status["history"], clock)
     grouped = is_grouped(job)
     lanes, hidden, left_out = (
