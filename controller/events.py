@@ -21,7 +21,7 @@ from typing import Literal
 from controller import clock
 from controller.backoff import Backoff
 from controller.client import Client
-from controller.errors import NamespaceTerminating, NotFound, Unavailable
+from controller.errors import AlreadyExists, NamespaceTerminating, NotFound, Unavailable
 from controller.resources import EVENTS, Object
 from controller.wording import shortened
 
@@ -68,8 +68,9 @@ class Series:
     count: int = 0
     first_time: str = ""
     last_time: str = ""
-    written_as: str | None = None
-    """The Event's name, once the server has it."""
+    name: str | None = None
+    """The Event's name, from the first try to write it on."""
+    is_written: bool = False
 
 
 @dataclass
@@ -210,18 +211,22 @@ class EventRecorder:
 
     async def _write(self, series: Series) -> None:
         namespace = series.subject.namespace or "default"
-        if series.written_as is not None:
+        if series.name is not None and series.is_written:
             patch = {"count": series.count, "lastTimestamp": series.last_time, "message": series.message}
             try:
-                await self._client.patch(EVENTS, series.written_as, patch, namespace)
+                await self._client.patch(EVENTS, series.name, patch, namespace)
                 return
             except NotFound:  # Events live for an hour; a new one starts the count again
-                series.written_as = None
+                series.name, series.is_written = None, False
                 series.count = 1
                 series.first_time = series.last_time
-        name = _event_name(series.subject.name)
-        await self._client.create(EVENTS, self._body(series, name, namespace))
-        series.written_as = name
+        series.name = series.name or _event_name(series.subject.name)
+        try:
+            await self._client.create(EVENTS, self._body(series, series.name, namespace))
+            series.is_written = True
+        except AlreadyExists:  # an earlier try was stored, perhaps with a lower count, and its answer lost
+            series.is_written = True
+            await self._write(series)
 
     def _body(self, series: Series, name: str, namespace: str) -> Object:
         subject = series.subject

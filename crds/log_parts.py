@@ -40,10 +40,11 @@ def from_log(name: str, lines: Iterable[str]) -> bytes | None:
         place, _, text = rest.partition(" ")
         number, _, total = place.partition("/")
         if mark and number.isdecimal() and total.isdecimal():
-            try:
-                found[int(number)] = base64.b64decode(text)
+            try:  # any process of the Pod may write such a line, with thousands of digits too
+                part, parts = int(number), int(total)
+                found[part] = base64.b64decode(text)
             except ValueError:
                 continue
-            count = int(total)
+            count = parts
     whole = count and all(number in found for number in range(1, count + 1))
     return b"".join(found[number] for number in range(1, count + 1)) if whole else None

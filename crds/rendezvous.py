@@ -68,9 +68,12 @@ class World(Model):
         """Read the wire form. In Python, `incarnations` has one for each member."""
         if not isinstance(data, dict) or isinstance(data.get("incarnations"), list | tuple):
             return data
-        members = data.get("members") or []
+        members, groups = data.get("members") or [], data.get("incarnations") or {}
+        texts = groups.values() if isinstance(groups, dict) else [None]
+        if not (isinstance(members, str | list | tuple) and all(isinstance(each, str) for each in texts)):
+            return data
         members = from_text(members) if isinstance(members, str) else members
-        incarnations = incarnations_of(members, data.get("incarnations") or {})
+        incarnations = incarnations_of(members, groups)
         return {**data, "members": members, "incarnations": incarnations}
 
     @model_validator(mode="after")

@@ -74,7 +74,9 @@ JOB_STATE = _define(
     "dlr_job_state", (*JOB, "state"), "1 for what the job's time goes to now, 0 for other states"
 )
 JOB_STATE_SECONDS = _define(
-    "dlr_job_state_seconds_total", (*JOB, "state"), "Time since submission, by what it went to"
+    "dlr_job_state_seconds",
+    (*JOB, "state"),
+    "Time since submission, by what it went to; a later finding may move some to another state",
 )
 JOB_GOODPUT = _define("dlr_job_goodput_ratio", JOB, "Effective training time over the time since submission")
 JOB_STEP = _define("dlr_job_step", JOB, "Highest training step so far")
@@ -85,7 +87,11 @@ JOB_NUMBER = _define(
 JOB_WARNING = _define(
     "dlr_job_warning", (*JOB, "type"), "1 for each warning in the status of a job that has not ended"
 )
-JOB_RESTARTS = _define("dlr_job_restarts_total", JOB, "Worlds that broke because processes failed in place")
+JOB_RESTARTS = _define(
+    "dlr_job_restarts",
+    JOB,
+    "Worlds that broke because processes failed in place; a later finding may take one back",
+)
 JOB_FAILURES = _define(
     "dlr_job_failures", (*JOB, "class"), "The same by class; a later finding may move one to another class"
 )

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from controller import clock
+from controller.serving.listening import serve_http
 from controller.serving.metrics_access import MetricsAccess
 
 PERIOD_SECONDS = 1.0
@@ -84,24 +85,19 @@ async def serve(
 
 @asynccontextmanager
 async def _http(app: web.Application, address: str, port: int) -> AsyncIterator[int]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
+    async with AsyncExitStack() as stack:
         try:
-            await _site(runner, address, port).start()
+            # asyncio's own socket for `::` would take IPv6 alone.
+            found = _everywhere(port) if address == EVERYWHERE else address
+            served = serve_http(app, found, port, shutdown_seconds=1.0)
+            bound = await stack.enter_async_context(served)
         except OSError as error:
             raise _cannot_listen(address, port, error) from error
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+        yield bound
 
 
-def _site(runner: web.AppRunner, address: str, port: int) -> web.BaseSite:
-    if address != EVERYWHERE:
-        return web.TCPSite(runner, address, port)
-    # asyncio's own socket for `::` would take IPv6 alone.
-    listening = socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return web.SockSite(runner, listening)
+def _everywhere(port: int) -> socket.socket:
+    return socket.create_server((EVERYWHERE, port), family=socket.AF_INET6, dualstack_ipv6=True)
 
 
 def _health_app(state: Health) -> web.Application:
@@ -173,7 +169,10 @@ class Renderer:
 
         A thread renders: ten thousand workers take a second, and hold the loop up for milliseconds each time.
         """
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # it compares a version such as `x` with numbers
+            encode, content_type = choose_encoder("")
         async with self._lock:
             last = self._last.get(content_type)
             newest = max((each.rendered_at for each in self._last.values()), default=None)

@@ -101,7 +101,9 @@ def _failed(error: Exception) -> int:
     if sentence is None:
         sys.excepthook(*sys.exc_info())
     else:
-        print(f"dlr: {sentence}", file=sys.stderr)
+        # It may quote what a worker or a server says, and a terminal is to obey nothing of that.
+        shown = (letter if letter.isprintable() or letter == "\n" else " " for letter in sentence)
+        print(f"dlr: {''.join(shown)}", file=sys.stderr)
     return code
 
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import orjson
+
 from dlr.dashboard.reading import View
 from dlr.kube.errors import ApiError
 
@@ -42,6 +44,8 @@ class Feed:
         self._reader: asyncio.Task[None] | None = None
         self._number = 0
         self._reading = threading.Lock()
+        self._logged = ""
+        """The trouble whose traceback was logged last."""
 
     async def updates(self) -> AsyncGenerator[Update]:
         """The newest, and each one after it; who is slow misses some."""
@@ -98,14 +102,18 @@ class Feed:
             with self._reading:  # a thread whose reader was given up may still be at it
                 if self.is_idle:  # and so may this one be: the view rests, and nobody would tell it again
                     return 0.0, None, None
-                page: bytes | None = json.dumps(self.view.read(), separators=(",", ":")).encode()
+                page: bytes | None = orjson.dumps(
+                    self.view.read()
+                )  # null for what is infinite: JSON has none
             trouble = None
         except ApiError as failed:
             page, trouble = None, f"{failed}"
         except Exception as defect:
-            LOG.exception("a page cannot be made")
             page = None
             trouble = f"dlr cannot make this page ({type(defect).__name__}: {defect}). Please report it."
+            if trouble != self._logged:  # it is made again every few seconds
+                LOG.exception("a page cannot be made")
+                self._logged = trouble
         return time.thread_time() - began, page, trouble
 
 

@@ -15,6 +15,7 @@ from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
 from dlr.job.timeline.episodes import Clock, episodes_of
 from dlr.job.timeline.outages import LOST
+from dlr.job.unreadable import UNREADABLE, of_all
 from dlr.job.wording import parse_time
 from dlr.kube.api import JSON
 
@@ -32,6 +33,10 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
         jobs: ElasticJobs of one namespace or of all.
         leads: those of their ElasticWorkers that LEAD_SELECTOR chooses.
     """
+    return of_all(jobs, lambda some: _page(some, leads, now))
+
+
+def _page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JSON:
     lead_of = leads_by_job(leads)
     strip = strip_length(jobs, now)
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
@@ -57,7 +62,8 @@ def leads_by_job(leads: Iterable[JSON]) -> dict[tuple[str, str], JSON]:
 
 
 def _step(lead: JSON) -> int:
-    return int((current_report(lead).get("progress") or {}).get("step") or 0)
+    step = (current_report(lead).get("progress") or {}).get("step")
+    return step if isinstance(step, int) else 0
 
 
 def _line(
@@ -66,7 +72,7 @@ def _line(
     metadata, status = job["metadata"], job.get("status") or {}
     lead = lead_of.get((metadata["namespace"], metadata["name"]))
     finished = report.is_finished(job)
-    progress = None if finished else _progress(job, lead)
+    progress = None if finished or report.phase(job) == UNREADABLE else _progress(job, lead)
     world = status.get("rendezvous") or {}
     return {
         "namespace": metadata["namespace"],

@@ -16,6 +16,7 @@ from dlr.job.case import read_case
 from dlr.job.logs import Wanted, lines_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.report import ranks
+from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.wording import utc_now
 from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.errors import ApiError
@@ -90,9 +91,10 @@ class JobView(View):
         """By rank, the worker and its Pod, as read last."""
 
     def read(self) -> JSON:
-        case, unread = self.ask(lambda api: read_case(api, self.name))
-        self.pods = {} if is_grouped(case.job) else _pods(case.job, case.workers)
-        return job_page(case, unread)
+        with naming_what_cannot_be_read(self.api, self.name):
+            case, unread = self.ask(lambda api: read_case(api, self.name))
+            self.pods = {} if is_grouped(case.job) else _pods(case.job, case.workers)
+            return job_page(case, unread)
 
     def log(self, rank: int) -> JSON:
         """Return the end of the log of the worker with that node rank.

@@ -19,12 +19,13 @@ import os
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from controller.serving.listening import serve_http
 from dlr.dashboard.feed import Feed, in_thread
 from dlr.dashboard.reading import Fleet, JobView
 from dlr.job import tones
@@ -84,7 +85,7 @@ class Dashboard:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.path.split("/", 2)[1]
+        given = request.path.partition("/")[2].partition("/")[0]  # of `OPTIONS *` nothing
         refused = why_refused(request.headers.get("Host"), request.headers.get("Origin"), given, self.token)
         if refused:
             return web.Response(status=403, text=f"{refused}\n", headers=HEADERS)
@@ -163,19 +164,15 @@ async def serve(dashboard: Dashboard, port: int) -> AsyncIterator[str]:
     Raises:
         UsageError: the port is taken, or may not be used.
     """
-    runner = web.AppRunner(dashboard.app(), access_log=None, handle_signals=False, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, ADDRESS, port)
+    async with AsyncExitStack() as stack:
         try:
-            await site.start()
+            served = serve_http(dashboard.app(), ADDRESS, port, shutdown_seconds=0.1)
+            bound = await stack.enter_async_context(served)
         except OSError as error:
             raise UsageError(
                 f"{ADDRESS}:{port} cannot be listened on: {os.strerror(error.errno or 0)}."
             ) from error
-        yield f"http://{ADDRESS}:{runner.addresses[0][1]}/{dashboard.token}/"
-    finally:
-        await runner.cleanup()
+        yield f"http://{ADDRESS}:{bound}/{dashboard.token}/"
 
 
 def why_refused(host: str | None, origin: str | None, given: str, token: str) -> str | None:

@@ -17,6 +17,8 @@ from dlr.job.report import current_report, is_finished, ranks
 from dlr.job.wording import duration, parse_time, significant
 from dlr.kube.api import JSON
 
+MOST_DIGITS = 15
+"""Digits of a total: anybody who may write a job writes it, and JavaScript has no more of them exactly."""
 LEAST_SECONDS = 1.0
 """The age from which a shard set has a rate."""
 
@@ -55,9 +57,9 @@ def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None)
 
 
 def total_steps(job: JSON) -> int | None:
-    """Return the annotation's total; None unless it is a positive whole number."""
+    """Return the annotation's total; None unless it is a positive whole number of at most 15 digits."""
     text = str((job["metadata"].get("annotations") or {}).get(names.ANNOTATION_TOTAL_STEPS, "")).strip()
-    return int(text) if text.isdecimal() and int(text) > 0 else None
+    return int(text) or None if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 def progress_line(progress: Progress, *, is_finished: bool) -> str:

@@ -130,7 +130,8 @@ def world_line(job: JSON, now: datetime) -> str:
         parts.append(f"{_people(world)}, master {world.get('masterAddress')}:{world.get('masterPort')}")
     line = ", ".join(parts)
     if resume := world.get("resume"):
-        line += f", resumed {Tier(resume['tier']).origin}"
+        tier = resume["tier"]  # perhaps one of a later version
+        line += f", resumed {Tier(tier).origin if tier in [*Tier] else f'from {tier}'}"
         line += f" at step {resume['step']}" if "step" in resume else ""
     why = "; ".join(filter(None, (world.get("reason"), world.get("waitsFor"))))
     return f"{line} ({why})" if why else line

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from controller.serving.listening import HTTP_LOG
 from localcluster.apiserver.authentication import Authenticator
 from localcluster.apiserver.bootstrap import ensure_roles
 from localcluster.apiserver.budgets import BudgetController
@@ -96,6 +97,7 @@ async def serve(home: Home, port: int = 0) -> AsyncIterator[Serving]:
                 request_factory=_request_factory,
                 handler_cancellation=True,
                 access_log=None,
+                logger=HTTP_LOG,
                 keepalive_timeout=KEEPALIVE_SECONDS,
                 max_line_size=64 * 1024,
                 max_field_size=64 * 1024,

@@ -121,13 +121,13 @@ def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now:
 
 
 def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
-    """Over the time since submission."""
+    """Over the time since submission; no more than all of it, whatever workers and clocks say."""
     effective = effective_seconds(goodput, of_group=group_of(job) is not None)
     submitted = job.metadata.creation_timestamp
     if effective is None or submitted is None or now <= submitted:
         return goodput.model_copy(update={"ratio": None})
     ratio = effective / (now - submitted).total_seconds()
-    return goodput.model_copy(update={"ratio": round(ratio, _DIGITS)})
+    return goodput.model_copy(update={"ratio": round(min(1.0, ratio), _DIGITS)})
 
 
 def _spent(goodput: Goodput, state: JobState, seconds: float) -> Goodput:

@@ -22,7 +22,7 @@ from agent.supervision import asked as asking
 from agent.supervision.asked import ProfileRequest, asked_profile
 from agent.warm.profiler import Profiler
 from crds.agent_report import MAX_PROFILE_BYTES
-from crds.log_parts import from_log
+from crds.log_parts import MARK, from_log, log_parts
 from crds.progress_record import PROFILE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -200,3 +200,13 @@ def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(
     assert told == ["told"] * 2
     monkeypatch.setattr(asking.time, "monotonic", lambda: float("inf"))
     assert asked.to_status() is None
+
+
+def test_lines_of_a_log_that_somebody_else_wrote_are_passed_over() -> None:
+    good = [*log_parts("a", b"trace")]
+    bad = [
+        f"{MARK}a {number}/{total} {text}"
+        for number, total, text in (("9" * 5_000, "1", ""), ("2", "9" * 5_000, ""), ("1", "1", "é"))
+    ]
+    assert from_log("a", [*bad, *good, *bad]) == b"trace"
+    assert from_log("a", bad) is None

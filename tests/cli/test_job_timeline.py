@@ -20,6 +20,7 @@ from dlr.job.timeline.life import (
     life_of,
     training_share,
 )
+from dlr.job.timeline.outages import own_failures, verdict
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
     END_SECONDS,
@@ -234,6 +235,25 @@ def test_of_very_many_workers_those_are_drawn_to_which_something_happened() -> N
     assert len(found.lanes) == lives.MOST_LANES
     assert found.lanes_left_out == 1_000 - lives.MOST_LANES
     assert [lane.index for lane in found.lanes] == [*range(lives.MOST_LANES - 1), 900]
+
+
+def test_failures_of_workers_that_are_not_drawn_count_too() -> None:
+    def lost(index: int) -> JSON:
+        ended = {"endedAt": at(121 + index / 10), "exitClass": "NodeLost", "reason": "the node is gone"}
+        return worker(index, incarnation=2, history=[life(1, "a", 0, 8, **ended), life(2, "b", 130, 148)])
+
+    workers = [lost(index) if index < 100 else worker(index) for index in range(1_000)]
+    history = [
+        *troubled_job()["status"]["history"],
+        episode("Recovering", 200, 3, "0-2,1500", failure=failed(1500, 200, "OOM", "scaled away since", 3)),
+        episode("Training", 220, 4, "0-2"),
+    ]
+    found = life_of(troubled_job(history=history), workers, None, NOW)
+    assert len(found.lanes) == lives.MOST_LANES and found.lanes_left_out == 1_001 - lives.MOST_LANES
+    failures = own_failures(found)
+    assert len(failures) == 100 + 2, "and the one of worker 1 that raised, and of the slot that is gone"
+    assert [lane.title for _, lane in failures[-2:]] == ["worker-99", "worker-1500"]
+    assert "102 failures cost" in verdict(found) and "The last was on worker-1500" in verdict(found)
 
 
 @pytest.mark.parametrize(

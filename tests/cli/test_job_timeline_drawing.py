@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dlr.job.timeline.life import Life, life_of, title
 from dlr.job.timeline.outages import verdict
 from dlr.job.timeline.page import page
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
-from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
+from tests.cli.troubled import NOW, SUBMITTED, at, episode, life, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -217,3 +218,14 @@ class TestCommand:
         assert all(line.isprintable() for line in shown.out.splitlines())
         both = dlr("job", "timeline", "digits", "--text", "-o", "x.svg")
         assert (both.exit_code, both.err) == (2, "dlr: --text writes no file; drop it, or --output.\n")
+
+
+@pytest.mark.parametrize("seconds", [-5_000.0, 0.0, 100.0])
+@pytest.mark.parametrize("forgotten", [0, 3, 6])
+def test_clock_that_is_behind_the_clusters_is_no_obstacle(seconds: float, forgotten: int) -> None:
+    made = troubled_job()
+    made["status"]["history"] = made["status"]["history"][forgotten:]
+    found = life_of(made, troubled_workers(), 0.81, SUBMITTED + timedelta(seconds=seconds))
+    assert found.seconds == 152.0, "the begin of its newest state"
+    ElementTree.fromstring(svg_file(found))
+    assert "for 0s" in verdict(found)

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager, suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import Forbidden, NotFound, Unavailable
+from controller.errors import AlreadyExists, Forbidden, NotFound, Unavailable
 from controller.events import (
     BUCKET_BURST,
     COMBINED_PREFIX,
@@ -85,10 +85,18 @@ class EventApi:
         self.events = {}
         self.writes = []
         self.failures = []
+        self.loses_answers = False
 
     async def create(self, resource, event):
         assert resource == EVENTS
+        if self.loses_answers:
+            await self.store(event)
         await self._fate("create")
+        return await self.store(event)
+
+    async def store(self, event):
+        if event["metadata"]["name"] in self.events:
+            raise AlreadyExists(409, "AlreadyExists", "there")
         self.events[event["metadata"]["name"]] = event
         return event
 
@@ -176,6 +184,14 @@ def test_outage_delays_events_and_loses_none():
     api.failures = [Unavailable("down")] * 8
     events = record(api, ("Normal", "A", "m"), ("Normal", "B", "m"))
     assert {e["reason"] for e in events} == {"A", "B"}
+
+
+def test_event_whose_answer_is_lost_is_there_once_with_its_count():
+    api = EventApi()
+    api.loses_answers = True
+    api.failures = [Unavailable("the answer was lost")]
+    (event,) = record(api, ("Normal", "A", "m"), 0.1, ("Normal", "A", "m"))
+    assert event["count"] == 2
 
 
 def test_refused_event_is_dropped_and_the_next_is_written():

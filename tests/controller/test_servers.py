@@ -45,6 +45,16 @@ async def test_metrics_are_those_of_the_registry():
         assert status == 200 and "things_total 3.0" in text
 
 
+async def test_metrics_in_a_format_that_there_is_not_are_plain_text():
+    accept = {"Accept": "application/openmetrics-text; version=x"}
+    async with (
+        serve(FREE, Health(), CollectorRegistry()) as ports,
+        aiohttp.ClientSession(headers=accept) as session,
+        session.get(f"http://127.0.0.1:{ports.metrics}/metrics") as response,
+    ):
+        assert (response.status, response.content_type) == (200, "text/plain")
+
+
 @needs_ipv6
 @pytest.mark.parametrize(
     ("listen", "hosts"),

@@ -67,6 +67,17 @@ async def test_only_pages_of_its_own_under_a_loopback_name_are_answered(
     assert (await served.get("static/app.js", **headers))[0] == status
 
 
+@pytest.mark.parametrize("line", ["OPTIONS *", "CONNECT x:1", "GET //", "GET /?"])
+async def test_request_without_a_path_is_refused(served: Served, line: str) -> None:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", int(served.url.split("/")[2].partition(":")[2])
+    )
+    writer.write(f"{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+    writer.close()
+
+
 def test_request_without_a_host_is_refused() -> None:
     assert why_refused(None, None, "t", "t") is not None
     assert why_refused("localhost", None, "t", "t") is None
@@ -180,13 +191,17 @@ async def test_credentials_that_have_expired_are_got_anew(served: Served) -> Non
     assert (told["trouble"], told["page"]["name"]) == (None, "digits")
 
 
-async def test_defect_in_a_page_is_told_and_the_next_one_is_tried(served: Served) -> None:
+async def test_defect_in_a_page_is_told_and_the_next_one_is_tried(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     broken = troubled_job()
     del broken["metadata"]["creationTimestamp"]
     served.api.answers[JOB] = broken
     async with served.events(JOB_QUERY) as until:
         told = await until(lambda told: told["trouble"])
         assert "dlr cannot make this page (KeyError" in told["trouble"]
+        await until(lambda told: told["trouble"])
+        assert len(caplog.records) == 1, "its traceback is logged once"
         served.api.answers[JOB] = troubled_job()
         await until(lambda told: told["page"] and not told["trouble"])
 
@@ -255,6 +270,15 @@ class Counted:
 
     def rest(self) -> None:
         self.rests.set()
+
+
+async def test_number_that_is_infinite_breaks_no_page() -> None:
+    """Browsers read no `Infinity`, and a worker's step times may be so far apart."""
+    view = Counted()
+    view.read = lambda: {"slowness": 1e300 * 1e300}  # type: ignore[method-assign, dict-item]
+    async with aclosing(Feed(view).updates()) as updates:
+        body = (await anext(updates)).body
+    assert json.loads(body, parse_constant=pytest.fail)["page"] == {"slowness": None}
 
 
 async def test_view_rests_when_the_last_who_looked_has_gone() -> None:

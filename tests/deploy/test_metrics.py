@@ -271,6 +271,18 @@ def test_alerts_say_what_is_the_matter_and_are_documented(shown: dict[str, Shown
         assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= kept
 
 
+def test_alerts_that_look_back_do_so_by_job_and_over_gaps() -> None:
+    """After a failover the series come from another instance: compared by that, all old failures were new."""
+    backward = [(where, query) for where, query in ALERTS if "offset" in query]
+    assert len(backward) == 3
+    for where, query in backward:
+        assert query.count("offset") == query.count("[15m] offset 1h") == query.count("max_over_time("), where
+        by_job = re.sub(r"(max_over_time\()?\bdlr_\w+\{[^}]*\}(\[15m\] offset 1h\))?", "series", query)
+        assert len(re.findall(r"by \(namespace, job_name[^)]*\)\s*\(\s*series", by_job)) == by_job.count(
+            "series"
+        ), where
+
+
 def test_values_of_labels_that_queries_name_exist(scraped: str) -> None:
     """A phase or class that is misspelt would never match."""
     for where, query in [*ALERTS, *PANELS]:

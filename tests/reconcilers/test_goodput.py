@@ -55,6 +55,19 @@ def test_a_job_that_resumes_another_s_checkpoint_kept_what_it_trained_itself() -
     assert goodput.ratio == pytest.approx(11 * 2 / 100)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2**53), st.integers(0, 2**53), st.floats(0, 1e9)), max_size=4),
+    st.floats(0, 1e9),
+)
+def test_share_of_effective_training_is_a_share_whatever_workers_and_clocks_say(
+    told: list[tuple[int, int, float]], age_seconds: float
+) -> None:
+    rounds = [figures(n, min(a, b), max(a, b), seconds) for n, (a, b, seconds) in enumerate(told, 1)]
+    ratio = goodput_now(submitted(age_seconds), [member(0, *rounds)], NOW).ratio
+    assert ratio is None or 0.0 <= ratio <= 1.0
+    assert goodput_now(submitted(-1.0), [member(0, *rounds)], NOW).ratio is None, "a clock that went back"
+
+
 def test_without_two_steps_there_is_no_ratio() -> None:
     assert goodput_now(submitted(100), [member(0)], NOW).ratio is None
     assert goodput_now(submitted(100), [member(0, figures(1, 5, 5))], NOW).ratio is None

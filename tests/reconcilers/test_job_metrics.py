@@ -95,7 +95,7 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     assert found["dlr_job_phase"][("Running",)] == 1
     assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 7
     assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
-    assert found["dlr_job_restarts_total"] == {(): 3}
+    assert found["dlr_job_restarts"] == {(): 3}
     assert {k: v for k, v in found["dlr_job_failures"].items() if v} == {("UserError",): 2, ("Hang",): 1}
     assert len(found["dlr_job_failures"]) == 10, "zeros too, so that the first failure is an increase"
     assert found["dlr_job_round"] == {(): 3}
@@ -138,7 +138,7 @@ def test_a_job_with_replica_groups_counts_no_worker_of_theirs(scraped: Scraped) 
     assert found["dlr_job_groups"] == {("training",): 1, ("waiting",): 1, ("ended",): 1}
     assert found["dlr_job_membership_version"] == {(): 7}
     assert found["dlr_job_phase"][("Running",)] == 1
-    assert not {"dlr_job_desired_workers", "dlr_job_workers", "dlr_job_restarts_total"} & {*found}
+    assert not {"dlr_job_desired_workers", "dlr_job_workers", "dlr_job_restarts"} & {*found}
 
 
 def test_goodput_is_as_of_now(scraped: Scraped) -> None:
@@ -153,17 +153,35 @@ def test_goodput_is_as_of_now(scraped: Scraped) -> None:
 def test_time_in_the_current_state_runs_on_until_the_job_ends(scraped: Scraped) -> None:
     scraped.put(running_job())
     scraped.now = later(7)
-    seconds = scraped.samples()["dlr_job_state_seconds_total"]
+    seconds = scraped.samples()["dlr_job_state_seconds"]
     assert seconds[("Training",)] == 107.0
     assert seconds[("Pending",)] == 12.5
-    assert seconds[("Down",)] == 0.0, "there from the start, so that a rate begins at its start"
+    assert seconds[("Down",)] == 0.0, "there from the start, so that a difference begins there"
     scraped.put(running_job(phase="Succeeded", completionTime=later(5).isoformat()))
     scraped.now = later(1000)
     found = scraped.samples()
-    assert found["dlr_job_state_seconds_total"][("Training",)] == 105.0
+    assert found["dlr_job_state_seconds"][("Training",)] == 105.0
     assert found["dlr_job_goodput_ratio"] == {(): 0.9}
     assert sum(found["dlr_job_state"].values()) == 0, "its time goes to nothing any more"
     assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 0}, {(): 0})
+
+
+def test_time_of_a_failure_that_is_heard_of_late_moves_to_another_state(scraped: Scraped) -> None:
+    """So it is no counter: to `increase` a counter that is lower counts as all of it anew."""
+    scraped.put(running_job())
+    scraped.now = later(100)
+    before = scraped.samples()["dlr_job_state_seconds"]
+    lost = {
+        "state": "Recovering",
+        "since": later(70).isoformat(),
+        "seconds": {"Pending": 12.5, "Training": 170.0},
+    }
+    scraped.put(running_job(goodput=GOODPUT | lost))
+    after = scraped.samples()["dlr_job_state_seconds"]
+    assert (before[("Training",)], after[("Training",)]) == (200.0, 170.0)
+    assert sum(before.values()) == sum(after.values())
+    families = {each.name: each.type for each in parse_text(generate_latest(scraped.registry).decode())}
+    assert families["dlr_job_state_seconds"] == "gauge"
 
 
 def test_world_that_is_being_given_up_trains_nobody(scraped: Scraped) -> None:
@@ -177,7 +195,7 @@ def test_new_job_is_pending_and_has_no_goodput(scraped: Scraped) -> None:
     scraped.put(job())
     found = scraped.samples()
     assert found["dlr_job_phase"][("Pending",)] == 1
-    assert found["dlr_job_restarts_total"] == {(): 0}
+    assert found["dlr_job_restarts"] == {(): 0}
     assert found["dlr_job_state"][("Pending",)] == 1
     assert "dlr_job_goodput_ratio" not in found and "dlr_job_step" not in found
 

@@ -16,6 +16,7 @@ from dlr.commands.output import Format, console, print_json, show
 from dlr.job.case import Case, Sentence, read_case
 from dlr.job.evidence import Section, sections
 from dlr.job.findings import Finding, findings
+from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.wording import plain, printable_line
 from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
@@ -37,10 +38,11 @@ def diagnose(
 ) -> None:
     """Say on one page how a job is, why, and what to do."""
     api = Api(connect(kubeconfig, context, namespace))
-    with waiting_for("what there is to know of the job"):
-        case, unread = read_case(api, name)
-    found = findings(case)
-    made = sections(case, found)
+    with naming_what_cannot_be_read(api, name):
+        with waiting_for("what there is to know of the job"):
+            case, unread = read_case(api, name)
+        found = findings(case)
+        made = sections(case, found)
     if output is Format.JSON:
         print_json(as_json(case, found, made, unread))
     elif sys.stdout.isatty():

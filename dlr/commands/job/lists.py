@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -12,8 +14,9 @@ from dlr.commands.output import Format, cell, is_narrow, print_json, show, show_
 from dlr.job import report
 from dlr.job.groups import GROUP_MARK, headline_of_jobs, list_row, tree
 from dlr.job.lookup import get_job, require_namespace
+from dlr.job.unreadable import of_all
 from dlr.job.wording import utc_now
-from dlr.kube.api import ELASTICJOBS, EVENTS, Api
+from dlr.kube.api import ELASTICJOBS, EVENTS, JSON, Api
 from dlr.kube.connection import connect
 
 
@@ -39,20 +42,25 @@ def list_jobs(
         print(f"There are no ElasticJobs in {where}. Submit one: dlr job submit -f job.yaml", file=sys.stderr)
         return
     narrow, now = is_narrow(), utc_now()
+    headline, rows = of_all(found, lambda jobs: (headline_of_jobs(jobs), _rows(jobs, now)))
     if sys.stdout.isatty():
-        print(f"{headline_of_jobs(found)}\n")
-    columns = report.NARROW_LIST_COLUMNS if narrow else report.LIST_COLUMNS
+        print(f"{headline}\n")
+    columns = [*(["NAMESPACE"] if all_namespaces else [])]
+    columns += report.NARROW_LIST_COLUMNS if narrow else report.LIST_COLUMNS
+    show_table(columns, [[row[column] for column in columns] for row in rows], one_line=True)
+    for row in rows if narrow else ():
+        if row["WHY"]:
+            show(cell(f"{row['JOB']}: {row['WHY']}"))
+
+
+def _rows(jobs: Sequence[JSON], now: datetime) -> list[dict[str, object]]:
+    """Return the cells of each job by column, and its name alone as JOB."""
     rows = []
-    for job, is_group in tree(found):
+    for job, is_group in tree(jobs):
         row = dict(zip(report.LIST_COLUMNS, list_row(job, now), strict=True))
-        row["NAME"] = f"{GROUP_MARK if is_group else ''}{row['NAME']}"
-        first = [job["metadata"]["namespace"]] if all_namespaces else []
-        rows.append([*first, *(row[column] for column in columns)])
-    show_table((*(["NAMESPACE"] if all_namespaces else []), *columns), rows, one_line=True)
-    if narrow:
-        for job, _ in tree(found):
-            if why := report.why_line(job):
-                show(cell(f"{job['metadata']['name']}: {why}"))
+        row |= {"NAMESPACE": job["metadata"]["namespace"], "JOB": row["NAME"]}
+        rows.append(row | {"NAME": f"{GROUP_MARK if is_group else ''}{row['NAME']}"})
+    return rows
 
 
 def events(

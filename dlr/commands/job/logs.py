@@ -30,7 +30,8 @@ from dlr.job.logs import (
 )
 from dlr.job.lookup import get_group, get_job, workers_of
 from dlr.job.stacks import merge, stack_lines
-from dlr.job.wording import printable_line, utc_now
+from dlr.job.unreadable import naming_what_cannot_be_read
+from dlr.job.wording import plain, printable_line, utc_now
 from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
@@ -76,10 +77,12 @@ def logs(
     if failed:
         if rank is not None or follow or previous:
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
-        _print_failed(api, name, Wanted(container, tail_lines, previous=False))
+        with naming_what_cannot_be_read(api, name):
+            _print_failed(api, name, Wanted(container, tail_lines, previous=False))
         return
-    job, found = job_and_workers(api, lambda: get_job(api, name), await_them=follow)
-    workers = choose_workers(job, found, rank)
+    with naming_what_cannot_be_read(api, name):
+        job, found = job_and_workers(api, lambda: get_job(api, name), await_them=follow)
+        workers = choose_workers(job, found, rank)
     wanted = Wanted(container, tail_lines, previous)
     if follow:
         try:
@@ -103,7 +106,7 @@ def _print_failed(api: Api, name: str, wanted: Wanted) -> None:
     job = get_job(api, name)
     culprit = find_culprit(job, workers_of(api, job))
     if culprit is None:
-        print(_without_culprit(job), file=sys.stderr)
+        print(plain(_without_culprit(job)), file=sys.stderr)
         return
     _print_heading(culprit)
     if culprit.stacks:

@@ -20,6 +20,8 @@ from dlr.job import report
 from dlr.job.case import Case, read_people
 from dlr.job.failures import broken_worlds, ended_pods
 from dlr.job.groups import groups_line
+from dlr.job.unreadable import naming_what_cannot_be_read
+from dlr.job.wording import plain
 from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.following import until_finished
@@ -37,10 +39,14 @@ def status(
 ) -> None:
     """Show a job on one screen: phase, world, workers, Events."""
     api = Api(connect(kubeconfig, context, namespace))
-    if watch:
-        _watch(api, name, output)
-        return
-    case = read_people(api, name)
+    with naming_what_cannot_be_read(api, name):
+        if watch:
+            _watch(api, name, output)
+        else:
+            _show(read_people(api, name), output)
+
+
+def _show(case: Case, output: Format) -> None:
     if output is Format.JSON:
         print_json(_as_json(case))
     else:
@@ -90,7 +96,7 @@ def _resource_versions(case: Case) -> object:
 
 
 def _stamped_line(case: Case) -> str:
-    return f"{datetime.now().astimezone():%H:%M:%S}  {change_line(case.job, case.workers)}"
+    return f"{datetime.now().astimezone():%H:%M:%S}  {plain(change_line(case.job, case.workers))}"
 
 
 def change_line(job: JSON, workers: Sequence[JSON]) -> str:

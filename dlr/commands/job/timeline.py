@@ -15,6 +15,8 @@ from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import Life, title
 from dlr.job.timeline.outages import verdict
 from dlr.job.timeline.page import page, tables_of
+from dlr.job.unreadable import naming_what_cannot_be_read
+from dlr.job.wording import plain
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
@@ -47,15 +49,18 @@ def timeline(
         raise UsageError(f"{path}: a timeline is a file that ends with {', '.join(DRAWERS)}.")
     if not path.parent.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
-    life = _life(Api(connect(kubeconfig, context, namespace)), name)
-    if text:
-        print(f"{verdict(life)}\n{title(life)}")
-        for table in tables_of(life):
-            print(f"\n{table.heading}")
-            show_table(table.columns, table.rows)
-        return
+    api = Api(connect(kubeconfig, context, namespace))
+    with naming_what_cannot_be_read(api, name):
+        life = _life(api, name)
+        if text:
+            print(f"{plain(verdict(life))}\n{title(life)}")
+            for table in tables_of(life):
+                print(f"\n{table.heading}")
+                show_table(table.columns, table.rows)
+            return
+        drawn = draw(life)
     try:
-        path.write_text(draw(life), encoding="utf-8")
+        path.write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}.") from error
     print(path)

@@ -79,7 +79,7 @@ def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
         counts = report.workers_line(job)
         parts.append(f"{counts} {'worker' if counts == '1' else 'workers'}")
         if progress is None and (why := report.why_line(job)):
-            parts.append(why)
+            parts.append(plain(why))
     return ", ".join(parts)
 
 

@@ -85,7 +85,7 @@ def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
     withdrawn = {out["node"]: out["message"] for out in status.get("withdrawn") or []}
     verdicts = verdicts_of(status)
     alike: dict[tuple[str, str, str], list[str]] = {}
-    for node in sorted(verdicts, key=lambda node: GRAVITY[verdicts[node]]):
+    for node in sorted(verdicts, key=lambda node: GRAVITY.get(verdicts[node], 0)):
         if verdicts[node] != Verdict.HEALTHY:
             action = advice(results.get(node, {}).get("action") or Action.CHECK_AGAIN)
             alike.setdefault((verdicts[node], done.get(node, ""), action), []).append(node)

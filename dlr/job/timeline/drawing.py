@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from controller.wording import shortened
 from dlr.job.timeline.blame import Failure
-from dlr.job.timeline.episodes import Span
+from dlr.job.timeline.episodes import SHORTEST_LIFE_SECONDS, Span
 from dlr.job.timeline.life import Lane, Life, clock_of, title
 from dlr.job.timeline.outages import verdict
 from dlr.job.tones import DARK, LIGHT, TONES, tone_of
@@ -132,11 +132,8 @@ def ticks(begin: float, end: float) -> list[float]:
 
 
 def _percent(life: Life, at: float) -> float:
-    return (
-        100
-        * (min(max(at, life.known_since), life.seconds) - life.known_since)
-        / (life.seconds - life.known_since)
-    )
+    seconds = max(life.seconds - life.known_since, SHORTEST_LIFE_SECONDS)
+    return 100 * (min(max(at, life.known_since), life.seconds) - life.known_since) / seconds
 
 
 def _element(tag: str, attributes: str, tooltip: str) -> str:

@@ -6,7 +6,7 @@ any. Times are seconds since the job's submission. Pure functions of plain objec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -92,6 +92,12 @@ class Life:
     """How many steps were trained again; empty if none were."""
     group_workers: int = 0
     """Workers of a replica group, if the lanes are groups and the rounds versions; 0 for any other job."""
+    hidden: tuple[Lane, ...] = ()
+    """Lanes with failures among those that are left out: they count, and are not drawn."""
+
+    @property
+    def all_lanes(self) -> tuple[Lane, ...]:
+        return self.lanes + self.hidden
 
     @property
     def round_word(self) -> str:
@@ -143,12 +149,14 @@ def life_of(
     """
     status = job.get("status") or {}
     submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
-    clock = Clock(submitted, parse_time(status.get("completionTime")) or now)
     if not status.get("history"):
         raise NoHistory(job["metadata"]["name"])
+    # This machine's clock may be behind the cluster's.
+    ended = max(now, parse_time(status["history"][-1]["since"]) or now)
+    clock = Clock(submitted, parse_time(status.get("completionTime")) or ended)
     episodes = episodes_of(status["history"], clock)
     grouped = is_grouped(job)
-    lanes, left_out = (
+    lanes, hidden, left_out = (
         _lanes_of_groups(groups, workers, episodes, clock)
         if grouped
         else _lanes_of_workers(job, workers, episodes, clock)
@@ -173,31 +181,58 @@ def life_of(
         goodput=goodput,
         redone=redone,
         group_workers=job["spec"]["elasticPolicy"]["replicaGroups"]["workers"] if grouped else 0,
+        hidden=hidden,
     )
 
 
-def _lanes_of_workers(
-    job: JSON, workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
-) -> tuple[tuple[Lane, ...], int]:
-    """Return the lanes to show, and the number of the others."""
+Lanes = tuple[tuple[Lane, ...], tuple[Lane, ...], int]
+"""Lanes to show, those of the others that have failures, and the number of the others."""
+
+
+def _lanes_of_workers(job: JSON, workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock) -> Lanes:
     shown = _most_telling(workers)
     gone = _gone(workers, episodes)
     culprits = culprits_of(job, episodes, clock)
+    blamed = {name for name, _ in culprits.values()}
+    blamed |= {each.failure["worker"] for each in episodes if each.failure}
+    drawn = {worker["metadata"]["name"] for worker in shown}
     lanes = (
         *(_lane(worker, culprits, episodes, clock) for worker in shown),
         *(_gone_lane(job, index, culprits, episodes, clock) for index in gone[: MOST_LANES - len(shown)]),
     )
-    return lanes, max(0, len(workers) + len(gone) - MOST_LANES)
+    others = [
+        *(
+            _without_spans(worker, culprits, episodes, clock)
+            for worker in sort_workers(workers)
+            if worker["metadata"]["name"] not in drawn and _may_have_failed(worker, blamed)
+        ),
+        *(
+            _gone_lane(job, index, culprits, episodes, clock)
+            for index in gone[MOST_LANES - len(shown) :]
+            if _gone_name(job, index) in blamed
+        ),
+    ]
+    hidden = tuple(lane for lane in others if lane.failures)
+    return lanes, hidden, max(0, len(workers) + len(gone) - MOST_LANES)
+
+
+def _may_have_failed(worker: JSON, blamed: Collection[str]) -> bool:
+    """Whether a look at its failures is worth the time: most of ten thousand workers have none."""
+    status = worker.get("status") or {}
+    has_ended = any(life.get("endedAt") for life in status.get("history") or ())
+    return has_ended or worker["metadata"]["name"] in blamed or bool(worker_failures(worker))
 
 
 def _lanes_of_groups(
     groups: Sequence[JSON], workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
-) -> tuple[tuple[Lane, ...], int]:
-    """Return the lanes to show, those with failures if there are too many, and the number of the others."""
+) -> Lanes:
+    """Return the lanes of the groups; those with failures are shown if there are too many."""
     found = by_job(workers)
     lanes = [_group_lane(each, found.get(each["metadata"]["name"], ()), episodes, clock) for each in groups]
-    shown = sorted(lanes, key=lambda lane: -len(lane.failures))[:MOST_GROUPS]
-    return tuple(sorted(shown, key=lambda lane: lane.index)), len(lanes) - len(shown)
+    ordered = sorted(lanes, key=lambda lane: -len(lane.failures))
+    shown, others = ordered[:MOST_GROUPS], ordered[MOST_GROUPS:]
+    hidden = tuple(lane for lane in others if lane.failures)
+    return tuple(sorted(shown, key=lambda lane: lane.index)), hidden, len(others)
 
 
 def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Episode], clock: Clock) -> Lane:
@@ -279,6 +314,13 @@ def _lane(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: 
     )
 
 
+def _without_spans(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> Lane:
+    """Return the lane of a worker that is not drawn, with its failures alone."""
+    spec, node = worker["spec"], (worker.get("status") or {}).get("nodeName") or ""
+    failures = tuple(failures_of(worker, culprits, episodes, clock))
+    return Lane(worker["metadata"]["name"], spec["type"], spec["index"], node, (), failures, ())
+
+
 def _starts(worker: JSON, clock: Clock) -> Iterator[Start]:
     """Yield the second Pod of a worker and those after it."""
     for life in (worker.get("status") or {}).get("history") or ():
@@ -295,7 +337,7 @@ def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:
 
 def _gone_lane(job: JSON, index: int, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> Lane:
     """Return the lane of a slot whose ElasticWorker is deleted, from the worlds that it was in."""
-    name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
+    name = _gone_name(job, index)
     worker = {"metadata": {"name": name}, "spec": {"type": names.WORKER, "index": index}}
     spans = [
         Span(each.span.state, each.span.begin, each.span.end, f"round {each.round}; it was scaled away since")
@@ -304,6 +346,10 @@ def _gone_lane(job: JSON, index: int, culprits: Culprits, episodes: Sequence[Epi
     ]
     failures = tuple(failures_of(worker, culprits, episodes, clock))
     return Lane(name, names.WORKER, index, "", tuple(_joined(spans)), failures, ())
+
+
+def _gone_name(job: JSON, index: int) -> str:
+    return f"{job['metadata']['name']}-{names.WORKER}-{index}"
 
 
 def _spans_of_life(

@@ -49,7 +49,7 @@ class Outage:
 
 def own_failures(life: Life) -> list[tuple[Failure, Lane]]:
     """Return the failures that did not follow from another's, the oldest first."""
-    found = [(failure, lane) for lane in life.lanes for failure in lane.failures if not failure.follows]
+    found = [(failure, lane) for lane in life.all_lanes for failure in lane.failures if not failure.follows]
     return sorted(found, key=lambda pair: pair[0].at)
 
 
@@ -62,7 +62,7 @@ def outages_of(life: Life) -> list[Outage]:
         return _outages(life.states, own_failures(life), lambda at: _members_at(life, at))
     found = [
         outage
-        for lane in life.lanes
+        for lane in life.all_lanes
         for outage in _outages(
             lane.spans,
             [(failure, lane) for failure in lane.failures if not failure.follows],

@@ -30,7 +30,7 @@ class Table:
 def tables_of(life: Life) -> list[Table]:
     """Return the tables that have rows."""
     failed = sorted(
-        ((failure, lane) for lane in life.lanes for failure in lane.failures),
+        ((failure, lane) for lane in life.all_lanes for failure in lane.failures),
         key=lambda pair: (pair[0].at, pair[0].follows),
     )
     members, pods, costs = life.member_word, life.group_workers or 1, outages_by_failure(life)

@@ -1,0 +1,194 @@
+"""Jobs of a later version, and what workers and tenants write into objects: a row or a sentence, no traceback."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dlr.commands.job.screen import render
+from dlr.dashboard.fleet import fleet_page
+from dlr.dashboard.job_page import job_page
+from dlr.job.case import Case
+from dlr.job.progress import total_steps
+from dlr.job.unreadable import fault_of, naming_what_cannot_be_read
+from dlr.kube.errors import ApiError
+from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
+from tests.cli.troubled import NOW, RAISED, troubled_job, troubled_workers
+
+Dlr = Callable[..., Any]
+
+WITHIN = f"{GROUP_PATH}/default"
+LATER = {
+    "members": {"rendezvous": {"round": 3, "phase": "Formed", "members": "of-a-later-version"}},
+    "counts": {"replicaStatuses": "of-a-later-version"},
+    "history": {"history": [{"of": "a later version"}]},
+}
+SECOND = "\x1b]0;owned\x07"
+"""It changes the title of a terminal's window."""
+
+
+def later(name: str = "digits", **status: Any) -> Any:
+    made = troubled_job(**(status or LATER["members"]))
+    made["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    return made
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_list_has_a_row_that_says_what_cannot_be_read(
+    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, tty: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: tty, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    listed = listing(later("later"), troubled_job(history=[]), later("mixed", **LATER["counts"]))
+    server.answers[f"GET {WITHIN}/elasticjobs"] = listed
+    shown = dlr("job", "list")
+    assert (shown.exit_code, shown.err) == (0, "")
+    rows = {line.split()[0]: line for line in shown.out.splitlines() if line.strip()}
+    assert "Unreadable" in rows["later"] and "dlr 0.1.0 cannot read status.rendezvous: " in rows["later"]
+    assert "cannot read status.replicaStatuses: " in rows["mixed"]
+    assert "Running" in rows["digits"] and "cannot read" not in rows["digits"]
+
+
+@pytest.mark.parametrize("members", ["of-a-later-version", 7, {"0": "a"}, ["a"]])
+@pytest.mark.parametrize("incarnations", [None, "a", ["a"], {"2": 5}])
+def test_world_of_another_form_is_a_fault_with_a_name(members: Any, incarnations: Any) -> None:
+    found = fault_of(later(rendezvous={"round": 3, "members": members, "incarnations": incarnations}))
+    assert found.startswith("status.rendezvous")
+
+
+@pytest.mark.parametrize("status", [LATER["counts"], LATER["history"]])
+def test_fleet_shows_the_other_jobs(status: Any) -> None:
+    page = fleet_page([later("later", **status), troubled_job()], troubled_workers()[:1], NOW)
+    assert {line["name"]: line["phase"] for line in page["jobs"]} == {
+        "later": "Unreadable",
+        "digits": "Running",
+    }
+    assert {line["name"]: line["step"] for line in page["jobs"]}["digits"] == 400
+    assert "cannot read status." in next(line["why"] for line in page["jobs"] if line["name"] == "later")
+
+
+def test_defect_at_one_job_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(job: Any) -> int:
+        return 1 // (job["status"].get("phase") != "Running")
+
+    monkeypatch.setattr("dlr.dashboard.fleet.outages", broken)
+    page = fleet_page([troubled_job(), job("good")], [], NOW)
+    assert {line["name"]: line["why"] for line in page["jobs"]} == {
+        "good": "",
+        "digits": "please report ZeroDivisionError: integer division or modulo by zero",
+    }
+
+
+@pytest.mark.parametrize("words", ["status", "diagnose", "timeline --text", "logs --failed"])
+def test_job_that_cannot_be_read_is_a_sentence(server: ScriptedServer, dlr: Dlr, words: str) -> None:
+    status = LATER["members"] | LATER["history"]
+    server.answers |= {
+        f"GET {WITHIN}/elasticjobs/digits": later(**status, lastFailure="of-a-later-version"),
+        f"GET {WITHIN}/elasticworkers": listing(*troubled_workers()),
+        f"GET {WITHIN}/nodechecks": listing(),
+        "GET /api/v1/namespaces/default/events": listing(),
+    }
+    command, *options = words.split()
+    shown = dlr("job", command, "digits", *options)
+    assert (shown.exit_code, shown.out) == (1, "")
+    assert shown.err.startswith("dlr: dlr 0.1.0 cannot read ElasticJob 'digits': status.")
+    assert shown.err.endswith("`kubectl get ej,ew -o yaml` shows all of it.\n")
+
+
+def test_worker_that_cannot_be_read_is_named(server: ScriptedServer, dlr: Dlr) -> None:
+    workers = troubled_workers()
+    workers[1]["status"]["agent"]["rounds"] = ["of-a-later-version"]
+    server.answers |= {
+        f"GET {WITHIN}/elasticjobs/digits": troubled_job(),
+        f"GET {WITHIN}/elasticworkers": listing(*workers),
+        "GET /api/v1/namespaces/default/events": listing(),
+    }
+    shown = dlr("job", "status", "digits")
+    assert shown.exit_code == 1
+    assert "cannot read ElasticJob 'digits': ElasticWorker digits-worker-1, agent.rounds.0" in shown.err
+
+
+def test_defect_with_objects_that_can_be_read_stays_one(server: ScriptedServer) -> None:
+    class Reading:
+        def get(self, *_: Any) -> Any:
+            return troubled_job()
+
+        def find(self, *_: Any, **__: Any) -> Any:
+            return troubled_workers()
+
+    with pytest.raises(KeyError, match="ours"), naming_what_cannot_be_read(Reading(), "digits"):  # type: ignore[arg-type]
+        raise KeyError("ours")
+    with pytest.raises(ApiError, match="gone"), naming_what_cannot_be_read(Reading(), "digits"):  # type: ignore[arg-type]
+        raise ApiError("gone")
+
+
+@pytest.mark.parametrize(
+    ("text", "total"),
+    [("1000", 1000), (" 7 ", 7), ("0", None), ("-5", None), ("1e9", None), ("9" * 15, int("9" * 15))]
+    + [("9" * digits, None) for digits in (16, 400, 5_000)],
+)
+def test_total_of_an_annotation_is_a_number_that_can_be_reckoned_with(text: str, total: int | None) -> None:
+    made = troubled_job()
+    made["metadata"]["annotations"] = {"elastic.iml.github.io/total-steps": text}
+    assert total_steps(made) == total
+    json.dumps(fleet_page([made], troubled_workers()[:1], NOW), allow_nan=False)
+
+
+def words_of(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """The paths of all texts in it."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(inner, dict | list):
+            yield from words_of(inner, *path, key)
+        elif isinstance(inner, str):
+            yield *path, key
+
+
+def test_word_that_a_later_version_adds_keeps_no_screen_from_being_drawn() -> None:
+    def made() -> tuple[Any, Any]:
+        of = troubled_job()
+        of["status"]["rendezvous"]["resume"] = {"tier": "memory", "step": 89}
+        return of, copy.deepcopy(troubled_workers())
+
+    drawn = 0
+    for part in (0, 1):
+        for *path, last in words_of(made()[part]):
+            if "status" not in path or last in ("members", "createdAt"):
+                continue  # what is read by its form, and not by its word
+            objects = made()
+            at_fault = objects[part]
+            for key in path:
+                at_fault = at_fault[key]
+            at_fault[last] = "FromALaterVersion"
+            case, console = Case(*objects, [], NOW), Console(file=io.StringIO(), width=100)
+            console.print(render(case, console))
+            fleet_page([objects[0]], objects[1], NOW)
+            job_page(case, [])
+            drawn += 1
+    assert drawn > 50
+
+
+def test_terminal_obeys_nothing_of_a_failure(server: ScriptedServer, dlr: Dlr) -> None:
+    made = troubled_job(
+        phase="Failed", reason="UserError", message=f"it {SECOND}ended", completionTime=NOW.isoformat()
+    )
+    made["status"]["lastFailure"]["message"] = f"first{SECOND}\nsecond{SECOND}"
+    bad = worker(1, agent={"incarnation": 1, "failure": RAISED | {"signal": SECOND, "message": ""}})
+    bad["status"]["agent"]["failure"] |= {"cause": None, "exitCode": None, "logTail": ""}
+    server.answers |= {
+        f"GET {WITHIN}/elasticjobs/digits": made,
+        f"GET {WITHIN}/elasticworkers": listing(troubled_workers()[0], bad),
+        f"GET {WITHIN}/nodechecks": listing(),
+        "GET /api/v1/namespaces/default/events": listing(),
+    }
+    for command in ("status -w", "status", "diagnose", "timeline --text", "logs --failed"):
+        word, *options = command.split()
+        shown = dlr("job", word, "digits", *options)
+        assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out + shown.err, command
+    watched = dlr("job", "status", "digits", "-w")
+    assert "The job 'digits' failed: first ]0;owned \nsecond ]0;owned \n" in watched.err
