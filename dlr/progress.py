@@ -51,13 +51,14 @@ def report(
         samples: of this step, over all ranks. It says whether more workers make training faster, where the
             samples of a step do not grow with their number (`dlr.data` tells it by itself).
         numbers: up to seven more, such as `lr=3e-4`, by names of at most 24 bytes. What is beyond is left
-            out, and so is what is NaN or infinite.
+            out, and so is what is NaN, infinite or no number.
     """
     slot = _slot
     if slot is None:
         slot = _open()
     if slot is not False:
         steps, times = slot
+        step = int(step)
         steps[words.STEP] = step
         times[words.STEP_AT] = time.monotonic()
         if not _has_stepped:
@@ -69,16 +70,25 @@ def report(
                 elif not steps[words.NON_FINITE]:
                     steps[words.NON_FINITE] = of_step + 1
         if samples is not None:
-            steps[words.SAMPLES] = samples
+            steps[words.SAMPLES] = int(samples)
         for name, number in numbers.items():
             for value, _ in _values(name, number, step):
                 _tell(name, value, times)
 
 
 def _values(name: str, number: SupportsFloat, step: int) -> list[tuple[float, int]]:
-    """The number and its step; of a tensor on a GPU what has arrived since, if anything."""
-    if not getattr(number, "is_cuda", False):
+    """The number and its step, if it is one; of a tensor on a GPU what has arrived since, if anything."""
+    try:
+        if getattr(number, "is_cuda", False):
+            return _arrived(name, number, step)
+        if getattr(number, "requires_grad", False):  # torch warns of those that are made a float
+            number = number.detach()  # type: ignore[attr-defined]
         return [(float(number), step)]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return []  # outside of dlr nobody would have noticed
+
+
+def _arrived(name: str, number: SupportsFloat, step: int) -> list[tuple[float, int]]:
     copy, arrived = _copies.get(name), []
     if copy is not None and not copy.is_told and copy.is_done():
         copy.is_told = True
@@ -127,7 +137,7 @@ def checkpoint_saved(step: int) -> None:
         slot = _open()
     if slot is not False:
         steps, times = slot
-        steps[words.CHECKPOINT] = step
+        steps[words.CHECKPOINT] = int(step)
         times[words.CHECKPOINT_AT] = time.monotonic()
 
 

@@ -40,7 +40,7 @@ def encoded(value: Any) -> str:
 
     try:
         text = json.dumps({"value": value}, separators=(",", ":"), allow_nan=True)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # a class of the script's own may raise anything
         return json.dumps(
             {"error": f"the result, of type {type(value).__name__}, is not JSON: {error}"[:500]}
         )

@@ -116,7 +116,17 @@ def _print_exception(error: BaseException) -> None:
         error.with_traceback(traceback),
         traceback,
     )
-    sys.excepthook(type(error), error, traceback)
+    try:
+        sys.excepthook(type(error), error, traceback)
+    except SystemExit:
+        raise
+    except BaseException as of_hook:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        of_hook.__context__ = None  # it is printed below, as the interpreter does
+        below = of_hook.__traceback__ and of_hook.__traceback__.tb_next
+        sys.__excepthook__(type(of_hook), of_hook.with_traceback(below), below)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, traceback)
 
 
 def _print_nothing(*_: Any) -> None:
@@ -127,6 +137,9 @@ def _reset_process(argv: Sequence[str]) -> None:
     """Renew what a new process has of its own, and a forked one has of its parent."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # Python's own `random` does this by itself
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        generator.seed()
     tempfile.tempdir = None  # TMPDIR is read again
     if os.environ.get("PYTHONFAULTHANDLER") and not faulthandler.is_enabled():
         faulthandler.enable()

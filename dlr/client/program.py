@@ -12,8 +12,9 @@ import inspect
 import json
 import os
 import symtable
+import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -43,6 +44,14 @@ if __name__ == "__main__":
     _arguments = _json.loads({arguments!r})
     _result = {name}(**_arguments)
     _dlr.report_result(_result)
+"""
+
+
+_OPTIONAL = """
+try:
+    import {module}
+except ImportError:
+    pass  # as where the function looks for it
 """
 
 
@@ -136,9 +145,9 @@ def of_function(
         inspect.signature(function).bind(**(arguments or {}))
     except TypeError as error:
         raise UsageError(f"The function {name} cannot be called with these arguments: {error}.") from None
-    modules = "".join(
-        f"import {module} as {alias}\n" for alias, module in _modules_of(function, source, name)
-    )
+    used = dict(_modules_of(function, source, name))
+    modules = "".join(f"import {module} as {alias}\n" for alias, module in used.items())
+    modules += "".join(_OPTIONAL.format(module=module) for module in _submodules(function, source, used))
     head = f'"""The function {name}, shipped by dlr."""\n\n{FUTURE}{modules}\n\n'
     shipped = f"{head}{source.rstrip()}\n{_ENTRY.format(name=name, arguments=text)}"
     _refuse_if_too_large(len(shipped.encode()), f"function {name}")
@@ -187,6 +196,25 @@ def _modules_of(function: FunctionType, source: str, name: str) -> Iterator[tupl
                 "import it inside, or give it as an argument."
             )
         yield used, value.__name__
+
+
+def _submodules(function: FunctionType, source: str, used: Collection[str]) -> list[str]:
+    """Return the modules that the function reaches as attributes of others, such as `xml.etree`, in order."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        while isinstance(node, ast.Attribute):
+            names, node = [node.attr, *names], node.value
+        if not isinstance(node, ast.Name) or node.id not in used:
+            continue
+        module = function.__globals__[node.id]
+        for attribute in names:
+            path = f"{module.__name__}.{attribute}"
+            module = vars(module).get(attribute)
+            if not isinstance(module, ModuleType) or sys.modules.get(path) is not module:
+                break
+            found.add(path)
+    return sorted(found)
 
 
 def _global_names(table: symtable.SymbolTable) -> set[str]:

@@ -42,7 +42,7 @@ def command(
         found = convert(documents)
     except NotConvertible as error:
         raise CommandError(f"{', '.join(files)}: {error}") from error
-    print("".join(f"# Not converted: {reason}\n" for reason in found.refused), end="")
+    print("".join(_comment(f"Not converted: {reason}") for reason in found.refused), end="")
     for number, (document, remarks) in enumerate(found.documents):
         print("---\n" * (number > 0) + comments(remarks) + as_yaml([document]), end="")
     for reason in found.refused:
@@ -55,6 +55,11 @@ def command(
 
 def comments(remarks: Sequence[Remark]) -> str:
     """What is not carried over, and then what is not needed."""
-    lines = [f"# Not carried over: {remark}\n" for remark in remarks if remark.is_loss]
-    lines += [f"# Not needed: {remark}\n" for remark in remarks if not remark.is_loss]
+    lines = [_comment(f"Not carried over: {remark}") for remark in remarks if remark.is_loss]
+    lines += [_comment(f"Not needed: {remark}") for remark in remarks if not remark.is_loss]
     return "".join(lines)
+
+
+def _comment(text: str) -> str:
+    """One line, though the text quotes what the manifest has on several."""
+    return f"# {' '.join(text.split())}\n"

@@ -21,11 +21,16 @@ _SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "dlrover.trainer.torch.elastic_run")
 _LAUNCHERS = ("torchrun", "dlrover-run")
+_WRAPPERS = ("env", "tini", "dumb-init", "numactl", "nice", "nohup", "stdbuf")
+"""Programs that run the command behind their own flags."""
+_PYTHON_FLAGS = "-[bBdEiIOPqRsSuvVx]+"
+_VALUELESS_PYTHON_FLAGS = re.compile(_PYTHON_FLAGS)
 _IN_TEXT = re.compile(
-    r"(?<![\w./-])(?:\S*/)?(?:torchrun|dlrover-run|dlr\s+run|python[\d.]*\s+-m\s+"
+    rf"(?<![\w./-])(?:\S*/)?(?:torchrun|dlrover-run|dlr\s+run|python[\d.]*(?:\s+{_PYTHON_FLAGS})*\s+-m\s+"
     rf"(?:{'|'.join(map(re.escape, _MODULES))}))(?=\s)"
 )
-_VALUELESS_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqRsSuvVx]+")
+_COMMENT = re.compile(r"(?:^|\s)#.*\Z")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n)*")
 
 
 @dataclass
@@ -58,8 +63,14 @@ def launched(words: Sequence[str], processes: str | None) -> Launched:
         return _with_flags(words[:flags], words[flags:], processes)
     if _SHELL.fullmatch(name):
         for place, word in enumerate(words[1:], 1):
-            if _IN_TEXT.search(word):
-                return _in_text(words, place, processes)
+            if launcher := _launcher_in(word):
+                return _in_text(words, place, launcher, processes)
+    if name in _WRAPPERS:
+        for place in range(1, len(words)):
+            if _launcher_length(words[place:]) or _SHELL.fullmatch(posixpath.basename(words[place])):
+                wrapped = launched(words[place:], processes)
+                wrapped.command = [*words[:place], *wrapped.command]
+                return wrapped
     run = ["dlr", "run", f"--nproc-per-node={processes or 1}"]
     rest = words[_interpreter_length(words) :]
     if len(rest) < len(words) and rest and (rest[0] == "-m" or not rest[0].startswith("-")):
@@ -125,21 +136,23 @@ def _obey_dlrover(found: Sequence[Option], result: Launched) -> None:
             result.lost.append(f"{each.text}: {each.flag.remark}")
 
 
-def _in_text(words: Sequence[str], place: int, processes: str | None) -> Launched:
+def _launcher_in(text: str) -> re.Match[str] | None:
+    """The first launcher in a shell's text that is in no comment."""
+    found = _IN_TEXT.finditer(text)
+    return next(
+        (each for each in found if not _COMMENT.search(text[: each.start()].rpartition("\n")[2])), None
+    )
+
+
+def _in_text(words: Sequence[str], place: int, launcher: re.Match[str], processes: str | None) -> Launched:
     """A shell's text with a launcher in it: only its flags are cut out."""
     text = words[place]
-    launcher = _IN_TEXT.search(text)
-    assert launcher is not None
-    tokens = [
-        match
-        for match in re.finditer(r"\S+", text[: _end_of_line(text, launcher.end())])
-        if match.start() >= launcher.end() and match[0] != "\\"
-    ]
+    spans = _words_of_text(text, launcher.end())
     result = Launched([])
-    found = options([token[0] for token in tokens])
+    found = options([re.sub("[\"']", "", text[start:end]) for start, end in spans])
     at, cut = 0, []
     for option in found:
-        span = tokens[at].start(), tokens[at + len(option.words) - 1].end()
+        span = spans[at][0], spans[at + len(option.words) - 1][1]
         at += len(option.words)
         if _takes(option, result):
             cut.append(span)
@@ -152,7 +165,32 @@ def _in_text(words: Sequence[str], place: int, processes: str | None) -> Launche
     return result
 
 
-def _end_of_line(text: str, start: int) -> int:
-    """Return the end of the command that goes on at `start`; lines may be continued."""
-    ending = re.compile(r"(?<!\\)\n|;|&&|\|").search(text, start)
-    return ending.start() if ending else len(text)
+def _words_of_text(text: str, at: int) -> list[tuple[int, int]]:
+    """Return start and end of each word from `at` to the end of that command; lines may be continued."""
+    spans: list[tuple[int, int]] = []
+    while True:
+        blanks = _BLANKS.match(text, at)
+        assert blanks is not None
+        start, at = blanks.end(), _end_of(text, blanks.end(), " \t\n;&|)")
+        if start == at or text[start] == "#":
+            return spans
+        spans.append((start, at))
+
+
+def _end_of(text: str, at: int, ends: str) -> int:
+    """Return the place of the first of `ends` that is in no quotes and no substitution."""
+    is_quoted = ends == '"'
+    while at < len(text) and text[at] not in ends:
+        opened = text[at]
+        at += 1
+        if opened == "\\":
+            at += 1
+        elif opened == "'" and not is_quoted:
+            at = (text.find("'", at) + 1) or len(text)
+        elif opened in '"`':
+            at = _end_of(text, at, opened) + 1
+        elif opened == "$" and text[at : at + 1] in ("(", "{"):
+            at = _end_of(text, at + 1, ")" if text[at] == "(" else "}") + 1
+        elif opened == "(" and not is_quoted:
+            at = _end_of(text, at, ")") + 1
+    return min(at, len(text))

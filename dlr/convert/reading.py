@@ -14,9 +14,13 @@ JSON = dict[str, Any]
 D = TypeVar("D")
 
 NO_SUCH_FIELD = "an ElasticJob has nothing like it"
-OBJECTS = {"template", "spec", "resources", "resourcesPerNode", "limits", "requests"}
+OBJECTS = {
+    *("template", "spec", "resources", "resourcesPerNode", "limits", "requests"),
+    *("elasticPolicy", "nodeCheck", "failurePolicy", "runPolicy", "schedulingPolicy"),
+}
 LISTS = {"command", "args"}
 LISTS_OF_OBJECTS = {"containers", "initContainers", "env", "volumes", "volumeMounts"}
+TEXTS = {"name", "generateName", "action", "managedBy"}
 FREE = {"labels", "annotations", "matchLabels", "nodeSelector"}
 """Fields with keys of the user's own."""
 
@@ -39,7 +43,7 @@ class Remark:
 
 
 def refuse_misshapen(body: Any, path: str = "") -> None:
-    """Refuse a manifest with a field that Kubernetes has as a list or an object, and that is none.
+    """Refuse a manifest with a field that Kubernetes has as a list, an object or a text, and that is none.
 
     Raises:
         NotConvertible: it names the field.
@@ -55,6 +59,8 @@ def refuse_misshapen(body: Any, path: str = "") -> None:
             continue
         if key in OBJECTS | FREE and not isinstance(value, dict):
             raise NotConvertible(f"{at} is no object.")
+        if key in TEXTS and not isinstance(value, str):
+            raise NotConvertible(f"{at} is no text.")
         if key in LISTS | LISTS_OF_OBJECTS and not isinstance(value, list):
             raise NotConvertible(f"{at} is no list.")
         if key in LISTS_OF_OBJECTS and not all(isinstance(each, dict) for each in value):

@@ -102,6 +102,14 @@ SCRIPTS = {
         sys.excepthook = hook
         raise RuntimeError("seen by the hook")
     """,
+    "excepthook_that_fails": """
+        import sys
+        def hook(kind, value, traceback):
+            raise TypeError("of the hook")
+        sys.excepthook = hook
+        raise RuntimeError("of the script")
+    """,
+    "no_excepthook": "import sys; sys.excepthook = None; raise RuntimeError('of the script')",
     "last_words": """
         import atexit, threading, time
         atexit.register(print, "atexit")
@@ -292,9 +300,13 @@ def test_script_finds_the_checkpointer_imported(warm: WarmStart, tmp_path: Path)
 
 def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("import random, numpy, torch\nprint(random.random(), numpy.random.rand())")
+    script.write_text(
+        "import random, numpy, torch\n"
+        "print(random.random(), numpy.random.rand(), torch.rand(()).item(), torch.initial_seed())"
+    )
     argv = [sys.executable, "-u", str(script)]
-    assert len({run_warm(warm, argv, tmp_path).stdout for _ in range(3)}) == 3
+    of_processes = [run_warm(warm, argv, tmp_path).stdout.split() for _ in range(3)]
+    assert [len(set(of_one_kind)) for of_one_kind in zip(*of_processes, strict=True)] == [3, 3, 3, 3]
 
 
 def test_each_process_has_its_own_environment(warm: WarmStart, tmp_path: Path) -> None:

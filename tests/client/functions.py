@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import xml.etree as tree
+import xml.etree.ElementTree
+import xml.sax.saxutils
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,10 @@ def with_a_module(angle: float) -> float:
             return math.cos(angle)
 
     return Inner().value()
+
+
+def with_submodules() -> str | None:
+    return xml.sax.saxutils.escape("&") + tree.ElementTree.fromstring("<a>b</a>").tag
 
 
 def with_a_constant() -> int:

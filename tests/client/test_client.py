@@ -109,9 +109,19 @@ def test_result_is_what_rank_0_of_the_last_world_has_left(made: ScriptedServer) 
     assert dlr.Client().job(NAME).result() == {"accuracy": 0.9}
 
 
+class Failing(dict[str, int]):
+    def items(self) -> Any:
+        raise RuntimeError("an own error")
+
+
 def test_result_that_could_not_be_kept_says_why(made: ScriptedServer) -> None:
     made.answers[f"GET {JOBS}/{NAME}"] = finished("Succeeded")
-    for value, says in (("x" * MAX_RESULT, "8192 are kept: save it"), (object(), "is not JSON")):
+    results = {
+        "8192 are kept: save it": "x" * MAX_RESULT,
+        "is not JSON": object(),
+        "an own error": Failing(a=1),
+    }
+    for says, value in results.items():
         made.answers[WORKERS] = listing(worker(1, agent={"result": encoded(value)}))
         with pytest.raises(ValueError, match=says):
             dlr.Client().job(NAME).result()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from hypothesis import strategies as st
 from dlr.client.program import FOLDER, MAX_SOURCE, InImage, Program, of_function, of_script, program_of
 from dlr.kube.errors import UsageError
 from tests.client import functions
+
+ROOT = Path(__file__).parents[2]
 
 
 def result_of(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -37,6 +42,17 @@ def test_a_function_runs_as_it_does_here(tmp_path: Path, monkeypatch: pytest.Mon
 def test_modules_that_a_function_uses_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = of_function(functions.with_a_module, {"angle": 1.0})
     assert result_of(program, tmp_path, monkeypatch) == {"value": math.cos(1.0)}
+
+
+def test_submodules_that_a_function_reaches_come_along(tmp_path: Path) -> None:
+    """In a process of its own: here they are imported."""
+    program = of_function(functions.with_submodules)
+    assert program.source is not None
+    (tmp_path / "shipped.py").write_text(program.source)
+    record = tmp_path / "step.0"
+    environ = {**os.environ, "DLR_PROGRESS_FILE": str(record), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, str(tmp_path / "shipped.py")], check=True, env=environ, timeout=120)
+    assert json.loads((tmp_path / "step.0.result").read_text()) == {"value": "&amp;a"}
 
 
 def test_annotations_need_nothing_that_is_only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

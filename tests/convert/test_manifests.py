@@ -14,7 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
+from crds.names import API_VERSION
+from dlr.commands.convert import comments
 from dlr.convert import NotConvertible, convert
+from dlr.convert.command import Launched, launched
+from dlr.convert.reading import Remark
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -260,6 +264,16 @@ def runtime_of(spec: Any) -> JSON:
         ),
         ([job_of([{"env": {"A": "1"}}])], "spec.template.spec.containers[0].env is no list."),
         ([job_of([{"resources": 1}])], "spec.template.spec.containers[0].resources is no object."),
+        ([job_of([{"env": [{"name": ["A"]}]}])], "spec.template.spec.containers[0].env[0].name is no text."),
+        ([{**JOB, "spec": {"managedBy": 1}}], "spec.managedBy is no text."),
+        (
+            [{**JOB, "spec": {"podFailurePolicy": {"rules": [{"action": []}]}}}],
+            "spec.podFailurePolicy.rules[0].action is no text.",
+        ),
+        (
+            [{**JOB, "apiVersion": API_VERSION, "kind": "ElasticJob", "spec": {"nodeCheck": [{}]}}],
+            "spec.nodeCheck is no object.",
+        ),
         ([TRAINJOB, runtime_of({"template": []})], "ClusterTrainingRuntime ours.spec.template is no object."),
         ([TRAINJOB, runtime_of("a")], "ClusterTrainingRuntime ours.spec is no object."),
         ([TRAINJOB], "its ClusterTrainingRuntime 'ours' is not among these files"),
@@ -269,6 +283,55 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(documents: list[JSO
     with pytest.raises(NotConvertible) as refused:
         convert(documents)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "converted"),
+    [
+        ('torchrun --rdzv-id "my job" --nnodes=2 train.py "a b"', 'torchrun train.py "a b"'),
+        ("torchrun --rdzv-id=$(date +%s) --nnodes=2 train.py; date", "torchrun train.py; date"),
+        ("torchrun --node_rank=$(hostname | sed 's/.*-//') train.py | tee a", "torchrun train.py | tee a"),
+        ('torchrun --node_rank="$(hostname | cut -d"-" -f3)" train.py', "torchrun train.py"),
+        ("torchrun --node_rank=`cat rank; true` train.py", "torchrun train.py"),
+        ("torchrun --node_rank=${RANK:-0 } --nnodes=$((N + 1)) train.py", "torchrun train.py"),
+        ("(torchrun --nnodes=2 train.py)", "(torchrun train.py)"),
+        ("torchrun \\\n  --nnodes=2 \\\n  train.py", "torchrun \\\n  \\\n  train.py"),
+        ("torchrun --nnodes=2\ntrain.py --nnodes=3", "torchrun \ntrain.py --nnodes=3"),
+        ("torchrun --tee 3 # --nnodes=3", "torchrun --tee 3 # --nnodes=3"),
+        ("# a torchrun for all\ntorchrun --nnodes=2 a.py", "# a torchrun for all\ntorchrun a.py"),
+        ("python3 -u -m torch.distributed.run --nnodes=2 a.py", "python3 -u -m torch.distributed.run a.py"),
+        ("torchrun --rdzv-id 'never closed", "torchrun "),
+    ],
+)
+def test_flags_are_cut_out_of_a_shells_text_as_the_shell_divides_it(text: str, converted: str) -> None:
+    assert launched(["bash", "-c", text], None).command == ["bash", "-c", converted]
+
+
+def test_quotes_hide_no_minimum() -> None:
+    assert launched(["sh", "-c", "torchrun --nnodes='2:4' --max-restarts=\"3\" train.py"], None) == Launched(
+        ["sh", "-c", "torchrun train.py"], 2, 3, {}, ["--nnodes=2:4", "--max-restarts=3"], []
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "converted"),
+    [
+        (["tini", "--", "torchrun", "--nnodes=2", "a.py"], ["tini", "--", "torchrun", "a.py"]),
+        (
+            ["env", "A=1", "bash", "-c", "torchrun --nnodes=2 a.py"],
+            ["env", "A=1", "bash", "-c", "torchrun a.py"],
+        ),
+        (["nice", "./train"], ["dlr", "run", "--nproc-per-node=1", "--no-python", "nice", "./train"]),
+    ],
+)
+def test_launcher_behind_a_wrapper_stays_the_one_launcher(words: list[str], converted: list[str]) -> None:
+    assert launched(words, None).command == converted
+
+
+def test_remark_of_several_lines_is_one_comment() -> None:
+    remarks = [Remark("command", "--rdzv-id=a\nkind: Pod"), Remark("env", "A\nB", is_loss=False)]
+    expected = "# Not carried over: command: --rdzv-id=a kind: Pod\n# Not needed: env: A B\n"
+    assert comments(remarks) == expected
 
 
 def test_command_prints_yaml_and_tells_losses(dlr: Dlr, tmp_path: Path) -> None:

@@ -11,10 +11,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from crds.progress_record import ENV_PROGRESS_FILE, RECORD_BYTES
+from crds.progress_record import (
+    ENV_PROGRESS_FILE,
+    FIRST_NUMBER,
+    RECORD_BYTES,
+    WORD_BYTES,
+    WORDS_OF_NUMBER,
+)
 from dlr import busy, checkpoint_saved, progress, report
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +35,7 @@ def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(ENV_PROGRESS_FILE, str(path))
     monkeypatch.setattr(progress, "_slot", None)
     monkeypatch.setattr(progress, "_has_stepped", False)
+    monkeypatch.setattr(progress, "_places", {})
     return path
 
 
@@ -54,6 +63,19 @@ def test_first_loss_that_is_no_number_is_in_the_file(progress_file: Path, loss: 
     report(3, math.nan)
     report(4, 2.5)
     assert numbers(progress_file)[4] == 3, "one more than the step"
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_no_number_ends_no_training_and_a_loss_needs_no_detach(progress_file: Path) -> None:
+    no_numbers: dict[str, Any] = {"lr": None, "name": "a", "huge": 10**400, "vector": torch.ones(2)}
+    report(1, loss=torch.tensor(1.5, requires_grad=True), **no_numbers)
+    step: Any = torch.tensor(2.0)
+    report(step, samples=step)
+    checkpoint_saved(step)
+    told = progress_file.read_bytes()
+    assert numbers(progress_file)[:3:2] == (2, 2)
+    assert struct.unpack_from("d24s", told, WORD_BYTES * FIRST_NUMBER) == (1.5, b"loss".ljust(24, b"\0"))
+    assert not any(told[WORD_BYTES * (FIRST_NUMBER + WORDS_OF_NUMBER) :])
 
 
 def test_checkpoint_is_behind_the_step_and_leaves_it_as_it_is(progress_file: Path) -> None:
