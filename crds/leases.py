@@ -13,7 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
+from crds import names
 from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, packed, to_text, unpacked
+from crds.ranges import MAX_INDEX
+
+_TYPES = (names.WORKER, names.CHIEF, names.PS, names.EVALUATOR)
+"""Replica types in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,12 @@ class Lease:
     number: int
     """Given once in a set; so a report on it cannot be taken for one on an earlier lease."""
     elements: Intervals
+
+
+def holder_number(replica_type: str, index: int) -> int:
+    """Return the number by which leases name a worker: its index, and beyond all of these for other types."""
+    place = _TYPES.index(replica_type) if replica_type in _TYPES else len(_TYPES)
+    return place * (MAX_INDEX + 1) + index
 
 
 def leases_to_text(leases: Sequence[Lease]) -> str:

@@ -87,7 +87,7 @@ class Desk(threading.Thread):
     """Serves the training processes of one agent, round after round.
 
     Args:
-        worker: this worker's index.
+        worker: the number by which leases name this worker.
         incarnation: its own.
         monotonic: returns the time, in seconds.
     """

@@ -11,7 +11,7 @@ from typing import Any
 from crds import names
 from crds.grouping import index_of, worker_number
 from crds.intervals import Intervals, common, count, from_text, minus
-from crds.leases import leases_from_text
+from crds.leases import holder_number, leases_from_text
 from crds.shard_set import MAX_SHARD_RANGES
 from dlr.job.report import current_report, is_finished, ranks
 from dlr.job.wording import duration, parse_time, significant
@@ -184,8 +184,9 @@ def pace_parts(found: SetProgress) -> list[str]:
 
 def _number(job: str, worker: JSON) -> int:
     """Return the number by which leases of a job name a worker, which may be of one of its replica groups."""
-    group, index = index_of(job, worker["spec"].get("jobName") or ""), int(worker["spec"]["index"])
-    return index if group is None else worker_number(group, index)
+    group, spec = index_of(job, worker["spec"].get("jobName") or ""), worker["spec"]
+    number = holder_number(spec["type"], int(spec["index"]))
+    return number if group is None else worker_number(group, number)
 
 
 def _done_of_leases(shards: Mapping[str, Any], job: str, workers: Sequence[JSON]) -> int:

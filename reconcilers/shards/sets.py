@@ -15,7 +15,7 @@ from controller.slices import LARGE
 from crds.agent_report import ShardsReport
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
-from crds.leases import Lease, leases_from_text, leases_to_text
+from crds.leases import Lease, holder_number, leases_from_text, leases_to_text
 from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
 
@@ -60,7 +60,7 @@ class Crew:
     """The workers of a job."""
 
     alive: Mapping[int, int]
-    """The incarnation of each worker whose Pod has not ended, by index."""
+    """The incarnation of each worker whose Pod has not ended, by the number that leases name it by."""
     voices: Sequence[Voice]
     """What their agents said last, of Pods that have ended too."""
     members: int = 0
@@ -232,7 +232,7 @@ def _histories_from_text(text: str) -> tuple[Tried, ...]:
 def crew_of(
     workers: Iterable[ElasticWorker], going: Collection[str], members: int, hearing: Hearing | None = None
 ) -> Crew:
-    """The workers as far as shard sets go.
+    """The workers as far as shard sets go, under the numbers that leases name them by.
 
     Args:
         going: the uids of those that nothing more is leased to, though their Pods have not ended.
@@ -244,13 +244,13 @@ def crew_of(
     voices: list[Voice] = []
     for worker in workers:
         if not _has_ended(worker) and worker.metadata.uid not in going:
-            alive[worker.spec.index] = worker.spec.incarnation
+            alive[_number_of(worker)] = worker.spec.incarnation
         voices += hearing.voices_of(worker)
     return Crew(alive, voices, members)
 
 
 def voice_of(
-    index: int, incarnation: int, said: ShardsReport, read: Callable[[str], Intervals] = from_text
+    number: int, incarnation: int, said: ShardsReport, read: Callable[[str], Intervals] = from_text
 ) -> Voice:
     """
     Args:
@@ -260,7 +260,7 @@ def voice_of(
         ValueError: what it says of its elements is no set, or of too many ranges.
     """
     return Voice(
-        worker=index,
+        worker=number,
         incarnation=incarnation,
         definition=definition_of(said),
         lease=said.lease,
@@ -287,10 +287,10 @@ class Hearing:
         report = worker.status.agent
         if report is None:
             return
-        left = MAX_SHARD_RANGES
+        left, number = MAX_SHARD_RANGES, _number_of(worker)
         for said in report.shards or ():
             try:
-                voice = voice_of(worker.spec.index, report.incarnation, said, partial(self._read, left))
+                voice = voice_of(number, report.incarnation, said, partial(self._read, left))
             except ValueError:
                 continue  # nothing is taken from a worker that says what makes no sense: its lease stays
             left = max(0, left - len(voice.rest) - len(voice.failed) - len(voice.undone))
@@ -336,6 +336,10 @@ def look_size(workers: Sequence[ElasticWorker], shards: Iterable[ShardSetStatus]
     return len(workers) + sum(
         _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in (*stored, *texts)
     )
+
+
+def _number_of(worker: ElasticWorker) -> int:
+    return holder_number(worker.spec.type, worker.spec.index)
 
 
 def _has_ended(worker: ElasticWorker) -> bool:
