@@ -14,7 +14,7 @@ from crds.intervals import Intervals, common, count, from_text, minus
 from crds.leases import holder_number, leases_from_text
 from crds.shard_set import MAX_SHARD_RANGES
 from dlr.job.report import current_report, is_finished, ranks
-from dlr.job.wording import duration, parse_time, significant
+from dlr.job.wording import duration, parse_time, percent_done, significant
 from dlr.kube.api import JSON
 
 LEAST_SECONDS = 1.0
@@ -66,7 +66,7 @@ def progress_line(progress: Progress, *, is_finished: bool) -> str:
         parts.append(f"{significant(progress.seconds_per_step)} s a step")
         if progress.seconds_left:
             parts.append(f"about {duration(progress.seconds_left)} left")
-    share = "" if progress.share is None else f"{progress.share:.0%}, "
+    share = f"{percent_done(progress.step, progress.total)}, " if progress.total else ""
     return share + ", ".join(parts)
 
 
@@ -164,7 +164,9 @@ def sets_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[SetProgre
 
 def shards_line(found: SetProgress) -> str:
     epoch = f" epoch {found.epoch}" if found.epoch else ""
-    parts = [f"{found.name}{epoch}: {found.done / found.size:.0%}, {found.done} of {found.size} done"]
+    parts = [
+        f"{found.name}{epoch}: {percent_done(found.done, found.size)}, {found.done} of {found.size} done"
+    ]
     if found.job_has_ended and not found.is_over:
         parts.append(f"{found.leased + found.waiting} left undone")
     elif not found.is_over:
