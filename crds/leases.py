@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from crds import names
-from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, packed, to_text, unpacked
+from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, ordered, packed, to_text, unpacked
 from crds.ranges import MAX_INDEX
 
 _TYPES = (names.WORKER, names.CHIEF, names.PS, names.EVALUATOR)
@@ -46,7 +46,7 @@ def leases_to_text(leases: Sequence[Lease]) -> str:
     if len(text) <= READABLE_CHARACTERS:
         return text
     by_number = sorted(leases, key=lambda lease: lease.number)
-    intervals = sorted(
+    intervals = ordered(
         (start, end, place) for place, lease in enumerate(by_number) for start, end in lease.elements
     )
     ends = [0, *(end for _, end, _ in intervals)]

@@ -174,7 +174,7 @@ def _settled(known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Cre
             leases += [replace(held, number=last_lease, elements=rest)] if rest else []
         else:
             leases.append(held)
-    leased = union(*(each.elements for each in leases))
+    leased = union(*(each.elements for each in leases)) if again else NONE
     given_up = [each for each in tried if len(each.workers) > known.definition.retries]
     histories = merged(each for each in tried if len(each.workers) <= known.definition.retries)
     return replace(
