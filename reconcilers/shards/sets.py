@@ -18,6 +18,7 @@ from crds.intervals import NONE, Intervals, common, count, from_text, to_text, u
 from crds.leases import Lease, holder_number, leases_from_text, leases_to_text
 from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
+from reconcilers.observed.worker_state import current_report
 
 _PACKED_SIZE, _SIZE_CHARACTERS = 20, 200
 """Workers that take as long to look at as a packed text, and characters of another one that a worker does."""
@@ -283,9 +284,16 @@ class Hearing:
         """Ranges by their text: all that go back to a checkpoint report the same."""
 
     def voices_of(self, worker: ElasticWorker) -> Iterator[Voice]:
-        """Yields what the worker reports; the last report of an ended incarnation counts too."""
+        """Yields what the worker reports; the last report of an ended incarnation counts too.
+
+        Not so a report of this incarnation by a Pod that is not its own: one of an earlier job of this name,
+        say, which is on its way out.
+        """
         report = worker.status.agent
         if report is None:
+            return
+        is_of_this_life = report.incarnation == worker.spec.incarnation
+        if is_of_this_life and current_report(worker) is None and not _has_ended(worker):
             return
         left, number = MAX_SHARD_RANGES, _number_of(worker)
         for said in report.shards or ():

@@ -37,6 +37,7 @@ def worker(phase: str, history: list[dict[str, Any]]) -> ElasticWorker:
             "spec": {"jobName": "job", "type": "worker", "index": 0, "incarnation": 1},
             "status": {
                 "observedIncarnation": 1,
+                "podUid": None if phase == "Pending" and history[-1].get("endedAt") else "p",
                 "phase": phase,
                 "history": history,
                 "agent": {
@@ -80,6 +81,15 @@ def test_of_a_worker_that_is_let_go_the_last_words_count() -> None:
     """Its ElasticWorker is deleted next, and what its agent said with it."""
     let_go = after(worker("Running", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}]), frozenset("u"))
     assert (let_go.leases, let_go.done, count(let_go.waiting)) == ((), 40, 60)
+
+
+def test_what_the_pod_of_a_deleted_job_says_to_the_next_one_of_its_name_does_not_count() -> None:
+    """Its worker has the same name and incarnation, and no Pod before this one is gone."""
+    new = worker("Pending", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}])
+    for pod in (None, "another"):
+        status = new.status.model_copy(update={"pod_uid": pod})
+        assert list(Hearing().voices_of(new.model_copy(update={"status": status}))) == []
+    assert len(list(Hearing().voices_of(new))) == 1
 
 
 def test_workers_of_each_type_have_leases_of_their_own() -> None:
