@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from controller.slices import LARGE
 from crds.agent_report import ShardsReport
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
+from crds.intervals import NONE, Intervals, common, count, from_text, minus, to_text, union
 from crds.leases import Lease, holder_number, leases_from_text, leases_to_text
 from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
@@ -107,7 +107,8 @@ class ShardSet:
     def done(self) -> int:
         """How many elements are."""
         leased = sum(count(lease.elements) for lease in self.leases)
-        return self.definition.size - count(self.waiting) - leased - self.to_try_again - count(self.failed)
+        others = count(self.waiting) + leased + self.to_try_again + count(self.failed)
+        return max(0, self.definition.size - others)  # see `to_status`
 
     @property
     def is_over(self) -> bool:
@@ -131,18 +132,29 @@ class ShardSet:
         return ""
 
     def to_status(self) -> ShardSetStatus:
-        """Return its form in the status; of a set that is too scattered, as much as shows that it is."""
+        """Return its form in the status; of a set that is too scattered, as much as shows that it is.
+
+        What that does not name waits in it, if need be with what is in between: who goes by the status does
+        some elements twice, and misses none.
+        """
+        tried, failed, waiting = _first(self.tried), self.failed[: MAX_SCATTERED + 1], self.waiting
+        if self.scattered:
+            named = union(*(each.elements for each in tried))
+            unnamed = minus(union(*(each.elements for each in self.tried)), named)
+            waiting = union(waiting, self.failed[MAX_SCATTERED + 1 :], unnamed)
+        if len(waiting) > MAX_WAITING:
+            waiting = (*waiting[:MAX_WAITING], (waiting[MAX_WAITING][0], waiting[-1][1]))
         return ShardSetStatus(
             **vars(self.definition),
             done=self.done,
             leased=sum(count(lease.elements) for lease in self.leases),
             waiting=count(self.waiting) + self.to_try_again,
             failed=count(self.failed),
-            rest=to_text(self.waiting[: MAX_WAITING + 1]),
+            rest=to_text(waiting),
             leases=leases_to_text(self.leases),
-            tried=_histories_to_text(self.tried),
-            again=_histories_to_text(self.again),
-            failed_elements=to_text(self.failed[: MAX_SCATTERED + 1]),
+            tried=_histories_to_text(tried),
+            again=_histories_to_text(_first(self.again)),
+            failed_elements=to_text(failed),
             last_lease=self.last_lease,
             restoration=self.restoration,
             reason=self.reason,
@@ -210,14 +222,19 @@ def part_of(histories: Sequence[Tried], elements: Intervals) -> tuple[Tried, ...
     return merged(Tried(each.workers, common(each.elements, elements)) for each in histories)
 
 
-def _histories_to_text(histories: Sequence[Tried]) -> str:
-    """Such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
-    texts, left = [], MAX_SCATTERED + 1
+def _first(histories: Sequence[Tried]) -> tuple[Tried, ...]:
+    """The histories of as many ranges as the status names."""
+    found, left = [], MAX_SCATTERED + 1
     for each in histories:
         if part := each.elements[:left]:
-            texts.append(f"{'+'.join(map(str, each.workers))}:{to_text(part)}")
+            found.append(Tried(each.workers, part))
         left -= len(part)
-    return ";".join(texts)
+    return tuple(found)
+
+
+def _histories_to_text(histories: Sequence[Tried]) -> str:
+    """Such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
+    return ";".join(f"{'+'.join(map(str, each.workers))}:{to_text(each.elements)}" for each in histories)
 
 
 def _histories_from_text(text: str) -> tuple[Tried, ...]:

@@ -354,6 +354,9 @@ def test_a_set_that_is_too_scattered_fits_its_status_and_fails_the_job(place: st
     known = replace(known, **{place: value})
     found = read_back(known)
     assert found.scattered == known.scattered != ""
+    left = union(found.waiting, found.failed, *(each.elements for each in found.tried))
+    assert not minus(scattered, left), "what is not named is not done again"
+    assert read_back(found) == found
     assert "separate places" in ending(build.job(status={"shards": [known.to_status().to_wire()]}))
 
 
