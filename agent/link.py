@@ -24,6 +24,7 @@ from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from crds.agent_report import AgentCheck, AgentCheckpointTrouble, AgentState, RoundProgress, Series, Slow
 from crds.grouping import worker_number
+from crds.leases import holder_number
 from crds.wire import from_wire
 
 FLUSH_SECONDS = 5.0
@@ -68,8 +69,8 @@ class Link:
         heartbeat = Heartbeat(api, me)
         heartbeat.start()
         cleanup.callback(heartbeat.stop)
-        number = worker_number(me.group_index, me.worker_index) if me.grouped_job else me.worker_index
-        desk = Desk(number, me.incarnation)
+        number = holder_number(me.replica_type, me.worker_index)
+        desk = Desk(worker_number(me.group_index, number) if me.grouped_job else number, me.incarnation)
         cleanup.callback(desk.stop)
 
         def view_of(world: Mapping[str, Any]) -> JobView:

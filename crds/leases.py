@@ -13,7 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, packed, to_text, unpacked
+from crds import names
+from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, ordered, packed, to_text, unpacked
+from crds.ranges import MAX_INDEX
+
+_TYPES = (names.WORKER, names.CHIEF, names.PS, names.EVALUATOR)
+"""Replica types in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,12 @@ class Lease:
     elements: Intervals
 
 
+def holder_number(replica_type: str, index: int) -> int:
+    """Return the number by which leases name a worker: its index, and beyond all of these for other types."""
+    place = _TYPES.index(replica_type) if replica_type in _TYPES else len(_TYPES)
+    return place * (MAX_INDEX + 1) + index
+
+
 def leases_to_text(leases: Sequence[Lease]) -> str:
     """The leases as text, the same for the same leases."""
     text = ";".join(
@@ -35,7 +46,7 @@ def leases_to_text(leases: Sequence[Lease]) -> str:
     if len(text) <= READABLE_CHARACTERS:
         return text
     by_number = sorted(leases, key=lambda lease: lease.number)
-    intervals = sorted(
+    intervals = ordered(
         (start, end, place) for place, lease in enumerate(by_number) for start, end in lease.elements
     )
     ends = [0, *(end for _, end, _ in intervals)]

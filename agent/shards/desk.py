@@ -87,7 +87,7 @@ class Desk(threading.Thread):
     """Serves the training processes of one agent, round after round.
 
     Args:
-        worker: this worker's index.
+        worker: the number by which leases name this worker.
         incarnation: its own.
         monotonic: returns the time, in seconds.
     """
@@ -271,6 +271,8 @@ class Desk(threading.Thread):
     def _undone(self, wanted: Definition) -> str | None:
         """What is not done of a set, as far as this worker knows; None if nobody has begun it."""
         here = self._sets.get((wanted.name, wanted.epoch))
+        if here is not None and here.holding.is_to_be_restored:
+            return here.holding.undone  # the job has yet to hear of it
         for said in self._said:
             if Definition.parse(said) == wanted:
                 undone = undone_of(said)

@@ -103,6 +103,11 @@ class Holding:
         return not self._elements
 
     @property
+    def is_to_be_restored(self) -> bool:
+        """A restoration was asked for; with it comes another holding."""
+        return self._restoration > 0
+
+    @property
     def undone(self) -> str:
         """What is to be done after the restoration that was asked for last."""
         return self._undone

@@ -35,7 +35,7 @@ from dlr.job.timeline.outages import (
     own_failures,
     total_hours,
 )
-from dlr.job.wording import duration, loss, parse_time, significant
+from dlr.job.wording import duration, loss, parse_time, percent_done, significant
 from dlr.kube.api import JSON
 
 MOST_FAILURES = 30
@@ -287,11 +287,11 @@ def _progress(case: Case) -> Iterator[JSON]:
     progress = case.progress
     if progress is None:
         return
-    if progress.share is None:
+    if progress.total is None:
         yield _figure("Progress", f"{progress.step:,}", "steps")
     else:
         note = f"step {progress.step:,} of {progress.total:,}"
-        yield _figure("Progress", f"{progress.share:.0%}", note, progress.share)
+        yield _figure("Progress", percent_done(progress.step, progress.total), note, progress.share)
     if progress.seconds_per_step and not report.is_finished(case.job):
         left = f"about {duration(progress.seconds_left)} left" if progress.seconds_left else ""
         yield _figure("Step time", f"{significant(progress.seconds_per_step)} s", left)

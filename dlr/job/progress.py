@@ -11,10 +11,10 @@ from typing import Any
 from crds import names
 from crds.grouping import index_of, worker_number
 from crds.intervals import Intervals, common, count, from_text, minus
-from crds.leases import leases_from_text
+from crds.leases import holder_number, leases_from_text
 from crds.shard_set import MAX_SHARD_RANGES
 from dlr.job.report import current_report, is_finished, ranks
-from dlr.job.wording import duration, parse_time, significant
+from dlr.job.wording import duration, parse_time, percent_done, significant
 from dlr.kube.api import JSON
 
 MOST_DIGITS = 15
@@ -68,7 +68,7 @@ def progress_line(progress: Progress, *, is_finished: bool) -> str:
         parts.append(f"{significant(progress.seconds_per_step)} s a step")
         if progress.seconds_left:
             parts.append(f"about {duration(progress.seconds_left)} left")
-    share = "" if progress.share is None else f"{progress.share:.0%}, "
+    share = f"{percent_done(progress.step, progress.total)}, " if progress.total else ""
     return share + ", ".join(parts)
 
 
@@ -166,7 +166,9 @@ def sets_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[SetProgre
 
 def shards_line(found: SetProgress) -> str:
     epoch = f" epoch {found.epoch}" if found.epoch else ""
-    parts = [f"{found.name}{epoch}: {found.done / found.size:.0%}, {found.done} of {found.size} done"]
+    parts = [
+        f"{found.name}{epoch}: {percent_done(found.done, found.size)}, {found.done} of {found.size} done"
+    ]
     if found.job_has_ended and not found.is_over:
         parts.append(f"{found.leased + found.waiting} left undone")
     elif not found.is_over:
@@ -186,8 +188,9 @@ def pace_parts(found: SetProgress) -> list[str]:
 
 def _number(job: str, worker: JSON) -> int:
     """Return the number by which leases of a job name a worker, which may be of one of its replica groups."""
-    group, index = index_of(job, worker["spec"].get("jobName") or ""), int(worker["spec"]["index"])
-    return index if group is None else worker_number(group, index)
+    group, spec = index_of(job, worker["spec"].get("jobName") or ""), worker["spec"]
+    number = holder_number(spec["type"], int(spec["index"]))
+    return number if group is None else worker_number(group, number)
 
 
 def _done_of_leases(shards: Mapping[str, Any], job: str, workers: Sequence[JSON]) -> int:

@@ -59,6 +59,11 @@ def loss(seconds: float) -> str:
     return f"{round(max(0.0, seconds), 2):.2g}s" if seconds < FRACTIONS_SECONDS else duration(seconds)
 
 
+def percent_done(done: int, total: int) -> str:
+    """Return `45%`, rounded down: 100% is the end, and no large number that is nearly there."""
+    return f"{min(done, total) * 100 // total}%"
+
+
 def utc_now() -> datetime:
     return datetime.now(UTC)
 

@@ -37,7 +37,7 @@ def plan_scaling(
     Args:
         is_quiet: no check, move, roll or failure is under way.
     """
-    sized = by_shards.size_of(job, workers.training, seen.ages.idle)
+    sized = by_shards.size_of(job, workers, seen.ages.idle)
     if sized.scale:
         removed = {names.WORKER: list(sized.scale.removed)} if sized.scale.removed else {}
         request = own_request(job, Origin.SHARDS, sized.scale.replicas, removed=removed)

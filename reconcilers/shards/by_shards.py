@@ -78,8 +78,8 @@ def holders_of(job: ElasticJob) -> frozenset[tuple[int, int]]:
 def size_of(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapping[str, float]) -> Sizing:
     """The count that the work asks for, if it is not the job's own.
 
-    More come at once. Who goes holds no lease, and has held none for `idleSeconds`: nothing that is under way
-    is lost by it.
+    More come at once. Who goes holds no lease by now, and had held none for `idleSeconds`: nothing that is
+    under way is lost by it.
 
     Args:
         idle_seconds: how long each of those that hold no lease has held none, by uid.
@@ -93,12 +93,14 @@ def size_of(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Map
     wanted = workers_for(left_of(sets, workers), policy, worker, unit)
     if wanted >= worker.replicas:
         return Sizing(Scale(wanted) if wanted > worker.replicas else None)
-    slots = set(wanted_slots(job, names.WORKER))
+    slots, holders = set(wanted_slots(job, names.WORKER)), holders_of(job)
     idle = sorted(
         (
             (each.spec.index, idle_seconds[each.metadata.uid])
             for each in workers
-            if each.metadata.uid in idle_seconds and each.spec.index in slots
+            if each.metadata.uid in idle_seconds
+            and each.spec.index in slots
+            and (each.spec.index, each.spec.incarnation) not in holders  # this look may have leased to it
         ),
         reverse=True,
     )

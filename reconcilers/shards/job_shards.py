@@ -60,8 +60,8 @@ def next_sets(
     world = job.status.rendezvous
     members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0
     known = tuple(map(of_status, job.status.shards))
-    members = max(members, expected_workers(job, known, workers.training))
-    sets = lease(known, crew_of(workers.training, {worker.metadata.uid for worker in surplus}, members), now)
+    members = max(members, expected_workers(job, known, workers))
+    sets = lease(known, crew_of(workers, {worker.metadata.uid for worker in surplus}, members), now)
     return None if sets == known else sets
 
 

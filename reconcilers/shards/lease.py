@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
+from crds.intervals import NONE, common, count, first, minus, union, whole
 from crds.leases import Lease, leases_to_text
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
 from crds.shard_set_status import MAX_LEASES_TEXT
@@ -111,7 +111,7 @@ def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime, m
     spoken = {
         (voice.worker, voice.incarnation): voice for voice in voices if voice.definition == known.definition
     }
-    settled, failed_on = _settled(known, spoken, crew)
+    settled = _settled(known, spoken, crew)
     if not settled.has_failed:
         numbers = {(each.worker, each.incarnation): each.number for each in known.leases}
         alive = [voice for key, voice in spoken.items() if crew.alive.get(key[0]) == key[1]]
@@ -119,7 +119,7 @@ def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime, m
         asking = [v for v in alive if v.wants and numbers.get((v.worker, v.incarnation), v.lease) == v.lease]
         pulling = frozenset(v.worker for v in alive if not v.leaves or (v.worker, v.incarnation) in numbers)
         least = _least(settled, len(pulling), now)
-        settled = _granted(settled, asking, pulling, failed_on, crew, least, most_leases)
+        settled = _granted(settled, asking, pulling, crew, least, most_leases)
     if settled.is_over and settled.finished_at is None:
         settled = replace(settled, finished_at=now)
     return _fitting(settled)
@@ -145,11 +145,9 @@ def _fitting(known: ShardSet) -> ShardSet:
     )
 
 
-def _settled(
-    known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Crew
-) -> tuple[ShardSet, dict[int, Intervals]]:
-    """What workers say of their leases, taken over once; and by worker, what has just failed there."""
-    leases, waiting, tried, failed_on = [], [known.waiting], list(known.tried), {}
+def _settled(known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Crew) -> ShardSet:
+    """What workers say of their leases, taken over once."""
+    leases, waiting, tried = [], [known.waiting], list(known.tried)
     last_lease, reason = known.last_lease, known.reason
     again = known.again
     for held in known.leases:
@@ -163,7 +161,6 @@ def _settled(
         failed = common(held.elements, voice.failed) if voice else NONE
         rest = minus(common(held.elements, voice.rest), failed) if voice else held.elements
         if failed and voice is not None:
-            failed_on[held.worker] = failed
             reason = reason or voice.reason[:MAX_SHARD_REASON]
             histories = part_of(again, failed)
             fresh = Tried((), minus(failed, union(*(each.elements for each in histories))))
@@ -177,10 +174,10 @@ def _settled(
             leases += [replace(held, number=last_lease, elements=rest)] if rest else []
         else:
             leases.append(held)
-    leased = union(*(each.elements for each in leases))
+    leased = union(*(each.elements for each in leases)) if again else NONE
     given_up = [each for each in tried if len(each.workers) > known.definition.retries]
     histories = merged(each for each in tried if len(each.workers) <= known.definition.retries)
-    settled = replace(
+    return replace(
         known,
         waiting=union(*waiting),
         leases=tuple(leases),
@@ -190,7 +187,6 @@ def _settled(
         last_lease=last_lease,
         reason=reason,
     )
-    return settled, failed_on
 
 
 def _least(known: ShardSet, pulling: int, now: datetime) -> int:
@@ -205,7 +201,6 @@ def _granted(
     known: ShardSet,
     asking: Sequence[Voice],
     pulling: frozenset[int],
-    failed_on: Mapping[int, Intervals],
     crew: Crew,
     least: int,
     most_leases: int,
@@ -228,7 +223,7 @@ def _granted(
         if before is None and len(held) >= most_leases:
             continue
         most = max(-(-left // shares), min(least, 2 * left // shares))
-        taken = _to_try(tried, voice.worker, pulling, failed_on.get(voice.worker, NONE), most)
+        taken = _to_try(tried, voice, pulling, most)
         retaken = union(*(each.elements for each in taken))
         fresh = first(waiting, min(most, room) - count(retaken), MAX_LEASE_INTERVALS)
         if not (retaken or fresh):
@@ -251,19 +246,19 @@ def _few(histories: tuple[Tried, ...]) -> tuple[Tried, ...]:
     return histories if len(histories) <= MAX_HISTORIES else nameless(histories)
 
 
-def _to_try(
-    tried: Iterable[Tried], worker: int, pulling: frozenset[int], not_yet: Intervals, most: int
-) -> tuple[Tried, ...]:
+def _to_try(tried: Iterable[Tried], voice: Voice, pulling: frozenset[int], most: int) -> tuple[Tried, ...]:
     """Failed elements for this worker: those of others; its own only where all have tried them.
 
+    What it still says has failed is not for it yet, though the job has heard it: its agent would take the
+    next lease of that for failed, too. One without it tells the agent that it was heard.
+
     Args:
-        not_yet: what it has failed just now. A lease without it tells its agent that this was heard.
         most: how many.
     """
     taken: list[Tried] = []
     for each in tried:
-        if worker not in each.workers or pulling <= set(each.workers):
-            part = first(minus(each.elements, not_yet), most, MAX_LEASE_INTERVALS)
+        if voice.worker not in each.workers or pulling <= set(each.workers):
+            part = first(minus(each.elements, voice.failed), most, MAX_LEASE_INTERVALS)
             most -= count(part)
             taken.append(Tried(each.workers, part))
     return merged(taken)

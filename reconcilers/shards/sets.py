@@ -14,10 +14,11 @@ from functools import lru_cache, partial
 from controller.slices import LARGE
 from crds.agent_report import ShardsReport
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
-from crds.leases import Lease, leases_from_text, leases_to_text
+from crds.intervals import NONE, Intervals, common, count, from_text, minus, to_text, union
+from crds.leases import Lease, holder_number, leases_from_text, leases_to_text
 from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
+from reconcilers.observed.worker_state import current_report
 
 _PACKED_SIZE, _SIZE_CHARACTERS = 20, 200
 """Workers that take as long to look at as a packed text, and characters of another one that a worker does."""
@@ -60,7 +61,7 @@ class Crew:
     """The workers of a job."""
 
     alive: Mapping[int, int]
-    """The incarnation of each worker whose Pod has not ended, by index."""
+    """The incarnation of each worker whose Pod has not ended, by the number that leases name it by."""
     voices: Sequence[Voice]
     """What their agents said last, of Pods that have ended too."""
     members: int = 0
@@ -106,7 +107,8 @@ class ShardSet:
     def done(self) -> int:
         """How many elements are."""
         leased = sum(count(lease.elements) for lease in self.leases)
-        return self.definition.size - count(self.waiting) - leased - self.to_try_again - count(self.failed)
+        others = count(self.waiting) + leased + self.to_try_again + count(self.failed)
+        return max(0, self.definition.size - others)  # see `to_status`
 
     @property
     def is_over(self) -> bool:
@@ -130,18 +132,29 @@ class ShardSet:
         return ""
 
     def to_status(self) -> ShardSetStatus:
-        """Return its form in the status; of a set that is too scattered, as much as shows that it is."""
+        """Return its form in the status; of a set that is too scattered, as much as shows that it is.
+
+        What that does not name waits in it, if need be with what is in between: who goes by the status does
+        some elements twice, and misses none.
+        """
+        tried, failed, waiting = _first(self.tried), self.failed[: MAX_SCATTERED + 1], self.waiting
+        if self.scattered:
+            named = union(*(each.elements for each in tried))
+            unnamed = minus(union(*(each.elements for each in self.tried)), named)
+            waiting = union(waiting, self.failed[MAX_SCATTERED + 1 :], unnamed)
+        if len(waiting) > MAX_WAITING:
+            waiting = (*waiting[:MAX_WAITING], (waiting[MAX_WAITING][0], waiting[-1][1]))
         return ShardSetStatus(
             **vars(self.definition),
             done=self.done,
             leased=sum(count(lease.elements) for lease in self.leases),
             waiting=count(self.waiting) + self.to_try_again,
             failed=count(self.failed),
-            rest=to_text(self.waiting[: MAX_WAITING + 1]),
+            rest=to_text(waiting),
             leases=leases_to_text(self.leases),
-            tried=_histories_to_text(self.tried),
-            again=_histories_to_text(self.again),
-            failed_elements=to_text(self.failed[: MAX_SCATTERED + 1]),
+            tried=_histories_to_text(tried),
+            again=_histories_to_text(_first(self.again)),
+            failed_elements=to_text(failed),
             last_lease=self.last_lease,
             restoration=self.restoration,
             reason=self.reason,
@@ -209,14 +222,19 @@ def part_of(histories: Sequence[Tried], elements: Intervals) -> tuple[Tried, ...
     return merged(Tried(each.workers, common(each.elements, elements)) for each in histories)
 
 
-def _histories_to_text(histories: Sequence[Tried]) -> str:
-    """Such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
-    texts, left = [], MAX_SCATTERED + 1
+def _first(histories: Sequence[Tried]) -> tuple[Tried, ...]:
+    """The histories of as many ranges as the status names."""
+    found, left = [], MAX_SCATTERED + 1
     for each in histories:
         if part := each.elements[:left]:
-            texts.append(f"{'+'.join(map(str, each.workers))}:{to_text(part)}")
+            found.append(Tried(each.workers, part))
         left -= len(part)
-    return ";".join(texts)
+    return tuple(found)
+
+
+def _histories_to_text(histories: Sequence[Tried]) -> str:
+    """Such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
+    return ";".join(f"{'+'.join(map(str, each.workers))}:{to_text(each.elements)}" for each in histories)
 
 
 def _histories_from_text(text: str) -> tuple[Tried, ...]:
@@ -232,7 +250,7 @@ def _histories_from_text(text: str) -> tuple[Tried, ...]:
 def crew_of(
     workers: Iterable[ElasticWorker], going: Collection[str], members: int, hearing: Hearing | None = None
 ) -> Crew:
-    """The workers as far as shard sets go.
+    """The workers as far as shard sets go, under the numbers that leases name them by.
 
     Args:
         going: the uids of those that nothing more is leased to, though their Pods have not ended.
@@ -244,13 +262,13 @@ def crew_of(
     voices: list[Voice] = []
     for worker in workers:
         if not _has_ended(worker) and worker.metadata.uid not in going:
-            alive[worker.spec.index] = worker.spec.incarnation
+            alive[_number_of(worker)] = worker.spec.incarnation
         voices += hearing.voices_of(worker)
     return Crew(alive, voices, members)
 
 
 def voice_of(
-    index: int, incarnation: int, said: ShardsReport, read: Callable[[str], Intervals] = from_text
+    number: int, incarnation: int, said: ShardsReport, read: Callable[[str], Intervals] = from_text
 ) -> Voice:
     """
     Args:
@@ -260,7 +278,7 @@ def voice_of(
         ValueError: what it says of its elements is no set, or of too many ranges.
     """
     return Voice(
-        worker=index,
+        worker=number,
         incarnation=incarnation,
         definition=definition_of(said),
         lease=said.lease,
@@ -283,14 +301,21 @@ class Hearing:
         """Ranges by their text: all that go back to a checkpoint report the same."""
 
     def voices_of(self, worker: ElasticWorker) -> Iterator[Voice]:
-        """Yields what the worker reports; the last report of an ended incarnation counts too."""
+        """Yields what the worker reports; the last report of an ended incarnation counts too.
+
+        Not so a report of this incarnation by a Pod that is not its own: one of an earlier job of this name,
+        say, which is on its way out.
+        """
         report = worker.status.agent
         if report is None:
             return
-        left = MAX_SHARD_RANGES
+        is_of_this_life = report.incarnation == worker.spec.incarnation
+        if is_of_this_life and current_report(worker) is None and not _has_ended(worker):
+            return
+        left, number = MAX_SHARD_RANGES, _number_of(worker)
         for said in report.shards or ():
             try:
-                voice = voice_of(worker.spec.index, report.incarnation, said, partial(self._read, left))
+                voice = voice_of(number, report.incarnation, said, partial(self._read, left))
             except ValueError:
                 continue  # nothing is taken from a worker that says what makes no sense: its lease stays
             left = max(0, left - len(voice.rest) - len(voice.failed) - len(voice.undone))
@@ -336,6 +361,10 @@ def look_size(workers: Sequence[ElasticWorker], shards: Iterable[ShardSetStatus]
     return len(workers) + sum(
         _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in (*stored, *texts)
     )
+
+
+def _number_of(worker: ElasticWorker) -> int:
+    return holder_number(worker.spec.type, worker.spec.index)
 
 
 def _has_ended(worker: ElasticWorker) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.exec import main
+from crds.leases import holder_number
 from tests.agent.conftest import Agent, Agents, children, state
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
@@ -162,6 +163,20 @@ def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explai
     assert (folder / "versions").read_text().count("\n") == 3, (
         "it is not started again once it has ended well"
     )
+
+
+def test_a_chief_pulls_what_it_is_leased_and_not_what_worker_0_is(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    named = {"name": "files", "size": 4, "digest": "0:1", "retries": 3, "leased": 4}
+    cluster.publish(shards=[{**named, "leases": f"0.1.2=2-3;{holder_number('chief', 0)}.1.1=0-1"}])
+    publish_version(cluster, 1)
+    script = "import dlr.shards; print(next(dlr.shards.pull('files', 4))[0])"
+    roles = {"DLR_REPLICA_TYPE": "chief", "DLR_CLUSTER_VERSION": "1"}
+    words = ("sh", "-c", f'{sys.executable} -c "{script}" > pulled; mv pulled told; sleep 300')
+    agents.start(0, "exec", *words, module="dlr.cli", forked=False, **roles)
+    agents.wait_file("told")
+    assert (agents.directory / "told").read_text() == "0\n"
 
 
 def test_rounds_are_refused_beside_parameter_servers(

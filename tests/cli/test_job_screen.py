@@ -387,3 +387,12 @@ def test_what_workers_of_groups_have_reported_of_their_leases_counts_for_the_gro
         members.append(each)
     (found,) = progress.sets_of(shown, members, NOW)
     assert (found.done, found.leased) == (20 + 5 + 9 + 8, 30 - 5 - 9 - 8)
+
+
+def test_a_set_that_is_not_over_is_not_done_by_a_hundred_percent() -> None:
+    nearly = progress.SetProgress("files", 0, 10**12, 10**12 - 1, 1, 0, 0, None)
+    assert progress.shards_line(nearly).startswith("files: 99%, 999999999999 of 1000000000000 done")
+    assert (
+        progress.shards_line(replace(nearly, done=10**12, leased=0))
+        == "files: 100%, 1000000000000 of 1000000000000 done"
+    )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds import intervals
 from crds.intervals import (
     READABLE_CHARACTERS,
     Intervals,
@@ -108,6 +109,24 @@ def test_a_thousand_leases_take_less_than_ten_kilobytes() -> None:
 
 def as_text(raw: bytes) -> str:
     return "z" + base64.b64encode(zlib.compress(raw, 9)).decode()
+
+
+def test_very_many_intervals_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sort of 80,000, as 10,000 workers of eight slots hold, kept the controller's event loop from its turn."""
+    sorted_at_once = []
+
+    def spy(items: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        sorted_at_once.append(len(items))
+        return sorted(items)
+
+    places = random.Random(1).sample(range(0, 160_000, 2), 80_000)
+    elements = [(place, place + 1) for place in places]
+    expected = tuple(sorted(elements))
+    leases = [Lease(n, 1, n, tuple(sorted(elements[8 * n : 8 * n + 8]))) for n in range(10_000)]
+    monkeypatch.setattr(intervals, "sorted", spy, raising=False)
+    assert union(*((each,) for each in elements)) == expected
+    assert list(leases_from_text(leases_to_text(leases))) == leases
+    assert len(sorted_at_once) == 40 and max(sorted_at_once) <= 4_096
 
 
 def test_a_short_text_of_a_number_without_end_is_refused_at_once() -> None:

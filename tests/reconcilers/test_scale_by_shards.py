@@ -56,6 +56,13 @@ def test_who_was_idle_for_long_goes_and_nobody_who_holds_a_lease() -> None:
     assert size_of(of, workers, {"w0": 59.0, "w2": 20.0}) == Sizing(look_again_seconds=1.0)
 
 
+def test_who_is_leased_something_in_this_very_look_stays() -> None:
+    """It was idle before: what it is leased now has come back from a worker that was lost."""
+    of, workers = pulling(4, 0, {0: 1, 3: 1}), [worker(index) for index in range(4)]
+    idle = {f"w{index}": 99.0 for index in range(4)}
+    assert size_of(of, workers, idle) == Sizing(Scale(2, (1, 2)))
+
+
 def test_a_job_that_does_not_ask_for_it_stays_as_it_is() -> None:
     of = pulling(2, 100, {})
     plain = job(

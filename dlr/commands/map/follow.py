@@ -18,7 +18,7 @@ from dlr.commands.map.submission import Submitted
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.progress import pace_parts, sets_of
-from dlr.job.wording import plain, utc_now
+from dlr.job.wording import percent_done, plain, utc_now
 from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
@@ -74,7 +74,7 @@ def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
         parts = [f"0 of {counted(size, 'line')}" if size else "waiting"]
     else:
         done = f"{progress.done} of {counted(progress.size, 'line')}"
-        parts = [f"{progress.done / progress.size:.0%}", done, *pace_parts(progress)]
+        parts = [percent_done(progress.done, progress.size), done, *pace_parts(progress)]
     if not report.is_finished(job):
         counts = report.workers_line(job)
         parts.append(f"{counts} {'worker' if counts == '1' else 'workers'}")

@@ -139,6 +139,21 @@ def test_a_checkpoint_takes_all_workers_back(job: Job, monkeypatch: pytest.Monke
     first.report_batch_done()  # a process of before counts no more
 
 
+def test_a_checkpoint_that_is_saved_before_the_job_has_gone_back_is_the_one_that_was_loaded(
+    alone: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was done since is not in the model any more; the job still counts it as done."""
+    monkeypatch.setenv(ENV_ROUND, "1")
+    client = ShardingClient("test", 10, 1, 100, num_minibatches_per_shard=1)
+    saved = client.get_shard_checkpoint()
+    while client.fetch_shard() is not None:
+        client.report_batch_done()
+    monkeypatch.setattr(alone, "look", lambda: None)  # the controller is away
+    again = ShardingClient("test", 10, 1, 100, num_minibatches_per_shard=1)
+    again.restore_shard_from_checkpoint(saved)
+    assert json.loads(again.get_shard_checkpoint())["todo"] == [[0, 10]]
+
+
 @pytest.mark.parametrize(
     ("checkpoint", "sentence"),
     [

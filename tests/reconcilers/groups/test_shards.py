@@ -82,6 +82,7 @@ class Worker:
         agent = report(self.index, **said).to_wire() if said else None
         observed = {
             "observedIncarnation": self.incarnation,
+            "podUid": f"uid-{self.index}-1",
             "phase": WorkerPhase.FAILED if self.has_ended else WorkerPhase.RUNNING,
             **({} if agent is None else {"agent": agent}),
         }

@@ -14,11 +14,14 @@ from controller.slices import LARGE
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.elasticworker import ElasticWorker
 from crds.intervals import count, to_text
-from crds.leases import Lease
+from crds.leases import Lease, holder_number
 from crds.shard_set import MAX_SHARD_RANGES, Definition
+from reconcilers.observed.workers import Workers
+from reconcilers.shards.job_shards import next_sets
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import MAX_HEARD, Hearing, ShardSet, crew_of, look_size
 from tests.counting import calls
+from tests.reconcilers.build import job
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 BEGAN, ENDED = "2026-11-23T00:00:00Z", "2026-11-23T00:01:00Z"
@@ -34,6 +37,7 @@ def worker(phase: str, history: list[dict[str, Any]]) -> ElasticWorker:
             "spec": {"jobName": "job", "type": "worker", "index": 0, "incarnation": 1},
             "status": {
                 "observedIncarnation": 1,
+                "podUid": None if phase == "Pending" and history[-1].get("endedAt") else "p",
                 "phase": phase,
                 "history": history,
                 "agent": {
@@ -77,6 +81,32 @@ def test_of_a_worker_that_is_let_go_the_last_words_count() -> None:
     """Its ElasticWorker is deleted next, and what its agent said with it."""
     let_go = after(worker("Running", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}]), frozenset("u"))
     assert (let_go.leases, let_go.done, count(let_go.waiting)) == ((), 40, 60)
+
+
+def test_what_the_pod_of_a_deleted_job_says_to_the_next_one_of_its_name_does_not_count() -> None:
+    """Its worker has the same name and incarnation, and no Pod before this one is gone."""
+    new = worker("Pending", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}])
+    for pod in (None, "another"):
+        status = new.status.model_copy(update={"pod_uid": pod})
+        assert list(Hearing().voices_of(new.model_copy(update={"status": status}))) == []
+    assert len(list(Hearing().voices_of(new))) == 1
+
+
+def test_workers_of_each_type_have_leases_of_their_own() -> None:
+    """A chief may run the workers' script, and was leased nothing: its agent followed worker 0's lease."""
+    them = []
+    for type_ in ("worker", "chief", "evaluator"):
+        found = worker("Running", [])
+        assert found.status.agent is not None and found.status.agent.shards
+        said = tuple(replace(each, lease=0, rest="", wants=True) for each in found.status.agent.shards)
+        status = found.status.model_copy(update={"agent": replace(found.status.agent, shards=said)})
+        them.append(
+            found.model_copy(update={"spec": found.spec.model_copy(update={"type": type_}), "status": status})
+        )
+    sets = next_sets(job(replicas=1), Workers(them), (), NOW)
+    assert sets is not None
+    numbers = [holder_number(type_, 0) for type_ in ("worker", "chief", "evaluator")]
+    assert [each.worker for each in sets[0].leases] == numbers and numbers[0] == 0
 
 
 def with_texts(number: int, text: str) -> ElasticWorker:
