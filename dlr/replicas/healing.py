@@ -38,11 +38,13 @@ class Healing:
         self._changed = changed
         self._transfer: Transfer | None = None
         self._incoming: Incoming | None = None
+        self._outgoing: Outgoing | None = None
 
     def begin(self) -> None:
-        """Begin to send or to receive the state as it is now."""
+        """Begin to send or to receive the parameters as they are now."""
         if self.is_sender:
-            act = Outgoing(self._state).send
+            self._outgoing = Outgoing(self._state, lambda: self._exchange.is_overtaken, self._changed)
+            act = self._outgoing.send
         else:
             self._incoming = Incoming(self._device)
             act = self._incoming.receive
@@ -50,7 +52,7 @@ class Healing:
         self._transfer.start()
 
     def wait(self) -> None:
-        """Wait until the state is there, if it is on its way.
+        """Wait until the state is there, if it is on its way; the sender's has all else as it is now.
 
         Raises:
             OvertakenError, BrokenError: it does not come.
@@ -58,6 +60,8 @@ class Healing:
         transfer = self._transfer
         if transfer is None:
             return
+        if self._outgoing is not None:
+            self._outgoing.complete()
         self._exchange.wait_until(lambda: transfer.is_done)
         if transfer.error is not None:
             raise BrokenError(f"the state did not arrive: {transfer.error}") from transfer.error
