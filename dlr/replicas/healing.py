@@ -42,13 +42,19 @@ class Healing:
 
     def begin(self) -> None:
         """Begin to send or to receive the parameters as they are now."""
+        exchange, places, changed = self._exchange, self._places, self._changed
+
+        def notify() -> None:
+            with changed:
+                changed.notify_all()
+
         if self.is_sender:
-            self._outgoing = Outgoing(self._state, lambda: self._exchange.is_overtaken, self._changed)
+            self._outgoing = Outgoing(self._state, lambda: exchange.is_overtaken, changed)
             act = self._outgoing.send
         else:
             self._incoming = Incoming(self._device)
             act = self._incoming.receive
-        self._transfer = Transfer(lambda: self._exchange.connect(self._places), act, self._notify)
+        self._transfer = Transfer(lambda: exchange.connect(places), act, notify)
         self._transfer.start()
 
     def wait(self) -> None:
@@ -70,7 +76,3 @@ class Healing:
         """Make the live state what has arrived, where this process is behind."""
         if self._incoming is not None:
             self._incoming.load(self._state)
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()

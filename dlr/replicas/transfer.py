@@ -60,12 +60,12 @@ class Connection:
     """
 
     def __init__(self, control: Any, data: Any) -> None:
-        self._control = control
-        self._data = data
+        self.groups = control, data
 
     def broadcast(self, tensor: Tensor) -> None:
         """Send the leader's tensor to the others, in place."""
-        group = self._control if tensor.device.type == "cpu" else self._data
+        control, data = self.groups
+        group = control if tensor.device.type == "cpu" else data
         work = group.broadcast([tensor])
         work.wait()
         if tensor.device.type == "cuda":
@@ -111,7 +111,7 @@ class Transfer(threading.Thread):
         try:
             self._act(self._connect())
         except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
-            self.error = error
+            self.error = error.with_traceback(None)  # whose frames would keep the connection open
         self.is_done = True
         self._done()
 
