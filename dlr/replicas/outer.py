@@ -128,11 +128,11 @@ class OuterReplicas(Replicas):
                 returns True on any rank of any group.
         """
         self._until = until
-        if self._version is None:
-            self._global.copy()
-            self._news.follow()
-            self._settle(1)
-            self._end_round()
+        self._check_first()
+        self._global.copy()
+        self._news.follow()
+        self._settle(1)
+        self._end_round()
         while True:
             while not self._is_over and (total is None or self._state[INNER_STEP] < total):
                 step: int = self._state[INNER_STEP]

@@ -217,13 +217,13 @@ class Replicas:
                 one of all groups if it returns True on any rank of any group.
 
         Raises:
-            RuntimeError: the loop's body made no step.
+            RuntimeError: the loop's body made no step, or there was a loop before.
         """
         self._total, self._until = total, until
-        if self._version is None:
-            self._news.follow()
-            self._settle(1)
-            self._hand_over()
+        self._check_first()
+        self._news.follow()
+        self._settle(1)
+        self._hand_over()
         while True:
             while not self._is_over and (total is None or self.applied < total):
                 self._open()
@@ -238,6 +238,14 @@ class Replicas:
                 self._watch.begin()
                 return
             self._hand_over()
+
+    def _check_first(self) -> None:
+        """Check that no loop was before: one that returns could not tell which one the others are in."""
+        if self._version is not None:
+            raise RuntimeError(
+                "replicas.steps() has been used already: make one loop of all steps, since a group that "
+                "returns enters it where the others are; epoch, at = divmod(step, steps_per_epoch)"
+            )
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
