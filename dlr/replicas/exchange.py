@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,9 @@ class Exchange:
         """A gloo group, for meetings and votes."""
         self._data: Any = None
         """The group for gradients: the same one, or NCCL's."""
+        self._connections = weakref.WeakSet[Connection]()
+        """For states that are on their way."""
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="dlr-replicas", daemon=True)
 
     @property
@@ -204,7 +208,11 @@ class Exchange:
     def close(self) -> None:
         """End it. What it still waits for is left to a thread."""
         self._tasks.put(None)
-        for group in {id(each): each for each in (self._data, self._control) if each is not None}.values():
+        with self._changed:
+            self._is_closed = True
+            of_states = [group for connection in self._connections for group in connection.groups]
+        groups = {id(each): each for each in (self._data, self._control, *of_states) if each is not None}
+        for group in groups.values():
             threading.Thread(target=_abort, args=(group,), name="dlr-replicas-end", daemon=True).start()
 
     def connect(self, places: Sequence[int]) -> Connection:
@@ -215,21 +223,29 @@ class Exchange:
 
         Raises:
             RuntimeError: one does not come.
+            OvertakenError: this exchange is closed.
         """
         rank = places.index(self.seat.place)
-        return Connection(*self._groups(f"{self.seat.rank}/state", rank, len(places)))
+        connection = Connection(*self._groups(f"{self.seat.rank}/state", rank, len(places)))
+        with self._changed:
+            if self._is_closed:
+                raise OvertakenError
+            self._connections.add(connection)
+        return connection
 
     # --- the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
+            if self._error is not None:
+                continue  # until `close`
             try:
                 task.result = task.act()
             except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
                 with self._changed:
-                    self._error = error
+                    self._error = error.with_traceback(None)  # whose frames would keep the sockets open
                     self._changed.notify_all()
-                return
+                continue
             with self._changed:
                 task.is_done = True
                 self._changed.notify_all()

@@ -20,6 +20,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def _real(tensor: Tensor) -> Tensor:
+    """A view of complex numbers as pairs of real ones, which gloo and NCCL can sum."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def parameters_of(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     """The parameters that optimizers change, in their order."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -45,6 +50,7 @@ class Bucket:
         *grads, present = torch.split(flat, [*self.numels, len(self.numels)])
         return grads, present
 
+    @torch.no_grad()
     def gather(self) -> Tensor:
         """Copy the gradients into a flat tensor; raise TypeError where one is sparse."""
         flat = self.empty()
@@ -54,7 +60,7 @@ class Bucket:
                 continue
             if parameter.grad.layout is not torch.strided:
                 raise TypeError("dlr.replicas averages dense gradients: make the embedding with sparse=False")
-            part.copy_(local(parameter.grad).reshape(-1))
+            part.copy_(_real(local(parameter.grad)).reshape(-1))
             present[place] = 1
         return flat
 
@@ -70,9 +76,9 @@ class Bucket:
             if not has[place]:
                 parameter.grad = None
                 continue
-            if parameter.grad is None:
+            if parameter.grad is None or parameter.grad.is_conj():  # whose memory is of other numbers
                 parameter.grad = torch.zeros_like(parameter)
-            target = local(parameter.grad)
+            target = _real(local(parameter.grad))
             torch.div(part.view(target.shape), count, out=target)
 
 
@@ -89,12 +95,12 @@ def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> 
 
     def close(key: tuple[torch.dtype, torch.device]) -> None:
         members = open_.pop(key)
-        numels = tuple(local(each.detach()).numel() for each in members)
+        numels = tuple(_real(local(each.detach())).numel() for each in members)
         buckets.append(Bucket(tuple(members), numels, *key))
         filled[key] = 0
 
     for parameter in reversed([each for each in parameters if each.requires_grad]):
-        data = local(parameter.detach())
+        data = _real(local(parameter.detach()))
         key = (data.dtype, data.device)
         open_.setdefault(key, []).append(parameter)
         filled[key] = filled.get(key, 0) + data.numel() * data.element_size()
@@ -108,17 +114,24 @@ def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> 
 class Watch:
     """Tells when all gradients of the next bucket are there, in the order of the buckets.
 
+    It also finds gradients that are not averaged over the groups.
+
     Args:
-        buckets: of plain parameters, whose gradients are whole as soon as autograd has added to them.
-        ready: is called in backward with the number of each bucket that is whole, in their order.
+        buckets: of the parameters.
+        ready: is called in backward with the number of each bucket that is whole, in their order, if autograd
+            alone adds to gradients.
     """
 
     def __init__(self, buckets: Sequence[Bucket], ready: Callable[[int], None]) -> None:
         self._ready = ready
         self._missing: list[set[int]] = []
         self._all = [{id(parameter) for parameter in bucket.parameters} for bucket in buckets]
+        self._known = set[int]().union(*self._all)
         self._sent = 0
         self._is_on = False
+        self._is_averaged = False
+        self._late = set[int]()
+        """Parameters whose gradients have changed since the average."""
         self.is_paused = False
         """Whether gradients are left alone for now, since a later backward adds to them."""
         self._handles = [
@@ -127,17 +140,42 @@ class Watch:
             )
             for number, bucket in enumerate(buckets)
             for parameter in bucket.parameters
+            if not local(parameter.detach()).is_pinned()  # FSDP2 would wait for each copy to the CPU
         ]
 
-    def begin(self) -> None:
-        """Watch the gradients of the next step."""
+    def begin(self, *, sends: bool = False) -> None:
+        """Watch the gradients of the next step.
+
+        Args:
+            sends: whether to call buckets out.
+        """
         self._missing = [set(each) for each in self._all]
         self._sent = 0
-        self._is_on = True
+        self._is_on, self._is_averaged = sends, False
+        self._late.clear()
 
     def end(self) -> None:
-        """Watch no more until `begin`."""
-        self._is_on = False
+        """Call out no more until `begin`: the gradients are averaged."""
+        self._is_on, self._is_averaged = False, True
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Check that what an optimizer is about to apply is averaged.
+
+        Raises:
+            RuntimeError: it is not, so the groups would go apart.
+        """
+        for parameter in parameters_of([optimizer]):
+            if parameter.grad is not None and id(parameter) not in self._known:
+                raise RuntimeError(
+                    "a parameter has a gradient that is not averaged over the groups, since it was frozen or "
+                    "not in the optimizer when dlr.replicas.join was called: freeze parameters after join"
+                )
+            if id(parameter) in self._late:
+                raise RuntimeError(
+                    "a gradient was computed after the average over the groups, which is made of all "
+                    "gradients at the first optimizer.step(): do all backwards before, or take a turn of "
+                    "replicas.steps() for each optimizer"
+                )
 
     def close(self) -> None:
         """Take the hooks off the parameters."""
@@ -146,6 +184,8 @@ class Watch:
 
     def _hook(self, number: int, parameter: int) -> Callable[[Tensor], None]:
         def note(_: Tensor) -> None:
+            if self._is_averaged:
+                self._late.add(parameter)
             if not self._is_on or self.is_paused:
                 return
             if parameter not in self._missing[number]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+TIMEOUT = timedelta(days=30)
+"""Time limit of what they agree upon: while one rank waits for other groups, which may take any time, the
+others wait for it. The agents find ranks that hang."""
 
 
 class OwnGroup:
@@ -22,7 +27,9 @@ class OwnGroup:
         self._group: dist.ProcessGroup | None = None
         if self.size > 1:
             ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
-            self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
+            self._group = dist.new_group(
+                ranks, TIMEOUT, backend="gloo", use_local_synchronization=ranks is not None
+            )
 
     def all(self, yes: bool, *numbers: int) -> tuple[bool, list[int]]:
         """Return whether all ranks say yes, and the highest of each of their numbers."""

@@ -38,19 +38,27 @@ class Healing:
         self._changed = changed
         self._transfer: Transfer | None = None
         self._incoming: Incoming | None = None
+        self._outgoing: Outgoing | None = None
 
     def begin(self) -> None:
-        """Begin to send or to receive the state as it is now."""
+        """Begin to send or to receive the parameters as they are now."""
+        exchange, places, changed = self._exchange, self._places, self._changed
+
+        def notify() -> None:
+            with changed:
+                changed.notify_all()
+
         if self.is_sender:
-            act = Outgoing(self._state).send
+            self._outgoing = Outgoing(self._state, lambda: exchange.is_overtaken, changed)
+            act = self._outgoing.send
         else:
             self._incoming = Incoming(self._device)
             act = self._incoming.receive
-        self._transfer = Transfer(lambda: self._exchange.connect(self._places), act, self._notify)
+        self._transfer = Transfer(lambda: exchange.connect(places), act, notify)
         self._transfer.start()
 
     def wait(self) -> None:
-        """Wait until the state is there, if it is on its way.
+        """Wait until the state is there, if it is on its way; the sender's has all else as it is now.
 
         Raises:
             OvertakenError, BrokenError: it does not come.
@@ -58,6 +66,8 @@ class Healing:
         transfer = self._transfer
         if transfer is None:
             return
+        if self._outgoing is not None:
+            self._outgoing.complete()
         self._exchange.wait_until(lambda: transfer.is_done)
         if transfer.error is not None:
             raise BrokenError(f"the state did not arrive: {transfer.error}") from transfer.error
@@ -66,7 +76,3 @@ class Healing:
         """Make the live state what has arrived, where this process is behind."""
         if self._incoming is not None:
             self._incoming.load(self._state)
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()

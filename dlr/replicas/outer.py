@@ -106,10 +106,6 @@ class OuterReplicas(Replicas):
         self._sync_every = sync_every
         self._after_step: list[OnCommit] = []
 
-    def _are_whole(self, parameters: Sequence[Tensor]) -> bool:
-        """No gradient of a backward is averaged."""
-        return False
-
     # --- for the script ----------------------------------------------------------------------------------
 
     @property
@@ -132,11 +128,11 @@ class OuterReplicas(Replicas):
                 returns True on any rank of any group.
         """
         self._until = until
-        if self._version is None:
-            self._global.copy()
-            self._news.follow()
-            self._settle(1)
-            self._end_round()
+        self._check_first()
+        self._global.copy()
+        self._news.follow()
+        self._settle(1)
+        self._end_round()
         while True:
             while not self._is_over and (total is None or self._state[INNER_STEP] < total):
                 step: int = self._state[INNER_STEP]
@@ -156,12 +152,16 @@ class OuterReplicas(Replicas):
     def average(self) -> None:
         """Leave the gradients as they are: those of inner steps are the group's own."""
 
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._watch.check(optimizer)
+
     # --- between rounds ----------------------------------------------------------------------------------
 
     def _end_round(self) -> None:
         """Take part in outer steps as long as one is due."""
         while self._is_open:
             self._try()
+        self._watch.begin()
         version = self._current()
         self._contributing = self._following or version.membership.indices(version.counted(self.applied))
 

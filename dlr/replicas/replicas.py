@@ -121,7 +121,9 @@ class Replicas:
         self._buckets = buckets_of(parameters)
         self._exchange_seconds = self._least_exchange_seconds + seconds_for(parameters)
         self._device = next((local(each.detach()).device for each in parameters), torch.device("cpu"))
-        self._watch = Watch(self._buckets, self._send) if self._are_whole(parameters) else None
+        self._is_whole = self._own.size == 1 and not any(map(is_distributed, parameters))
+        """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
+        self._watch = Watch(self._buckets, self._send)
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]
         self._on_commit: list[OnCommit] = []
         self._standing = Standing.at_start(start, has_checkpoints=checkpoint is not None)
@@ -147,10 +149,6 @@ class Replicas:
         """Whether the script is in a step, whose gradients are not averaged yet."""
         self._missed = 0
         """Number of the version that comes after a step in which this group had no part; 0 for none."""
-
-    def _are_whole(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
-        return self._own.size == 1 and not any(map(is_distributed, parameters))
 
     # --- for the script ----------------------------------------------------------------------------------
 
@@ -219,13 +217,13 @@ class Replicas:
                 one of all groups if it returns True on any rank of any group.
 
         Raises:
-            RuntimeError: the loop's body made no step.
+            RuntimeError: the loop's body made no step, or there was a loop before.
         """
         self._total, self._until = total, until
-        if self._version is None:
-            self._news.follow()
-            self._settle(1)
-            self._hand_over()
+        self._check_first()
+        self._news.follow()
+        self._settle(1)
+        self._hand_over()
         while True:
             while not self._is_over and (total is None or self.applied < total):
                 self._open()
@@ -237,8 +235,17 @@ class Replicas:
                     )
                 self._hand_over()
             if self._end_together():
+                self._watch.begin()
                 return
             self._hand_over()
+
+    def _check_first(self) -> None:
+        """Check that no loop was before: one that returns could not tell which one the others are in."""
+        if self._version is not None:
+            raise RuntimeError(
+                "replicas.steps() has been used already: make one loop of all steps, since a group that "
+                "returns enters it where the others are; epoch, at = divmod(step, steps_per_epoch)"
+            )
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
@@ -254,9 +261,6 @@ class Replicas:
     def accumulate(self) -> Iterator[None]:
         """Leave the gradients of the backwards within alone: a later one of the step adds to them."""
         watch = self._watch
-        if watch is None:  # nothing is sent before the step
-            yield
-            return
         before, watch.is_paused = watch.is_paused, True
         try:
             yield
@@ -267,23 +271,27 @@ class Replicas:
         """Take part no more: the optimizers are the script's own again."""
         for hook in self._hooks:
             hook.remove()
-        if self._watch is not None:
-            self._watch.close()
+        self._watch.close()
         if self._version is not None:
             self._version.exchange.close()
 
     # --- one step ----------------------------------------------------------------------------------------
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("closure", *args[1:2]) is not None:
+            raise RuntimeError(
+                "optimizer.step(closure) computes gradients that are not averaged over the groups: call "
+                "loss.backward() before optimizer.step()"
+            )
         self.average()
+        self._watch.check(optimizer)
 
     def _open(self) -> None:
         self._is_open = True
         version = self._current()
         self._contributing = self._following or version.membership.indices(version.counted(self.applied))
         sends = version.exchange.seat.size > 1 and version.place in version.counted(self.applied)
-        if self._watch is not None and sends:
-            self._watch.begin()
+        self._watch.begin(sends=sends and self._is_whole)
 
     def _send(self, number: int) -> None:
         """Send a bucket that backward has filled."""
@@ -327,8 +335,7 @@ class Replicas:
             has_all = True
             ends = exchange.vote(ends=self._until is not None and self._until())
 
-        if self._watch is not None:
-            self._watch.end()
+        self._watch.end()
         self._averaged = version.membership.indices(counted)
         self._following = version.membership.indices(version.counted(self.applied + 1))
         return self._news.succeeds(exchange, average), has_all, ends

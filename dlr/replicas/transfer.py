@@ -1,7 +1,7 @@
 """The state of the leader on its way to those behind, while all train: a broadcast, by a thread on each side.
 
 What is sent is what `dlr.checkpoint` would save: the tensors by name, and one pickle of all else, which is
-read with torch's limits for weights.
+read with torch's limits for weights. Each tensor goes once, in the first part of two or in the second.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agent.slots.format import Part
-from dlr.checkpoint.state import VALUES, capture, restore
+from dlr.checkpoint.state import VALUES, calm_part, capture, restore
 from dlr.checkpoint.tensors import local_tensor, part_of
 
 CHUNK_BYTES = 32 << 20
 ALIGNMENT = 16
 MOST_HEADER_BYTES = 256 << 20
 """Size of the list of tensors, and of the pickle, that a receiver makes room for."""
+DEVICES = ("cpu", "cuda")
+"""Types of the devices whose tensors are sent, in this order."""
+
+
+class GivenUpError(Exception):
+    """A state is needed no more: its version is over."""
 
 
 class Stream:
@@ -54,12 +60,12 @@ class Connection:
     """
 
     def __init__(self, control: Any, data: Any) -> None:
-        self._control = control
-        self._data = data
+        self.groups = control, data
 
     def broadcast(self, tensor: Tensor) -> None:
         """Send the leader's tensor to the others, in place."""
-        group = self._control if tensor.device.type == "cpu" else self._data
+        control, data = self.groups
+        group = control if tensor.device.type == "cpu" else data
         work = group.broadcast([tensor])
         work.wait()
         if tensor.device.type == "cuda":
@@ -105,38 +111,77 @@ class Transfer(threading.Thread):
         try:
             self._act(self._connect())
         except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
-            self.error = error
+            self.error = error.with_traceback(None)  # whose frames would keep the connection open
         self.is_done = True
         self._done()
 
 
 class Outgoing:
-    """The leader's state, whose parameters do not change until it is sent."""
+    """The leader's state, of which a step changes the parameters only at its end.
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        captured = capture(state, rng_state=False)
-        tensors = {
-            name: local_tensor(each) if name in captured.settled else local_tensor(each).clone()
+    They are sent during the step, with what optimizers keep of them, and with modules' buffers as the step
+    began. All else follows as it is when the step's gradients are averaged: the script may set learning rates
+    before.
+
+    Args:
+        is_given_up: whether it is needed no more.
+        changed: is notified when that has changed.
+    """
+
+    def __init__(
+        self, state: Mapping[str, Any], is_given_up: Callable[[], bool], changed: threading.Condition
+    ) -> None:
+        self._state = state
+        self._is_given_up = is_given_up
+        self._changed = changed
+        captured = capture(calm_part(state), rng_state=False)
+        of_modules = tuple(f"{name}." for name, each in state.items() if isinstance(each, nn.Module))
+        self._first = {
+            name: each if name in captured.settled else each.detach().clone()
             for name, each in captured.tensors.items()
+            if name in captured.settled or name.startswith(of_modules)
         }
-        self._values = captured.pickles[VALUES]
-        self._devices: dict[str, tuple[Stream, list[Tensor]]] = {}
-        for device in ("cpu", "cuda"):
-            names = [name for name, each in tensors.items() if each.device.type == device]
-            stream = Stream([part_of(name, captured.tensors[name]) for name in names])
-            self._devices[device] = stream, [tensors[name] for name in names]
+        self._rest: tuple[dict[str, Tensor], bytes] | None = None
+
+    def complete(self) -> None:
+        """Have the rest sent as it is now; it may not change until then."""
+        if self._rest is not None:
+            return
+        captured = capture(self._state, rng_state=False)
+        rest = {name: each for name, each in captured.tensors.items() if name not in self._first}
+        with self._changed:
+            self._rest = rest, captured.pickles[VALUES]
+            self._changed.notify_all()
 
     def send(self, connection: Connection) -> None:
-        """Send it; for the thread."""
-        header = {
-            device: [asdict(part) for part in each.parts] for device, (each, _) in self._devices.items()
+        """Send it; for the thread.
+
+        Raises:
+            GivenUpError: it is needed no more.
+        """
+        self._send(connection, self._first)
+        with self._changed:
+            self._changed.wait_for(lambda: self._rest is not None or self._is_given_up())
+        if self._rest is None:
+            raise GivenUpError
+        tensors, values = self._rest
+        self._send(connection, tensors)
+        connection.broadcast_bytes(values)
+
+    def _send(self, connection: Connection, tensors: Mapping[str, Tensor]) -> None:
+        parts = {name: part_of(name, each) for name, each in tensors.items()}
+        local = {name: local_tensor(each) for name, each in tensors.items()}
+        names = {
+            device: [name for name, each in local.items() if each.device.type == device] for device in DEVICES
         }
+        header = {device: [asdict(parts[name]) for name in of_device] for device, of_device in names.items()}
         connection.broadcast_bytes(json.dumps(header).encode())
-        connection.broadcast_bytes(self._values)
-        for stream, tensors in self._devices.values():
-            if tensors:
-                for chunk in _chunks(stream, tensors):
-                    connection.broadcast(chunk)
+        for of_device in filter(None, names.values()):
+            stream = Stream([parts[name] for name in of_device])
+            for chunk in _chunks(stream, [local[name] for name in of_device]):
+                if self._is_given_up():  # and what the chunk was copied from may have changed meanwhile
+                    raise GivenUpError
+                connection.broadcast(chunk)
 
 
 class Incoming:
@@ -149,9 +194,13 @@ class Incoming:
 
     def receive(self, connection: Connection) -> None:
         """Receive it; for the thread."""
-        header = json.loads(connection.broadcast_bytes(None))
+        self._receive(connection)
+        self._receive(connection)
         self._values = connection.broadcast_bytes(None)
-        for device in ("cpu", "cuda"):
+
+    def _receive(self, connection: Connection) -> None:
+        header = json.loads(connection.broadcast_bytes(None))
+        for device in DEVICES:
             stream = Stream([_part(each) for each in header[device]])
             if not stream.parts:
                 continue

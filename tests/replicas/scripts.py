@@ -132,7 +132,8 @@ def replay(
 def train_kind(place: Any, channel: Any, kind: str, seconds: float = 0.01) -> None:
     """Train as scripts do, until the folder has a file `end`.
 
-    With DDP or FSDP2 within the group, clipping, accumulation, scaled losses.
+    With DDP or FSDP2 within the group, clipping, accumulation, scaled losses, learning rates that are set before
+    the backward.
     """
     ends = (Path(place.folder) / "end").exists
     plain = model_of(seed=place.group * 100 + place.round)
@@ -149,6 +150,9 @@ def train_kind(place: Any, channel: Any, kind: str, seconds: float = 0.01) -> No
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     for step in joined.steps(until=ends):
         optimizer.zero_grad()
+        if kind == "rates":
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-2 / (1 + step % 7)
         time.sleep(seconds)
         parts = 2 if kind == "accumulate" else 1
         for part in range(parts):

@@ -80,6 +80,7 @@ def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
     [
         ("fsdp2", 2),
         ("scaler", 1),
+        ("rates", 1),
         pytest.param("ddp", 2, marks=pytest.mark.slow),
         pytest.param("clip", 1, marks=pytest.mark.slow),
         pytest.param("accumulate", 1, marks=pytest.mark.slow),
