@@ -55,6 +55,10 @@ class Room:
     """Why the API server does not take the Pod of one of them."""
     lost: int = 0
     """Extra workers whose Pod or node was taken."""
+    exhausted: int = 0
+    """Extra workers whose Pods have failed too often to get another."""
+    failed: str = ""
+    """How training has just failed in place."""
     on_their_way: int = 0
     """Extra workers of which neither is known yet."""
     starting: int = 0
@@ -95,6 +99,11 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
         return Step(known, known.ceiling)
     if room.lost:
         return _after_loss(policy, known, room, now)
+    if room.exhausted:
+        reason = f"{_extra(room.exhausted)} given back: no further Pod, after too many that failed"
+        return _back_by_failure(known, room, room.count - room.exhausted, reason, REMEMBERED_SECONDS, now)
+    if room.failed and known.grown_from is not None and room.world > known.grown_from:
+        return _after_failure(policy, known, known.grown_from, room, now)
     if room.stuck + room.on_their_way + room.starting:
         return _while_it_grows(policy, known, room, now)
     if not room.is_steady:
@@ -171,6 +180,22 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
         else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
     )
     step = _back(known, room, left, reason, seconds, now, in_vain)
+    return Step(step.known, step.count, step.look_again_seconds, message=reason)
+
+
+def _after_failure(policy: Opportunistic, known: Opportunity, before: int, room: Room, now: datetime) -> Step:
+    """Training failed before the gain of a growth was known. It may be the larger world that fails, so what
+    trained before goes on, and spends no more of its budget on that."""
+    in_vain = known.in_vain + 1
+    reason = f"training failed soon after it grew from {before} to {room.world} workers: {room.failed}"
+    known = known.model_copy(update={"in_vain": in_vain})
+    return _back_by_failure(known, room, before, reason, _pause_seconds(policy, in_vain), now)
+
+
+def _back_by_failure(
+    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime
+) -> Step:
+    step = _back(known, room, count, reason, seconds, now, known.in_vain)
     return Step(step.known, step.count, step.look_again_seconds, message=reason)
 
 

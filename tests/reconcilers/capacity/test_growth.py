@@ -30,6 +30,8 @@ class Training(Stage):
 
     pace: Callable[[int], float] = lambda workers: 1.0
     saves: bool = True
+    fails_with: int | None = None
+    """Worlds of so many workers end with an error of the script."""
 
     def _say(self, name: str, status: JSON, state: str, observed_round: int) -> None:
         super()._say(name, status, state, observed_round)
@@ -44,12 +46,21 @@ class Training(Stage):
         world = in_lists(job["status"]["rendezvous"])
         began, round_ = self._started[name]
         seconds = self.seconds - began
+        if len(world["members"]) == self.fails_with:
+            self._fail(name, round_)
+            return
         steps = int(seconds / self.pace(len(world["members"])))
         told = {"round": round_, "firstStep": 1, "lastStep": 1 + steps, "steppingSeconds": seconds}
         said: JSON = {"rounds": [told]}
         if self.saves:
             said["progress"] = {"step": 1 + steps, "time": self._time(), "checkpointStep": steps // 10}
         self.patch(ELASTICWORKERS, name, {"status": {"agent": said}}, status=True)
+
+    def _fail(self, name: str, round_: int) -> None:
+        error = "ValueError: the batch cannot be divided by the world's size"
+        failure = {"sequence": round_, "round": round_, "exitCode": 1, "message": error, "time": self._time()}
+        agent = {"state": "Failed", "failure": failure}
+        self.patch(ELASTICWORKERS, name, {"status": {"agent": agent}}, status=True)
 
     async def live(self, seconds: int) -> None:
         until = self.seconds + seconds
@@ -68,7 +79,7 @@ class Training(Stage):
                 found = {"phase": "Running", "nodeName": "node-0", "conditions": []}
                 self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
 
-    def take(self, index: int, why: str = "Preempted") -> None:
+    def take(self, index: int, why: str = "Preempted", **status: Any) -> None:
         """Its Pod is preempted, or ends for another reason, and nothing of it finds another node."""
         self.unschedulable.add(index)
         (worker,) = [w for w in self.workers() if w["spec"]["index"] == index]
@@ -77,7 +88,7 @@ class Training(Stage):
             "exitClass": why,
             "time": self._time(),
         }
-        found = {"phase": "Failed", "lastExit": end}
+        found = {"phase": "Failed", "lastExit": end, **status}
         self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
 
     def members(self) -> list[list[int]]:
@@ -193,6 +204,47 @@ async def test_the_next_pod_of_an_extra_worker_that_failed_has_as_long_as_a_prob
     await stage.live(20)
     assert (stage.count(), stage.members()[-1]) == (3, [0, 1, 3])
     assert stage.known()["reason"] == "no node for 1 more worker within 60 s"
+
+
+async def test_an_extra_worker_whose_pods_fail_again_and_again_goes_and_the_job_trains_on() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    budget = {"exitClass": "UserError", "alike": 3, "spent": {"UserError": 3}}
+    stage.take(3, "UserError", failureBudget=budget)
+    stage.worlds.clear()
+    await stage.live(20)
+    assert stage.job()["status"]["phase"] == "Running"
+    assert (stage.count(), stage.members()) == (3, [[0, 1, 2]])
+    reason = "1 extra worker is given back: no further Pod, after too many that failed"
+    assert stage.known()["reason"] == reason
+    assert ("ExtraWorkersGivenBack", reason) in stage.events
+    await stage.live(1_200)
+    assert stage.count() == 3, "nothing is tried again for an hour"
+
+
+async def test_a_worker_that_was_asked_for_and_whose_pods_fail_again_and_again_fails_a_job_that_has_grown() -> (
+    None
+):
+    stage = await training(room=2)
+    await stage.live(120)
+    budget = {"exitClass": "UserError", "alike": 3, "spent": {"UserError": 3}}
+    stage.take(1, "UserError", failureBudget=budget)
+    await stage.live(5)
+    assert stage.job()["status"]["phase"] == "Failed"
+
+
+async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_before() -> None:
+    stage = await training(room=2, fails_with=4)
+    await stage.live(7_200)
+    assert stage.job()["status"]["phase"] == "Running"
+    sizes = [len(world) for world in stage.members()]
+    assert 4 in sizes
+    assert sizes.count(4) <= 14, (
+        "two worlds for each try, of which each waits twice as long as the one before"
+    )
+    assert stage.known()["reason"].startswith("training failed soon after it grew from 2 to 4 workers: ")
+    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    assert len(told) == stage.known()["inVain"] >= 4
 
 
 async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> None:
