@@ -292,8 +292,9 @@ def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones
 @pytest.mark.parametrize("phase", [RendezvousPhase.REFORMING, RendezvousPhase.FORMED])
 def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousPhase) -> None:
     """The look that sees the lower count sees which it is; a world that is broken keeps nobody."""
-    request = ScaleRequest(id="uid-p", origin=Origin.PLAN, replicas={"worker": 2}, removed={"worker": [0]})
     known = settled(seen(map(trains, range(3)))).job.to_wire()
+    uid, asked = known["metadata"]["uid"], {"replicas": {"worker": 2}, "removed": {"worker": [0]}}
+    request = ScaleRequest.model_validate({"id": "uid-p", "job": uid, "origin": Origin.PLAN, **asked})
     known["metadata"]["annotations"] = request.to_patch()["metadata"]["annotations"]
     known["spec"]["replicaSpecs"]["worker"]["replicas"] = 2
     known["status"]["rendezvous"]["phase"] = phase
