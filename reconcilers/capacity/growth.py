@@ -18,7 +18,7 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.job_status import Goodput, JobState, Opportunity
 from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
-from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
+from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step, within
 from reconcilers.capacity.usage import marginal_efficiency, rates_of
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.goodput.rounds import reported_rounds
@@ -158,9 +158,16 @@ def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
         scaling.replicas <= opportunity.base or job.spec.elastic_policy.shard_scaling
     ):
         opportunity = None
+    if opportunity is not None and policy is not None:
+        opportunity = within(opportunity, *_least(job))
     if opportunity == scaling.opportunity:
         return uptake
     return replace(uptake, job=_remembering(job, opportunity))
+
+
+def _least(job: ElasticJob) -> tuple[int, int]:
+    """Returns the fewest workers that the job's count may be set to, and in how large steps."""
+    return job.spec.replica_specs[names.WORKER].min_replicas or 0, job.spec.elastic_policy.node_unit
 
 
 def _remembering(job: DesiredJob, opportunity: Opportunity | None) -> DesiredJob:
@@ -175,10 +182,10 @@ def to_give_back(job: ElasticJob) -> int | None:
     It is not to grow any more, or is suspended: then a queue would ask for room for them.
     """
     known = job.status.scaling.opportunity if job.status.scaling is not None else None
-    spec, unit = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy.node_unit
+    spec = job.spec.replica_specs.get(names.WORKER)
     if known is None or spec is None or (opportunistic_policy(job) is not None and not job.spec.suspend):
         return None
-    asked = -(-max(known.base, spec.min_replicas or 0) // unit) * unit
+    asked = within(known, *_least(job)).base
     return asked if asked < spec.replicas else None
 
 

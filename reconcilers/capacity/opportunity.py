@@ -132,6 +132,16 @@ def begun_anew(
     return Opportunity(base=base, not_before=until, in_vain=in_vain, reason=reason)
 
 
+def within(known: Opportunity, least: int, unit: int) -> Opportunity:
+    """The same, for a job that was edited since, and may have no fewer workers than `least`, in whole units:
+    the API server takes no other count."""
+    base = -(-max(known.base, least) // unit) * unit
+    ceiling = None if known.ceiling is None else base + max(known.ceiling - base, 0) // unit * unit
+    if (base, ceiling) == (known.base, known.ceiling):
+        return known
+    return known.model_copy(update={"base": base, "ceiling": ceiling})
+
+
 def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
     return min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
 

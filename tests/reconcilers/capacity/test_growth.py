@@ -296,6 +296,18 @@ async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -
     assert [pause // 60 for pause in pauses] == [2, 4, 8, 16, 32]
 
 
+async def test_a_minimum_that_is_raised_while_a_job_has_grown_is_what_it_keeps_at_least() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    stage.edit_job(minReplicas=3)
+    await stage.live(5)
+    stage.take(2)
+    stage.take(3)
+    stage.unschedulable.discard(2)
+    await stage.live(60)
+    assert (stage.count(), stage.known()["base"], stage.members()[-1]) == (3, 3, [0, 1, 2])
+
+
 async def test_a_job_that_is_not_to_grow_any_more_comes_back_to_the_count_that_it_was_asked_for() -> None:
     stage = await training(room=2)
     await stage.live(120)
