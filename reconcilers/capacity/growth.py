@@ -193,13 +193,16 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
     """The slots that go with a smaller count: those first of whom the job has nothing.
 
     Empty where these are the highest, which a smaller count takes anyway; and of more than one plan can name.
+    But a slot that was taken is named in any case, so that the next probe does not get its name while its Pod
+    is on its way out, or on a dead node.
     """
     extra = extra_of(job, workers, published)
     by_use = (extra.lost, extra.exhausted, extra.stuck, extra.on_their_way, extra.starting, extra.training)
     slots = [index for kind in by_use for index in sorted(kind, reverse=True)]
     number = job.spec.replica_specs[names.WORKER].replicas - count
     first, highest = sorted(slots[:number]), sorted(slots)[-number:]
-    return () if first == highest or number > MAX_REMOVED else tuple(first)
+    is_plain = first == highest and not extra.lost
+    return () if is_plain or number > MAX_REMOVED else tuple(first)
 
 
 def with_step(job: DesiredJob, step: Step) -> DesiredJob:

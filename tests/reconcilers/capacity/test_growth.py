@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
-from controller.resources import PODS
+from controller.resources import PODS, Resource
 from crds.intervals import whole
 from crds.shard_set import Definition
 from reconcilers.capacity.growth import to_give_back
@@ -32,6 +32,13 @@ class Training(Stage):
     saves: bool = True
     fails_with: int | None = None
     """Worlds of so many workers end with an error of the script."""
+
+    lingering: set[str] = field(default_factory=set)
+    """Pods that are deleted, and stay."""
+
+    def remove(self, resource: Resource, name: str) -> None:
+        if resource is not PODS or name not in self.lingering:
+            super().remove(resource, name)
 
     def _say(self, name: str, status: JSON, state: str, observed_round: int) -> None:
         super()._say(name, status, state, observed_round)
@@ -159,6 +166,23 @@ async def test_who_takes_the_node_of_an_extra_worker_stops_training_for_no_look_
     assert {world["phase"] for world in stage.worlds} == {"Formed"}
     told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
     assert told == ["1 extra worker is lost: its Pod was taken, or its node"]
+
+
+async def test_the_next_probe_does_not_wait_for_a_pod_that_a_dead_node_keeps() -> None:
+    """Its name is taken until its Node is gone; a new worker of the slot would be given back before that shows."""
+    stage = await training(room=2)
+    await stage.live(120)
+    stage.lingering.add("j-worker-3-1")
+    stage.take(3, "NodeLost")
+    await stage.live(10)
+    assert (stage.count(), stage.members()[-1]) == (3, [0, 1, 2])
+    stage.unschedulable.discard(4)
+    await stage.live(300)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 4])
+    stage.lingering.clear()
+    stage.remove(PODS, "j-worker-3-1")
+    await stage.live(10)
+    assert stage.job()["status"]["retired"] == {"worker": "3"}
 
 
 async def test_of_many_extra_workers_the_one_that_was_taken_goes_and_nobody_else() -> None:
