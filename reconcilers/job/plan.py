@@ -85,9 +85,9 @@ class Plan:
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
     """Plans all that is to be done about a job after this look."""
+    seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
         return _of_a_finished_job(seen, now)
-    seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     uptake, slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
