@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 
 from controller.wording import counted
 from crds.job_spec import Opportunistic
-from crds.job_status import Opportunity
+from crds.job_status import MAX_WHY_NOT_MORE, Opportunity
+from crds.texts import shortened
 
 FURTHER = 3
 """A probe asks for so many times what those before it found: each of a growth's probes costs the time in
@@ -167,7 +168,7 @@ def _back(
     update = {
         "ceiling": kept,
         "not_before": until,
-        "reason": reason,
+        "reason": shortened(reason, MAX_WHY_NOT_MORE),
         "in_vain": in_vain,
         "grown_from": grown_from,
         "unpaid_from": None,

@@ -31,7 +31,8 @@ class Training(Stage):
     pace: Callable[[int], float] = lambda workers: 1.0
     saves: bool = True
     fails_with: int | None = None
-    """Worlds of so many workers end with an error of the script."""
+    """Worlds of so many workers end with the error of the script."""
+    error: str = "ValueError: the batch cannot be divided by the world's size"
 
     lingering: set[str] = field(default_factory=set)
     """Pods that are deleted, and stay."""
@@ -64,8 +65,8 @@ class Training(Stage):
         self.patch(ELASTICWORKERS, name, {"status": {"agent": said}}, status=True)
 
     def _fail(self, name: str, round_: int) -> None:
-        error = "ValueError: the batch cannot be divided by the world's size"
-        failure = {"sequence": round_, "round": round_, "exitCode": 1, "message": error, "time": self._time()}
+        failure = {"sequence": round_, "round": round_, "exitCode": 1, "message": self.error}
+        failure["time"] = self._time()
         agent = {"state": "Failed", "failure": failure}
         self.patch(ELASTICWORKERS, name, {"status": {"agent": agent}}, status=True)
 
@@ -500,6 +501,29 @@ async def test_a_probe_that_gets_no_pod_says_why_in_what_the_job_remembers() -> 
     assert stage.known()["reason"] == (
         "no Pod for 1 more worker within 60 s: Pod j-worker-2-1 was refused: quota"
     )
+
+
+async def test_however_much_is_said_of_a_refusal_or_failure_the_job_is_looked_at() -> None:
+    """A status beyond its limits is not written, so that nothing of the job would be."""
+    quota = "exceeded quota: compute, " + ", ".join(f"used: requests.example.com/{i}=8" for i in range(60))
+    stage = await training(room=2, denied=quota)
+    await stage.live(60)
+    assert stage.known()["reason"].startswith("admission webhook denied the request: exceeded quota: compute")
+    stage = await training(room=0)
+    await stage.live(10)
+    refused = UNSCHEDULABLE | {
+        "reason": "PodRefused",
+        "message": quota,
+        "lastTransitionTime": NOW.isoformat(),
+    }
+    (probe,) = stage.workers()[2:]
+    patch = {"status": {"conditions": [refused]}}
+    stage.patch(ELASTICWORKERS, probe["metadata"]["name"], patch, status=True)
+    await stage.live(65)
+    assert stage.known()["reason"].startswith("no Pod for 1 more worker within 60 s: exceeded quota: compute")
+    stage = await training(room=2, fails_with=4, error=f"ValueError: {quota}")
+    await stage.live(120)
+    assert stage.known()["reason"].startswith("training failed soon after it grew from 2 to 4 workers: ")
 
 
 async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:
