@@ -106,9 +106,13 @@ def with_extra(
         bounds, desired=bounds.desired - len(extra.stuck) - len(extra.lost) - len(extra.exhausted)
     )
     tells = any(p.seconds_since_checkpoint is not None for p in people if p.index in world)
-    if tells and not bounds.grow_at_checkpoint_seconds and not keeps_in_memory(job):
-        return replace(bounds, grow_at_checkpoint_seconds=CHECKPOINT_SECONDS)
-    return bounds
+    return replace(bounds, grow_at_checkpoint_seconds=_checkpoint_seconds(job)) if tells else bounds
+
+
+def _checkpoint_seconds(job: ElasticJob) -> float:
+    """Returns the longest wait of a growth for a checkpoint, where any is told."""
+    unsaid = 0.0 if keeps_in_memory(job) else CHECKPOINT_SECONDS
+    return float(job.spec.elastic_policy.grow_at_checkpoint_seconds) or unsaid
 
 
 def keeps_in_memory(job: ElasticJob) -> bool:
@@ -255,6 +259,8 @@ def room_of(
         failed=failed,
         on_their_way=len(extra.on_their_way),
         starting=len(extra.starting),
+        starting_seconds=_starting_seconds(workers, extra, now),
+        checkpoint_seconds=_checkpoint_seconds(job),
         world=len(published.members),
         trained_seconds=(now - formed).total_seconds() if has_grown else 0.0,
         is_measured=rate is not None and rate.is_known,
@@ -282,6 +288,12 @@ def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetim
         is_seen = worker.status.observed_incarnation == worker.spec.incarnation
         since.append(worker.status.history[-1].created_at if is_seen else now)
     return (now - max(since)).total_seconds()
+
+
+def _starting_seconds(workers: Workers, extra: Extra, now: datetime) -> float:
+    starting = (workers.by_slot[names.WORKER, index] for index in extra.starting)
+    since = (worker.status.history[-1].created_at for worker in starting if worker.status.history)
+    return (now - min(since, default=now)).total_seconds()
 
 
 def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | None) -> float:

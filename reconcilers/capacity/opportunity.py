@@ -28,7 +28,7 @@ REMEMBERED_SECONDS = 3_600.0
 MOST_DOUBLINGS = 12
 """Of `probeSeconds`, after growths in vain: those of a second make more than `REMEMBERED_SECONDS`."""
 START_SECONDS = 900.0
-"""Pods that have a node start within this time, or are given back."""
+"""Pods that have a node start within this time, and that of the wait for a checkpoint, or are given back."""
 EXPECTED_STAY_SECONDS = 3_600.0
 """So long room is taken to stay free."""
 MEASURE_SECONDS = 5.0
@@ -64,6 +64,10 @@ class Room:
     """Extra workers of which neither is known yet."""
     starting: int = 0
     """Extra workers that have a node, and do not train yet."""
+    starting_seconds: float = 0.0
+    """Time since the first Pod of these was requested."""
+    checkpoint_seconds: float = 0.0
+    """Time for which they wait at most, once ready, for a checkpoint."""
     trained_seconds: float = 0.0
     """How long the world that has extra workers stands."""
     is_measured: bool = False
@@ -211,6 +215,11 @@ def _back_by_failure(
 
 
 def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    start_seconds = START_SECONDS + room.checkpoint_seconds
+    if room.starting_seconds >= start_seconds:
+        reason = f"{_extra(room.starting)} given back: not training {start_seconds:g} s after having a node"
+        there = _present(room) - room.starting
+        return _back_by_failure(known, room, there, reason, REMEMBERED_SECONDS, now)
     waiting = room.stuck + room.on_their_way
     if waiting:
         left = policy.probe_seconds - room.asked_seconds
@@ -220,17 +229,12 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         if room.pod_refused:
             reason = f"no Pod for {_more(waiting)} within {policy.probe_seconds} s: {room.pod_refused}"
         return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
-    if room.asked_seconds >= START_SECONDS:
-        reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
-        left = room.count - room.starting
-        step = _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
-        return Step(step.known, step.count, step.look_again_seconds, message=reason)
     first = known.grown_from if known.grown_from is not None else known.base
     found = max(room.count - first, room.unit)
     more = min(room.count + FURTHER * found, room.most)
     if more > room.count and (known.not_before is None or now >= known.not_before):
         return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
-    return Step(known, room.count, START_SECONDS - room.asked_seconds)
+    return Step(known, room.count, start_seconds - room.starting_seconds)
 
 
 def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:

@@ -30,6 +30,7 @@ class Training(Stage):
 
     pace: Callable[[int], float] = lambda workers: 1.0
     saves: bool = True
+    steps_a_checkpoint: int = 10
     fails_with: int | None = None
     """Worlds of so many workers end with the error of the script."""
     error: str = "ValueError: the batch cannot be divided by the world's size"
@@ -61,7 +62,11 @@ class Training(Stage):
         told = {"round": round_, "firstStep": 1, "lastStep": 1 + steps, "steppingSeconds": seconds}
         said: JSON = {"rounds": [told]}
         if self.saves:
-            said["progress"] = {"step": 1 + steps, "time": self._time(), "checkpointStep": steps // 10}
+            said["progress"] = {
+                "step": 1 + steps,
+                "time": self._time(),
+                "checkpointStep": steps // self.steps_a_checkpoint,
+            }
         self.patch(ELASTICWORKERS, name, {"status": {"agent": said}}, status=True)
 
     def _fail(self, name: str, round_: int) -> None:
@@ -206,6 +211,25 @@ async def test_of_a_probe_for_many_those_that_have_found_a_node_stay() -> None:
     await stage.live(180)
     assert stage.members()[-1] == [0, 1, 2, 5]
     assert len(stage.members()) == 2, "one restart"
+
+
+async def test_newcomers_to_a_script_that_saves_seldom_join_after_a_quarter_of_an_hour() -> None:
+    stage = await training(room=2, steps_a_checkpoint=10_000)
+    await stage.live(1_000)
+    assert stage.members() == [[0, 1], [0, 1, 2, 3]]
+
+
+async def test_an_extra_worker_that_never_starts_gives_its_node_back_whatever_else_is_probed() -> None:
+    stage = await training(most=6)
+    while stage.count() == 2:
+        await stage.live(5)
+    placed = {"nodeName": "node-0", "conditions": []}  # and its image is never pulled, say
+    stage.patch(ELASTICWORKERS, "j-worker-2", {"status": placed}, status=True)
+    await stage.live(2_000)
+    assert stage.count() == 2
+    reason = "1 extra worker is given back: not training 1800 s after having a node"
+    assert stage.known()["reason"] == reason
+    assert ("ExtraWorkersGivenBack", reason) in stage.events
 
 
 async def test_a_failure_of_anybody_long_after_a_growth_gives_nobody_back() -> None:
