@@ -18,8 +18,9 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.job_status import Goodput, JobState, Opportunity
 from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
-from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
+from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step, within
 from reconcilers.capacity.usage import marginal_efficiency, rates_of
+from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.goodput.rounds import reported_rounds
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import Slot, extra_slots, opportunistic_policy, opportunity_of
@@ -44,6 +45,8 @@ class Extra:
 
     stuck: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
+    exhausted: frozenset[int] = frozenset()
+    """Those whose Pods have failed too often to get another."""
     on_their_way: frozenset[int] = frozenset()
     starting: frozenset[int] = frozenset()
     training: frozenset[int] = frozenset()
@@ -52,16 +55,19 @@ class Extra:
 
 def extra_of(job: ElasticJob, workers: Workers, published: Rendezvous) -> Extra:
     members = set(published.members) if published.phase is not Phase.FORMING else set()
+    exhausted = exhausted_workers(workers, spare_workers(job, workers))
     found: dict[str, set[int]] = {}
     for index in extra_slots(job):
-        kind = _kind(workers.by_slot.get((names.WORKER, index)), members)
+        kind = _kind(workers.by_slot.get((names.WORKER, index)), members, exhausted)
         found.setdefault(kind, set()).add(index)
     return Extra(**{kind: frozenset(indices) for kind, indices in found.items()})
 
 
-def _kind(worker: ElasticWorker | None, members: Container[int]) -> str:
+def _kind(worker: ElasticWorker | None, members: Container[int], exhausted: Container[str]) -> str:
     if worker is None or worker.status.observed_incarnation != worker.spec.incarnation:
         return "on_their_way"
+    if worker.metadata.uid in exhausted:
+        return "exhausted"
     if was_taken(worker):
         return "lost"
     if stuck_by(worker) is not None:
@@ -89,18 +95,24 @@ def taken_slots(job: ElasticJob, workers: Workers) -> frozenset[Slot]:
 def with_extra(
     bounds: Bounds, job: ElasticJob, workers: Workers, published: Rendezvous, people: Iterable[Participant]
 ) -> Bounds:
-    """The bounds of a world that does not wait for extra workers that find no node, or are taken.
+    """The bounds of a world that does not wait for extra workers that find no node, are taken, or exhausted.
 
     Where checkpoints are told, and are not in memory, a growth waits for the next.
     """
     if opportunistic_policy(job) is None:
         return bounds
     extra, world = extra_of(job, workers, published), set(published.members)
-    bounds = replace(bounds, desired=bounds.desired - len(extra.stuck) - len(extra.lost))
+    bounds = replace(
+        bounds, desired=bounds.desired - len(extra.stuck) - len(extra.lost) - len(extra.exhausted)
+    )
     tells = any(p.seconds_since_checkpoint is not None for p in people if p.index in world)
-    if tells and not bounds.grow_at_checkpoint_seconds and not keeps_in_memory(job):
-        return replace(bounds, grow_at_checkpoint_seconds=CHECKPOINT_SECONDS)
-    return bounds
+    return replace(bounds, grow_at_checkpoint_seconds=_checkpoint_seconds(job)) if tells else bounds
+
+
+def _checkpoint_seconds(job: ElasticJob) -> float:
+    """Returns the longest wait of a growth for a checkpoint, where any is told."""
+    unsaid = 0.0 if keeps_in_memory(job) else CHECKPOINT_SECONDS
+    return float(job.spec.elastic_policy.grow_at_checkpoint_seconds) or unsaid
 
 
 def keeps_in_memory(job: ElasticJob) -> bool:
@@ -108,17 +120,26 @@ def keeps_in_memory(job: ElasticJob) -> bool:
 
 
 def grown(
-    job: ElasticJob, workers: Workers, published: Rendezvous, refused: str, now: datetime, *, is_quiet: bool
+    job: ElasticJob,
+    workers: Workers,
+    published: Rendezvous,
+    refused: str,
+    now: datetime,
+    *,
+    is_quiet: bool,
+    failed: str,
 ) -> Step | None:
     """What opportunistic growth makes of this look; None of a job that does not grow by itself.
 
     Args:
         refused: why the last count that growth asked for cannot be; empty if it can.
+        failed: how training failed in place in the published world, in the look that counts it.
     """
     policy, known = opportunistic_policy(job), opportunity_of(job)
     if policy is None or known is None:
         return None
-    return next_step(policy, known, room_of(job, workers, published, refused, known, now, is_quiet), now)
+    room = room_of(job, workers, published, refused, known, now, is_quiet, failed)
+    return next_step(policy, known, room, now)
 
 
 def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
@@ -141,9 +162,16 @@ def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
         scaling.replicas <= opportunity.base or job.spec.elastic_policy.shard_scaling
     ):
         opportunity = None
+    if opportunity is not None and policy is not None:
+        opportunity = within(opportunity, *_least(job))
     if opportunity == scaling.opportunity:
         return uptake
     return replace(uptake, job=_remembering(job, opportunity))
+
+
+def _least(job: ElasticJob) -> tuple[int, int]:
+    """Returns the fewest workers that the job's count may be set to, and in how large steps."""
+    return job.spec.replica_specs[names.WORKER].min_replicas or 0, job.spec.elastic_policy.node_unit
 
 
 def _remembering(job: DesiredJob, opportunity: Opportunity | None) -> DesiredJob:
@@ -158,10 +186,10 @@ def to_give_back(job: ElasticJob) -> int | None:
     It is not to grow any more, or is suspended: then a queue would ask for room for them.
     """
     known = job.status.scaling.opportunity if job.status.scaling is not None else None
-    spec, unit = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy.node_unit
+    spec = job.spec.replica_specs.get(names.WORKER)
     if known is None or spec is None or (opportunistic_policy(job) is not None and not job.spec.suspend):
         return None
-    asked = -(-max(known.base, spec.min_replicas or 0) // unit) * unit
+    asked = within(known, *_least(job)).base
     return asked if asked < spec.replicas else None
 
 
@@ -169,13 +197,16 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
     """The slots that go with a smaller count: those first of whom the job has nothing.
 
     Empty where these are the highest, which a smaller count takes anyway; and of more than one plan can name.
+    But a slot that was taken is named in any case, so that the next probe does not get its name while its Pod
+    is on its way out, or on a dead node.
     """
     extra = extra_of(job, workers, published)
-    by_use = (extra.lost, extra.stuck, extra.on_their_way, extra.starting, extra.training)
+    by_use = (extra.lost, extra.exhausted, extra.stuck, extra.on_their_way, extra.starting, extra.training)
     slots = [index for kind in by_use for index in sorted(kind, reverse=True)]
     number = job.spec.replica_specs[names.WORKER].replicas - count
     first, highest = sorted(slots[:number]), sorted(slots)[-number:]
-    return () if first == highest or number > MAX_REMOVED else tuple(first)
+    is_plain = first == highest and not extra.lost
+    return () if is_plain or number > MAX_REMOVED else tuple(first)
 
 
 def with_step(job: DesiredJob, step: Step) -> DesiredJob:
@@ -202,6 +233,7 @@ def room_of(
     known: Opportunity,
     now: datetime,
     is_quiet: bool,
+    failed: str,
 ) -> Room:
     spec, unit = job.spec.replica_specs[names.WORKER], job.spec.elastic_policy.node_unit
     extra = extra_of(job, workers, published)
@@ -210,7 +242,8 @@ def room_of(
     figures = next((each for each in told if each.round == published.round), None)
     rates = rates_of(job.status.usage, members, figures)
     rate = rates.get(members)
-    there = spec.replicas - len(extra.stuck) - len(extra.lost) - len(extra.on_their_way) - len(extra.starting)
+    absent = (extra.stuck, extra.lost, extra.exhausted, extra.on_their_way, extra.starting)
+    there = spec.replicas - sum(map(len, absent))
     formed = published.formed_at or now
     has_grown = bool(members and extra.training) or bool(extra.lost.intersection(published.members))
     return Room(
@@ -222,8 +255,12 @@ def room_of(
         stuck=len(extra.stuck),
         pod_refused=_refused_pod(workers, extra),
         lost=len(extra.lost),
+        exhausted=len(extra.exhausted),
+        failed=failed,
         on_their_way=len(extra.on_their_way),
         starting=len(extra.starting),
+        starting_seconds=_starting_seconds(workers, extra, now),
+        checkpoint_seconds=_checkpoint_seconds(job),
         world=len(published.members),
         trained_seconds=(now - formed).total_seconds() if has_grown else 0.0,
         is_measured=rate is not None and rate.is_known,
@@ -251,6 +288,12 @@ def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetim
         is_seen = worker.status.observed_incarnation == worker.spec.incarnation
         since.append(worker.status.history[-1].created_at if is_seen else now)
     return (now - max(since)).total_seconds()
+
+
+def _starting_seconds(workers: Workers, extra: Extra, now: datetime) -> float:
+    starting = (workers.by_slot[names.WORKER, index] for index in extra.starting)
+    since = (worker.status.history[-1].created_at for worker in starting if worker.status.history)
+    return (now - min(since, default=now)).total_seconds()
 
 
 def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | None) -> float:

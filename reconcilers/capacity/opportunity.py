@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 
 from controller.wording import counted
 from crds.job_spec import Opportunistic
-from crds.job_status import Opportunity
+from crds.job_status import MAX_WHY_NOT_MORE, Opportunity
+from crds.texts import shortened
 
 FURTHER = 3
 """A probe asks for so many times what those before it found: each of a growth's probes costs the time in
@@ -27,7 +28,7 @@ REMEMBERED_SECONDS = 3_600.0
 MOST_DOUBLINGS = 12
 """Of `probeSeconds`, after growths in vain: those of a second make more than `REMEMBERED_SECONDS`."""
 START_SECONDS = 900.0
-"""Pods that have a node start within this time, or are given back."""
+"""Pods that have a node start within this time, and that of the wait for a checkpoint, or are given back."""
 EXPECTED_STAY_SECONDS = 3_600.0
 """So long room is taken to stay free."""
 MEASURE_SECONDS = 5.0
@@ -55,10 +56,18 @@ class Room:
     """Why the API server does not take the Pod of one of them."""
     lost: int = 0
     """Extra workers whose Pod or node was taken."""
+    exhausted: int = 0
+    """Extra workers whose Pods have failed too often to get another."""
+    failed: str = ""
+    """How training has just failed in place."""
     on_their_way: int = 0
     """Extra workers of which neither is known yet."""
     starting: int = 0
     """Extra workers that have a node, and do not train yet."""
+    starting_seconds: float = 0.0
+    """Time since the first Pod of these was requested."""
+    checkpoint_seconds: float = 0.0
+    """Time for which they wait at most, once ready, for a checkpoint."""
     trained_seconds: float = 0.0
     """How long the world that has extra workers stands."""
     is_measured: bool = False
@@ -95,6 +104,11 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
         return Step(known, known.ceiling)
     if room.lost:
         return _after_loss(policy, known, room, now)
+    if room.exhausted:
+        reason = f"{_extra(room.exhausted)} given back: no further Pod, after too many that failed"
+        return _back_by_failure(known, room, room.count - room.exhausted, reason, REMEMBERED_SECONDS, now)
+    if room.failed and known.grown_from is not None and room.world > known.grown_from:
+        return _after_failure(policy, known, known.grown_from, room, now)
     if room.stuck + room.on_their_way + room.starting:
         return _while_it_grows(policy, known, room, now)
     if not room.is_steady:
@@ -123,6 +137,16 @@ def begun_anew(
     return Opportunity(base=base, not_before=until, in_vain=in_vain, reason=reason)
 
 
+def within(known: Opportunity, least: int, unit: int) -> Opportunity:
+    """The same, for a job that was edited since, and may have no fewer workers than `least`, in whole units:
+    the API server takes no other count."""
+    base = -(-max(known.base, least) // unit) * unit
+    ceiling = None if known.ceiling is None else base + max(known.ceiling - base, 0) // unit * unit
+    if (base, ceiling) == (known.base, known.ceiling):
+        return known
+    return known.model_copy(update={"base": base, "ceiling": ceiling})
+
+
 def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
     return min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
 
@@ -148,7 +172,7 @@ def _back(
     update = {
         "ceiling": kept,
         "not_before": until,
-        "reason": reason,
+        "reason": shortened(reason, MAX_WHY_NOT_MORE),
         "in_vain": in_vain,
         "grown_from": grown_from,
         "unpaid_from": None,
@@ -174,7 +198,28 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
     return Step(step.known, step.count, step.look_again_seconds, message=reason)
 
 
+def _after_failure(policy: Opportunistic, known: Opportunity, before: int, room: Room, now: datetime) -> Step:
+    """Training failed before the gain of a growth was known. It may be the larger world that fails, so what
+    trained before goes on, and spends no more of its budget on that."""
+    in_vain = known.in_vain + 1
+    reason = f"training failed soon after it grew from {before} to {room.world} workers: {room.failed}"
+    known = known.model_copy(update={"in_vain": in_vain})
+    return _back_by_failure(known, room, before, reason, _pause_seconds(policy, in_vain), now)
+
+
+def _back_by_failure(
+    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime
+) -> Step:
+    step = _back(known, room, count, reason, seconds, now, known.in_vain)
+    return Step(step.known, step.count, step.look_again_seconds, message=reason)
+
+
 def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    start_seconds = START_SECONDS + room.checkpoint_seconds
+    if room.starting_seconds >= start_seconds:
+        reason = f"{_extra(room.starting)} given back: not training {start_seconds:g} s after having a node"
+        there = _present(room) - room.starting
+        return _back_by_failure(known, room, there, reason, REMEMBERED_SECONDS, now)
     waiting = room.stuck + room.on_their_way
     if waiting:
         left = policy.probe_seconds - room.asked_seconds
@@ -184,17 +229,12 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         if room.pod_refused:
             reason = f"no Pod for {_more(waiting)} within {policy.probe_seconds} s: {room.pod_refused}"
         return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
-    if room.asked_seconds >= START_SECONDS:
-        reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
-        left = room.count - room.starting
-        step = _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
-        return Step(step.known, step.count, step.look_again_seconds, message=reason)
     first = known.grown_from if known.grown_from is not None else known.base
     found = max(room.count - first, room.unit)
     more = min(room.count + FURTHER * found, room.most)
     if more > room.count and (known.not_before is None or now >= known.not_before):
         return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
-    return Step(known, room.count, START_SECONDS - room.asked_seconds)
+    return Step(known, room.count, start_seconds - room.starting_seconds)
 
 
 def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:

@@ -17,10 +17,16 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ResourceRequirements
 from reconcilers.observed.quantities import format_bytes, whole
 from reconcilers.observed.resources import mapping, resources_of
+from reconcilers.observed.suitable import allocatable, amounts_of, is_suitable, others_of
 
 MEMORY = "memory"
 FACTOR = 2
 MOST_A_STEP_BYTES = 8 * 2**30
+LEFT_BYTES = 2 * 2**30
+"""Memory of a node for the Pods that every node has. What they ask for is not known; a Pod that leaves
+nothing to them would never find a node."""
+LEAST_SHARE = 16
+"""Of a small node, one part in so many is left."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,14 @@ class MemoryRoom:
         """
         Args:
             workers: all of the job's, who share in `spec.resourceLimits.memory`.
-            nodes: as the API server has them. No Pod is given more than the largest could allocate.
+            nodes: as the API server has them. No Pod is given more than the largest on which it may be could
+                allocate to it.
         """
         self._job = job
         self._workers = workers
         self._nodes = nodes
+        self._most: dict[str, int] = {}
+        """By type."""
         self._granted = 0
         """Bytes, in this look."""
 
@@ -70,7 +79,7 @@ class MemoryRoom:
         before = memory_of(self._job, worker)
         if before is None or not (in_place or _ran_out(worker)):
             return None
-        room = self._largest_node
+        room = self._most_on_a_node(worker.spec.type)
         if self._left is not None:
             room = min(room, self._left - self._granted + _taken(self._job, worker))
         after = raised(before, room - _beside(self._job, worker))
@@ -83,10 +92,23 @@ class MemoryRoom:
         )
         return RaisedMemory(_with_memory(worker.spec.resources, after), message)
 
-    @cached_property
-    def _largest_node(self) -> int:
-        allocatable = (node.get("status", {}).get("allocatable") for node in self._nodes)
-        return max((_bytes(amounts) or 0 for amounts in allocatable), default=0)
+    def _most_on_a_node(self, type_: str) -> int:
+        """Memory for a Pod of this type on the largest node that may take it; of all nodes, if none may."""
+        if type_ not in self._most:
+            spec = self._job.spec.replica_specs[type_]
+            first = {"resources": resources_of(self._job, type_, None)}
+            asked = amounts_of([first, *others_of(spec.template["spec"])])
+            asked.pop(MEMORY, None)
+            homes = {worker.status.node_name for worker in self._workers if worker.spec.type == type_}
+            found = [
+                node
+                for node in self._nodes
+                if (mapping(node.get("metadata")).get("name") in homes or is_suitable(node, spec.template))
+                and all(allocatable(node, name) >= amount for name, amount in asked.items())
+            ]
+            largest = max((int(allocatable(node, MEMORY)) for node in found or self._nodes), default=0)
+            self._most[type_] = largest - min(largest // LEAST_SHARE, LEFT_BYTES)
+        return self._most[type_]
 
     @cached_property
     def _left(self) -> int | None:
@@ -136,7 +158,7 @@ def _taken(job: ElasticJob, worker: ElasticWorker) -> int:
 def _beside(job: ElasticJob, worker: ElasticWorker) -> int:
     """What the Pod's other containers ask for."""
     spec = job.spec.replica_specs.get(worker.spec.type)
-    containers = spec.template["spec"]["containers"][1:] if spec else ()
+    containers = others_of(spec.template["spec"]) if spec else ()
     resources = [mapping(container.get("resources")) for container in containers]
     return sum(_bytes(each.get("requests")) or _bytes(each.get("limits")) or 0 for each in resources)
 

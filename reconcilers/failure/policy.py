@@ -45,8 +45,9 @@ from reconcilers.failure.incidents import (
 )
 from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
+from reconcilers.observed.exit_class import FREE
 from reconcilers.observed.roles import ROLES, in_cluster
-from reconcilers.observed.slots import wanted_slots
+from reconcilers.observed.slots import is_extra, wanted_slots
 from reconcilers.observed.workers import Workers
 
 BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
@@ -204,17 +205,28 @@ def blame_of(incident: Incident) -> Blame | None:
     return None if round_ is None else Blame(round_, in_one_line(incident.failure))
 
 
+def own_failure(incident: Incident | None, round_: int) -> str:
+    """Return the failure of training itself in this round, in one line; empty where there is none, or what
+    failed is not the program's doing."""
+    if incident is None or incident.follows or incident.failure.round != round_:
+        return ""
+    is_free = incident.exit_class in FREE or incident.action is FailureAction.IGNORE
+    return "" if is_free else in_one_line(incident.failure)
+
+
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
     """Return the workers that have spent their budget, by uid, while enough others are left to train.
 
-    None in a job without standby: there, nobody makes up for one that is missing. Beside parameter servers it
-    is the table of roles that says who is spare, and of the workers there must be one left.
+    In a job without standby, only workers beyond the count that was asked for: nobody makes up for others
+    that are missing. Beside parameter servers it is the table of roles that says who is spare, and of the
+    workers there must be one left.
     """
     if in_cluster(job):
         return _spare_by_role(job, workers)
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or not spec.standby:
-        return {}
+        extra = (w for w in workers.exceptional if is_extra(job, w))
+        return {w.metadata.uid: excess for w in extra if (excess := _overdrawn(job, w)) is not None}
     wanted = frozenset(wanted_slots(job, names.WORKER))
     training = (w for w in workers.training if w.spec.index in wanted)
     spent = {w.metadata.uid: excess for w in training if (excess := _overdrawn(job, w)) is not None}

@@ -25,7 +25,7 @@ from reconcilers.conditions.facts import Facts
 from reconcilers.conditions.table import SIZES, warned
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.policy import Assessment, assess
+from reconcilers.failure.policy import Assessment, assess, own_failure
 from reconcilers.goodput.ledger import Moment, failed_at, refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
@@ -85,9 +85,9 @@ class Plan:
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
     """Plans all that is to be done about a job after this look."""
+    seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
         return _of_a_finished_job(seen, now)
-    seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     uptake, slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
@@ -262,7 +262,8 @@ def _train(look: Basis) -> Plan:
         if look.leaving:
             return Plan(first=tuple(relaunches), look_again_seconds=0.0, is_interim=True)
     is_quiet = _is_quiet(look, decision, roll, failures)
-    scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet)
+    failed = own_failure(failures.incident, published.round)
+    scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet, failed=failed)
     if scaling.growth is not None:
         look = replace(look, job=growth.with_step(look.job, scaling.growth))
     waits = (

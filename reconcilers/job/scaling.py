@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -30,12 +31,13 @@ class OwnScaling:
 
 
 def plan_scaling(
-    job: ElasticJob, workers: Workers, seen: Seen, now: datetime, *, is_quiet: bool
+    job: ElasticJob, workers: Workers, seen: Seen, now: datetime, *, is_quiet: bool, failed: str
 ) -> OwnScaling:
     """The scale that the job asks for by itself after this look.
 
     Args:
         is_quiet: no check, move, roll or failure is under way.
+        failed: how training failed in place, in the look that counts it.
     """
     sized = by_shards.size_of(job, workers, seen.ages.idle)
     if sized.scale:
@@ -44,12 +46,13 @@ def plan_scaling(
         write, wait = own_write(job, request, seen)
         return OwnScaling(None, write, look_again_seconds=(sized.look_again_seconds, wait))
     refused = refusal_of(seen, Origin.GROWTH)
-    step = growth.grown(job, workers, seen.published, refused, now, is_quiet=is_quiet)
+    grown = partial(growth.grown, job, workers, seen.published, now=now, is_quiet=is_quiet, failed=failed)
+    step = grown(refused)
     if step is None:
         return giving_back(job, seen)
     write, wait = _growth(job, workers, seen, step)
     if write is not None and write.refusal:
-        step = growth.grown(job, workers, seen.published, write.refusal, now, is_quiet=is_quiet) or step
+        step = grown(write.refusal) or step
         write, wait = _growth(job, workers, seen, step)
     again = (sized.look_again_seconds, step.look_again_seconds, wait)
     return OwnScaling(step, write, growth.events(step), again)

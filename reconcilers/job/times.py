@@ -1,7 +1,8 @@
 """Times in a job's status that are yet to come: the clock of the controller that wrote them was ahead. Pure.
 
 Whatever counts from such a time would wait until our clock gets there, for hours maybe: a hold of the next
-world, a check that is new enough, the judgement of a hang. So it counts from now on, and that is written.
+world, a check that is new enough, the judgement of a hang, a deadline. So it counts from now on, and that is
+written.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ def with_times_by_our_clock(job: ElasticJob, now: datetime) -> ElasticJob:
     """Returns the job with what is later than it can be set to now, or without it where it ends a wait."""
     status, limit = job.status, now + TOLERANCE
     update: dict[str, object] = {}
-    if status.suspected_at is not None and status.suspected_at > limit:
-        update["suspected_at"] = now
+    for name in _OF_THE_JOB:
+        time = getattr(status, name)
+        if time is not None and time > limit:
+            update[name] = now
     world = status.rendezvous
     if world is not None:
         began = {name: getattr(world, name) for name in _BEGINNINGS}
@@ -40,6 +43,8 @@ def with_times_by_our_clock(job: ElasticJob, now: datetime) -> ElasticJob:
     return job.model_copy(update={"status": status.model_copy(update=update)}) if update else job
 
 
+_OF_THE_JOB = ("suspected_at", "start_time", "completion_time")
+"""Fields of the status from which on checks count, the deadline, and the time that an ended job has."""
 _BEGINNINGS = ("formed_at", "reforming_since", "hang_since", "checkpoint_awaited_since")
 """Fields of a world."""
 

@@ -41,6 +41,10 @@ AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CH
 """Ends after which a slot would rather not come back to the same node."""
 
 
+CLEARED = "a node that its Pod must keep off is not faulty any more"
+CLEARED_LOOK_SECONDS = 60.0
+"""A Pod that finds no node, and must keep off some, is looked at so often: neither a new machine of such a
+node's name wakes the job, nor another's check that the node passes."""
 RESUMED = "the job is resumed while the Pod from before is on its way out"
 
 
@@ -147,6 +151,8 @@ def relaunches_of(
     job = look.job
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
+    kept_off = [w for w in look.workers.exceptional if w.spec.faulty_nodes and stuck_by(w) is not None]
+    renewed |= {w.metadata.uid: CLEARED for w in kept_off if _is_cleared(w, look.standing)}
     renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
     avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node}
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
@@ -164,7 +170,13 @@ def relaunches_of(
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
     acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
-    return acts, plan.look_again_seconds
+    waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None]
+    return acts, min((wait for wait in waits if wait is not None), default=None)
+
+
+def _is_cleared(worker: ElasticWorker, standing: Standing) -> bool:
+    """Whether a node that its Pod must keep off counts as faulty no more."""
+    return not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
 
 
 def spare_pod_wait_seconds(look: Basis, world: Rendezvous, bounds: Bounds) -> float:

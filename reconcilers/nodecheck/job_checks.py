@@ -39,9 +39,12 @@ class JobChecks:
     finished: tuple[FinishedCheck, ...] = ()
     """Checks of `of_job` that have finished."""
     on_node: Mapping[str, Sequence[FinishedCheck]] = field(default_factory=dict)
-    """The checks whose verdicts count for the job, by node: of the workers, and all found faulty."""
+    """The checks whose verdicts count for the job, by node: of the workers, and all found faulty. None that
+    had ended before the node was added to the cluster: it tested another machine of that name."""
     nodes_created: Mapping[str, datetime] = field(default_factory=dict)
-    """When the workers' nodes were added to the cluster."""
+    """When these nodes were added to the cluster."""
+    replaced: frozenset[str] = frozenset()
+    """Nodes of which all verdicts are on another machine of that name."""
     taken: frozenset[str] = frozenset()
     """Names that NodeChecks of the namespace have."""
     owned: frozenset[str] = frozenset()
@@ -95,7 +98,7 @@ class Standing:
     faulty_nodes: tuple[str, ...] = ()
     """All faulty nodes, the newest last."""
     cleared: frozenset[str] = frozenset()
-    """Nodes whose last verdict is another."""
+    """Nodes whose last verdict is another, or is on another machine."""
 
 
 UNJUDGED = Standing()
@@ -118,7 +121,7 @@ def standing_of(
     standing = Standing(
         faulty={index: reason for index, reason in reasons.items() if reason is not None},
         faulty_nodes=_faulty_nodes(checks, verdicts),
-        cleared=frozenset(node for node, verdict in verdicts.items() if verdict is not Verdict.FAULTY),
+        cleared=checks.replaced.union(n for n, verdict in verdicts.items() if verdict is not Verdict.FAULTY),
     )
     if not policy.enabled:
         return standing
@@ -277,22 +280,32 @@ class JobChecksView:
         of_job, finished = await computed(len(named), self._read, found)
         theirs = {w.status.node_name for w in workers if w.status.node_name}
         avoided = {node for worker in workers for node in worker.spec.faulty_nodes}
+        concerned = theirs | avoided | self._finished.accused(namespace)
+        created = self._nodes_created(concerned)
+        on_node, replaced = await self._on_each(concerned, namespace, created)
         return JobChecks(
             of_job=of_job,
             finished=finished,
-            on_node=await self._on_each(theirs | avoided | self._finished.accused(namespace), namespace),
-            nodes_created=self._nodes_created(theirs),
+            on_node=on_node,
+            nodes_created=created,
+            replaced=replaced,
             taken=frozenset(raw["metadata"]["name"] for raw in self._checks.list(namespace)),
             owned=frozenset(raw["metadata"]["uid"] for raw in found if job.metadata.uid in owner_uids(raw)),
         )
 
-    async def _on_each(self, nodes: Collection[str], namespace: str) -> dict[str, Sequence[FinishedCheck]]:
+    async def _on_each(
+        self, nodes: Collection[str], namespace: str, created: Mapping[str, datetime]
+    ) -> tuple[dict[str, Sequence[FinishedCheck]], frozenset[str]]:
+        """The checks of these machines, by node, and the nodes that have earlier checks alone."""
         on_node: dict[str, Sequence[FinishedCheck]] = {}
-        slices = Slices()
+        replaced, slices = set[str](), Slices()
         for node in nodes:
-            on_node[node] = self._finished.on(node, namespace)
+            found, since = self._finished.on(node, namespace), created.get(node, LONG_AGO)
+            on_node[node] = [done for done in found if done.ended >= since]
+            if found and not on_node[node]:
+                replaced.add(node)
             await slices.pause()
-        return on_node
+        return on_node, frozenset(replaced)
 
     def _of(
         self, job: ElasticJob, named: list[dict[str, Any]]

@@ -132,6 +132,9 @@ def migrations_of(job: ElasticJob) -> list[Migration]:
 def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozenset[int]]:
     """Returns the retired slots of which nothing is left, by type.
 
+    In a job that grows by itself, only those behind the workers that were asked for: before them, a newcomer
+    would make an extra worker of one that has a Pod of full priority.
+
     Args:
         job: as it is published: what is retired from now on is not vacant yet.
         there: the slots of its ElasticWorkers and Pods, those that are being deleted too.
@@ -139,8 +142,15 @@ def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozense
     world = job.status.rendezvous
     members = world.members if world is not None and world.phase is not RendezvousPhase.FORMING else ()
     left = {*there, *((names.WORKER, index) for index in members)}
+    known = opportunity_of(job)
+    before = wanted_slots(job, names.WORKER)[: known.base] if known is not None else ()
+    last = max(before, default=-1)
     return {
-        type_: frozenset(index for index in retired if (type_, index) not in left)
+        type_: frozenset(
+            index
+            for index in retired
+            if (type_, index) not in left and (type_ != names.WORKER or index > last)
+        )
         for type_, retired in job.status.retired.items()
     }
 
@@ -213,10 +223,15 @@ def extra_slots(job: ElasticJob) -> frozenset[int]:
 
 
 def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
-    known = opportunity_of(job)
+    """Whether it is an extra worker, or is to be one when it has taken the place of another."""
+    known, index = opportunity_of(job), worker.spec.index
     if known is None or worker.spec.type != names.WORKER:
         return False
-    place = place_of(job, names.WORKER, worker.spec.index)
+    moves = job.status.migrations.get(names.WORKER, Moves())
+    if index in moves.targets:
+        gone = (job.status.retired.get(names.WORKER, ()), moves.sources)
+        return index - sum(bisect_left(slots, index) for slots in gone) >= known.base
+    place = place_of(job, names.WORKER, index)
     return place is not None and place >= known.base
 
 

@@ -123,6 +123,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
     }
     return ScaleRequest(
         id=plan.metadata.uid,
+        job=job.metadata.uid,
         origin=Origin.PLAN,
         plan=plan.metadata.name,
         replicas=replicas,

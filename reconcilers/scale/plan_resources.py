@@ -13,6 +13,7 @@ from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.quantities import format_bytes, parse
 from reconcilers.observed.resources import KINDS, mapping, resources_of
 from reconcilers.observed.slots import slot_count, training_types
+from reconcilers.observed.suitable import allocatable, amount_of, amounts_of, others_of
 
 Node = Mapping[str, Any]
 Quantities = Mapping[str, str | int]
@@ -61,19 +62,19 @@ def laid_over(present: ResourceRequirements | None, asked: ResourceRequirements)
 
 def too_large(job: ElasticJob, type_: str, amounts: Amounts, nodes: Collection[Node]) -> str:
     """Why no node of the cluster could ever take such a Pod; empty if one could, or none is known."""
-    beside = _of_containers(job.spec.replica_specs[type_].template["spec"]["containers"][1:])
+    beside = amounts_of(others_of(job.spec.replica_specs[type_].template["spec"]))
     needed = {name: amount + beside.get(name, Fraction(0)) for name, amount in amounts.parsed.items()}
     for name, amount in needed.items():
-        most = max(nodes, key=lambda node: _allocatable(node, name), default=None)
-        if most is None or not amount or _allocatable(most, name) >= amount:
+        most = max(nodes, key=lambda node: allocatable(node, name), default=None)
+        if most is None or not amount or allocatable(most, name) >= amount:
             continue
         asked = f"{amounts.path}[{name}]: no node has {amounts.said[name]}"
-        if not _allocatable(most, name):
+        if not allocatable(most, name):
             return f"{asked}: none has any {name}"
         more = " beside the Pod's other containers" if beside.get(name) else ""
         had = (most.get("status") or {})["allocatable"][name]
         return f"{asked}{more}; {most['metadata']['name']} has most, {had}"
-    if nodes and not any(all(_allocatable(n, r) >= a for r, a in needed.items()) for n in nodes):
+    if nodes and not any(all(allocatable(n, r) >= a for r, a in needed.items()) for n in nodes):
         together = " and ".join(f"{name} {amounts.said[name]}" for name in needed)
         return f"{amounts.path}: no node has {together} together"
     return ""
@@ -87,7 +88,7 @@ def too_much_in_all(
     present, total = _in_all(job, {}, {}), _in_all(job, replicas, resources)
     for name, limit in job.spec.resource_limits.items():
         amount = total.get(name, Fraction(0))
-        if amount > max(_amount(limit), present.get(name, Fraction(0))):
+        if amount > max(amount_of(limit), present.get(name, Fraction(0))):
             has = f"the job would ask for {_said(amount)} of {name} in all"
             return f"{has}, more than its resourceLimits, {limit}"
     return ""
@@ -105,33 +106,11 @@ def _in_all(
     for type_ in training_types(job):
         spec = job.spec.replica_specs[type_]
         first = {"resources": resources_of(changed, type_, None)}
-        a_pod = _of_containers([first, *spec.template["spec"]["containers"][1:]])
+        a_pod = amounts_of([first, *others_of(spec.template["spec"])])
         for name, amount in a_pod.items():
             count = slot_count(spec, replicas.get(type_))
             total[name] = total.get(name, Fraction(0)) + count * amount
     return total
-
-
-def _of_containers(containers: Collection[Mapping[str, Any]]) -> dict[str, Fraction]:
-    """What they ask for in all; a limit is a request where there is no other."""
-    total: dict[str, Fraction] = {}
-    for container in containers:
-        resources = mapping(container.get("resources"))
-        asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
-        for name, quantity in asked.items():
-            total[name] = total.get(name, Fraction(0)) + _amount(quantity)
-    return total
-
-
-def _allocatable(node: Node, name: str) -> Fraction:
-    return _amount(((node.get("status") or {}).get("allocatable") or {}).get(name, 0))
-
-
-def _amount(quantity: Any) -> Fraction:
-    try:
-        return parse(quantity)
-    except ValueError:  # not ours to say: the API server will
-        return Fraction(0)
 
 
 def _said(amount: Fraction) -> str:

@@ -43,6 +43,8 @@ class ScaleRequest(Model):
 
     id: Annotated[str, Field(max_length=64)]
     """The plan's uid, or a name that is unique among the job's requests."""
+    job: Annotated[str, Field(max_length=64)]
+    """The job's uid: a job may be made from the manifest of another, with its annotations."""
     origin: Origin
     plan: Name = ""
     """Name of the ScalePlan."""
@@ -129,8 +131,14 @@ def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **
     """A request of dlr's own, one for each generation of the job and origin."""
     counts = {} if replicas is None else {names.WORKER: replicas}
     identity = f"{origin.name.lower()}-{job.metadata.generation}"
-    first_edit = edits_from(job, counts)
-    return ScaleRequest(id=identity, origin=origin, replicas=counts, edits_from=first_edit, **more)
+    return ScaleRequest(
+        id=identity,
+        job=job.metadata.uid,
+        origin=origin,
+        replicas=counts,
+        edits_from=edits_from(job, counts),
+        **more,
+    )
 
 
 def edits_from(job: ElasticJob, counts: Mapping[str, int]) -> int:
@@ -188,9 +196,10 @@ def written(job: ElasticJob) -> ScaleRequest | None:
     if text is None or len(text) > MAX_CHARACTERS:
         return None
     try:
-        return ScaleRequest.model_validate_json(text)
+        found = ScaleRequest.model_validate_json(text)
     except ValidationError:
         return None  # written by somebody else
+    return found if found.job == job.metadata.uid else None
 
 
 def differing(stored: Object, counts: Mapping[str, int]) -> str:

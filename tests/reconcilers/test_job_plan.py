@@ -29,7 +29,8 @@ from reconcilers.scale.request import Origin, ScaleRequest
 from reconcilers.scale.writer import ScaleWriter
 from reconcilers.worker.trial import Answer, Trial
 from tests.counting import calls, cpu_seconds
-from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.build import NOW, check, job, later, report, worker
+from tests.reconcilers.job_stage import all_checks
 
 BACK = {"spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}}
 
@@ -96,6 +97,28 @@ def test_the_same_view_comes_to_the_same_plan_and_is_left_as_it_was() -> None:
 def test_nothing_is_planned_for_a_job_that_is_as_it_should_be() -> None:
     plan = plan_job(settled(seen(map(trains, range(4)))), later(1))
     assert plan == Plan(look_again_seconds=plan.look_again_seconds)
+
+
+@pytest.mark.parametrize("verdict", ["Faulty", "Healthy"])
+def test_a_pod_that_finds_no_node_is_made_again_when_one_that_it_keeps_off_is_cleared(verdict: str) -> None:
+    """Nobody changes where a Pod may go once it is made: with room on that node alone, it would wait for ever."""
+    unscheduled = {
+        "type": "Scheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "lastTransitionTime": NOW,
+    }
+    waits = worker(1, WorkerPhase.PENDING, incarnation=2, nodeName=None, conditions=[unscheduled])
+    waits = waits.model_copy(update={"spec": waits.spec.model_copy(update={"faulty_nodes": ["c", "d"]})})
+    results = [{"node": "c", "verdict": verdict}]
+    ended = {"phase": "Succeeded", "completionTime": NOW, "nodes": ["c"], "nodeResults": results}
+    if verdict == "Faulty":
+        ended["faultyNodes"] = ["c"]
+    checks = all_checks(check(nodes=["c"], status=ended))
+    plan = plan_job(seen([trains(0), waits], checks=checks), later(5))
+    found = [act.body["spec"] for act in plan.acts if "incarnation" in (act.body or {}).get("spec", {})]
+    assert [each["faultyNodes"] for each in found] == ([] if verdict == "Faulty" else [["d"]])
+    assert plan.look_again_seconds is not None and plan.look_again_seconds <= 60.0
 
 
 def failed(index: int, message: str) -> ElasticWorker:
@@ -292,8 +315,9 @@ def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones
 @pytest.mark.parametrize("phase", [RendezvousPhase.REFORMING, RendezvousPhase.FORMED])
 def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousPhase) -> None:
     """The look that sees the lower count sees which it is; a world that is broken keeps nobody."""
-    request = ScaleRequest(id="uid-p", origin=Origin.PLAN, replicas={"worker": 2}, removed={"worker": [0]})
     known = settled(seen(map(trains, range(3)))).job.to_wire()
+    uid, asked = known["metadata"]["uid"], {"replicas": {"worker": 2}, "removed": {"worker": [0]}}
+    request = ScaleRequest.model_validate({"id": "uid-p", "job": uid, "origin": Origin.PLAN, **asked})
     known["metadata"]["annotations"] = request.to_patch()["metadata"]["annotations"]
     known["spec"]["replicaSpecs"]["worker"]["replicas"] = 2
     known["status"]["rendezvous"]["phase"] = phase

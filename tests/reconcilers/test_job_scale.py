@@ -31,7 +31,8 @@ def writer(second: int, fields: dict[str, Any] = COUNT, subresource: str = "") -
 
 
 def asking(origin: Origin = Origin.PLAN, id: str = "uid-p", **more: Any) -> ScaleRequest:
-    return ScaleRequest(id=id, origin=origin, plan="p" if origin is Origin.PLAN else "", **more)
+    plan, uid = "p" if origin is Origin.PLAN else "", job().metadata.uid
+    return ScaleRequest(**{"id": id, "job": uid, "origin": origin, "plan": plan} | more)
 
 
 def asked(of: ElasticJob, request: ScaleRequest) -> ElasticJob:
@@ -84,6 +85,17 @@ def test_request_is_merged_once() -> None:
     assert again.request is None and again.job.status.retired == {}
 
 
+def test_nothing_is_done_to_a_job_that_was_asked_of_the_one_that_it_is_a_copy_of() -> None:
+    """As `kubectl get ej -o yaml`, edited, makes it."""
+    more = {"limits": {"memory": "9Gi"}}
+    request = asking(
+        job="uid-of-another", removed={"worker": [1]}, moved={"worker": [0]}, resources={"worker": more}
+    )
+    found = take_up(asked(known(2), request), Freshness(), [], NOW)
+    assert found == replace(take_up(known(2), Freshness(), [], NOW), job=ANY)
+    assert (found.job.status.retired, found.job.status.migrations, found.job.status.resources) == ({}, {}, {})
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"id": 1}', '{"id": "x", "origin": "nobody"}', "\ud800"])
 def test_annotation_that_somebody_else_wrote_asks_for_nothing(text: str) -> None:
     of = known(2)
@@ -100,6 +112,7 @@ AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["
     st.builds(
         ScaleRequest,
         id=st.text(max_size=64),
+        job=st.just(job().metadata.uid),
         origin=st.sampled_from(Origin),
         plan=st.text(max_size=253),
         replicas=st.dictionaries(st.sampled_from(["worker", "ps"]), st.integers(0, 10_000)),

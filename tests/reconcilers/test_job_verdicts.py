@@ -157,6 +157,22 @@ def test_reading_a_jobs_checks_does_not_pay_for_the_nodes_of_others() -> None:
     assert reading_beside(5_000) <= 2 * reading_beside(50)
 
 
+@pytest.mark.parametrize(("created", "counts"), [(-60.0, True), (60.0, False)])
+async def test_a_verdict_on_an_earlier_machine_of_a_nodes_name_says_nothing_of_the_next(
+    created: float, counts: bool
+) -> None:
+    stage = CheckStage()
+    stage.add_nodes("a")
+    stage.add_nodes("b", created=later(created))
+    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": ["b"], "faultyNodes": ["b"]}
+    stage.add_check("lab", status=ended, nodes=["b"])
+    avoiding = at(0, "a")
+    avoiding = avoiding.model_copy(update={"spec": avoiding.spec.model_copy(update={"faulty_nodes": ["b"]})})
+    checks = await JobChecksView(stage, stage.stores).of(checked_job(1), [avoiding])  # type: ignore[arg-type]
+    standing = standing_of(checked_job(1), [avoiding], checks, None, AFTER)
+    assert (standing.faulty_nodes, "b" in standing.cleared) == ((("b",), False) if counts else ((), True))
+
+
 def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with_it() -> None:
     stage = CheckStage()
     finished = FinishedChecks(stage.stores)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from reconcilers.failure.memory import MOST_A_STEP_BYTES, Memory, MemoryRoom, me
 from tests.reconcilers.build import NOW, job, worker
 
 GI = 2**30
+GPU = "nvidia.com/gpu"
 
 
 def node(memory: str) -> dict[str, Any]:
@@ -95,11 +96,14 @@ def test_what_is_in_force_is_raised() -> None:
 
 def test_largest_node_is_the_cap() -> None:
     owner = needing({"memory": "6Gi"}, {"memory": "3Gi"})
-    nodes = [node("4Gi"), node("9Gi"), {"status": {}}, {}]
+    nodes = [node("4Gi"), node("9600Mi"), {"status": {}}, {}]
     assert raise_(owner, killed(), nodes=nodes) == {
-        "limits": {"memory": "9Gi"},
-        "requests": {"memory": "4608Mi"},
-    }
+        "limits": {"memory": "9000Mi"},
+        "requests": {"memory": "4500Mi"},
+    }, "a sixteenth is left to Pods that each node has"
+    assert raise_(needing({"memory": "120Gi"}), killed(), nodes=[node("128Gi")])["limits"] == {
+        "memory": "126Gi"
+    }, "of a large node, 2 GiB"
     assert raise_(needing({"memory": "9Gi"}), killed(), nodes=nodes) is None
     assert raise_(needing({"memory": "20Gi"}), killed(), nodes=nodes) is None
     assert raise_(owner, killed(), nodes=[]) is None
@@ -107,7 +111,34 @@ def test_largest_node_is_the_cap() -> None:
 
 def test_other_containers_of_the_pod_need_room_too() -> None:
     owner = needing({"memory": "6Gi"}, beside={"limits": {"memory": "4Gi"}, "requests": {"memory": "1Gi"}})
-    assert raise_(owner, killed(), nodes=[node("9Gi")])["limits"] == {"memory": "8Gi"}
+    assert raise_(owner, killed(), nodes=[node("9600Mi")])["limits"] == {"memory": "7976Mi"}
+    sidecar = {
+        "name": "log",
+        "image": "x",
+        "restartPolicy": "Always",
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    owner.spec.replica_specs["worker"].template["spec"]["initContainers"] = [sidecar]
+    assert raise_(owner, killed(), nodes=[node("9600Mi")])["limits"] == {"memory": "6952Mi"}
+
+
+def test_only_nodes_that_may_take_the_pod_are_a_cap() -> None:
+    """On a larger one it would wait for ever, where the error of the process is told by now."""
+    owner = needing({"memory": "24Gi", GPU: "8"}, {"cpu": "6"})
+    gpus = {"metadata": {"name": "gpu"}, "status": {"allocatable": {"cpu": "8", "memory": "34Gi", GPU: "8"}}}
+    few = {"metadata": {"name": "few"}, "status": {"allocatable": {"cpu": "8", "memory": "99Gi", GPU: "4"}}}
+    assert raise_(owner, killed(), nodes=[*LARGE, gpus, few])["limits"]["memory"] == "32Gi"
+    assert raise_(needing({"memory": "32Gi", GPU: "8"}), killed(), nodes=[*LARGE, gpus, few]) is None
+    tainted = LARGE[1] | {
+        "metadata": {"name": "t"},
+        "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]},
+    }
+    most = needing({"memory": "61Gi"})
+    assert raise_(most, killed(), nodes=[LARGE[0], tainted])["limits"] == {"memory": "62Gi"}
+    there = killed(nodeName="t")
+    assert raise_(most, there, nodes=[LARGE[0], tainted])["limits"] == {"memory": "69Gi"}, "it has been there"
+    nowhere = needing({"memory": "24Gi", GPU: "16"})
+    assert raise_(nowhere, killed(), nodes=[gpus]) is not None, "where none is known, all count"
 
 
 def test_limit_of_the_job_is_for_all_its_pods() -> None:

@@ -208,7 +208,53 @@ def test_a_slot_has_the_place_that_it_has_among_all_that_are_wanted(
     all_wanted = wanted_slots(of, "worker")
     for index in range(70):
         assert place_of(of, "worker", index) == (all_wanted.index(index) if index in all_wanted else None)
-        assert is_extra(of, worker(index)) == (index in extra_slots(of))
+    slots = slots_of(of, "worker")
+    extra = extra_slots(of).union(set(slots.moves.values()).intersection(finally_wanted(slots, count)[base:]))
+    assert {index for index in range(70) if is_extra(of, worker(index))} == extra
+
+
+@given(
+    base=st.integers(1, 6),
+    more=st.integers(0, 6),
+    story=st.lists(st.tuples(st.sampled_from(["loss", "move", "growth"]), st.integers(0, 11)), max_size=60),
+)
+def test_never_more_pods_have_full_priority_than_workers_were_asked_for(
+    base: int, more: int, story: list[tuple[str, int]]
+) -> None:
+    """Whatever goes, moves or comes while a job has grown, and however many slots are used again."""
+    known = {"replicas": base + more, "by": "spec", "at": NOW, "opportunity": {"base": base}}
+    of = DesiredJob.of(job(replicas=base + more, elasticPolicy=GROWS, status={"scaling": known}))
+    full: set[int] = set()
+
+    def have_pods() -> None:
+        present = set(present_slots(of, "worker"))
+        full.intersection_update(present)
+        full.update(index for index in present - had if not is_extra(of, worker(index)))
+        had.clear()
+        had.update(present)
+
+    had: set[int] = set()
+    have_pods()
+    for what, number in story:
+        slots, count = slots_of(of, "worker"), of.spec.replica_specs["worker"].replicas
+        there = slots.wanted(count)
+        vacant = vacant_slots(of, {("worker", index) for index in had})["worker"] if slots.retired else ()
+        if what == "move":
+            moved = slots.moving([there[number % count]], count, vacant)
+            of = with_slots(of, {"worker": moved})
+            have_pods()
+            for source in moved.moves:
+                moved = moved.moved(source)
+            of = with_slots(of, {"worker": moved})
+        else:
+            gone = [there[base + number % (count - base)]] if what == "loss" and count > base else []
+            count += -len(gone) if what == "loss" else 1
+            after = slots.without(gone, count).grown(1 if what == "growth" else 0, count, vacant)
+            spec = of.spec.replica_specs["worker"].model_copy(update={"replicas": count})
+            specs = of.spec.model_copy(update={"replica_specs": {"worker": spec}})
+            of = with_slots(of.model_copy(update={"spec": specs}), {"worker": after})
+        have_pods()
+        assert len(full) <= base
 
 
 def test_what_a_worker_gets_is_made_without_the_slots_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
-from controller.resources import PODS
+from controller.resources import PODS, Resource
 from crds.intervals import whole
 from crds.shard_set import Definition
 from reconcilers.capacity.growth import to_give_back
@@ -30,6 +30,17 @@ class Training(Stage):
 
     pace: Callable[[int], float] = lambda workers: 1.0
     saves: bool = True
+    steps_a_checkpoint: int = 10
+    fails_with: int | None = None
+    """Worlds of so many workers end with the error of the script."""
+    error: str = "ValueError: the batch cannot be divided by the world's size"
+
+    lingering: set[str] = field(default_factory=set)
+    """Pods that are deleted, and stay."""
+
+    def remove(self, resource: Resource, name: str) -> None:
+        if resource is not PODS or name not in self.lingering:
+            super().remove(resource, name)
 
     def _say(self, name: str, status: JSON, state: str, observed_round: int) -> None:
         super()._say(name, status, state, observed_round)
@@ -44,12 +55,25 @@ class Training(Stage):
         world = in_lists(job["status"]["rendezvous"])
         began, round_ = self._started[name]
         seconds = self.seconds - began
+        if len(world["members"]) == self.fails_with:
+            self._fail(name, round_)
+            return
         steps = int(seconds / self.pace(len(world["members"])))
         told = {"round": round_, "firstStep": 1, "lastStep": 1 + steps, "steppingSeconds": seconds}
         said: JSON = {"rounds": [told]}
         if self.saves:
-            said["progress"] = {"step": 1 + steps, "time": self._time(), "checkpointStep": steps // 10}
+            said["progress"] = {
+                "step": 1 + steps,
+                "time": self._time(),
+                "checkpointStep": steps // self.steps_a_checkpoint,
+            }
         self.patch(ELASTICWORKERS, name, {"status": {"agent": said}}, status=True)
+
+    def _fail(self, name: str, round_: int) -> None:
+        failure = {"sequence": round_, "round": round_, "exitCode": 1, "message": self.error}
+        failure["time"] = self._time()
+        agent = {"state": "Failed", "failure": failure}
+        self.patch(ELASTICWORKERS, name, {"status": {"agent": agent}}, status=True)
 
     async def live(self, seconds: int) -> None:
         until = self.seconds + seconds
@@ -68,7 +92,7 @@ class Training(Stage):
                 found = {"phase": "Running", "nodeName": "node-0", "conditions": []}
                 self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
 
-    def take(self, index: int, why: str = "Preempted") -> None:
+    def take(self, index: int, why: str = "Preempted", **status: Any) -> None:
         """Its Pod is preempted, or ends for another reason, and nothing of it finds another node."""
         self.unschedulable.add(index)
         (worker,) = [w for w in self.workers() if w["spec"]["index"] == index]
@@ -77,7 +101,7 @@ class Training(Stage):
             "exitClass": why,
             "time": self._time(),
         }
-        found = {"phase": "Failed", "lastExit": end}
+        found = {"phase": "Failed", "lastExit": end, **status}
         self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
 
     def members(self) -> list[list[int]]:
@@ -150,6 +174,23 @@ async def test_who_takes_the_node_of_an_extra_worker_stops_training_for_no_look_
     assert told == ["1 extra worker is lost: its Pod was taken, or its node"]
 
 
+async def test_the_next_probe_does_not_wait_for_a_pod_that_a_dead_node_keeps() -> None:
+    """Its name is taken until its Node is gone; a new worker of the slot would be given back before that shows."""
+    stage = await training(room=2)
+    await stage.live(120)
+    stage.lingering.add("j-worker-3-1")
+    stage.take(3, "NodeLost")
+    await stage.live(10)
+    assert (stage.count(), stage.members()[-1]) == (3, [0, 1, 2])
+    stage.unschedulable.discard(4)
+    await stage.live(300)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 4])
+    stage.lingering.clear()
+    stage.remove(PODS, "j-worker-3-1")
+    await stage.live(10)
+    assert stage.job()["status"]["retired"] == {"worker": "3"}
+
+
 async def test_of_many_extra_workers_the_one_that_was_taken_goes_and_nobody_else() -> None:
     """The scheduler preempts any of them, and not the one with the highest index."""
     stage = await training(most=6, room=4)
@@ -170,6 +211,25 @@ async def test_of_a_probe_for_many_those_that_have_found_a_node_stay() -> None:
     await stage.live(180)
     assert stage.members()[-1] == [0, 1, 2, 5]
     assert len(stage.members()) == 2, "one restart"
+
+
+async def test_newcomers_to_a_script_that_saves_seldom_join_after_a_quarter_of_an_hour() -> None:
+    stage = await training(room=2, steps_a_checkpoint=10_000)
+    await stage.live(1_000)
+    assert stage.members() == [[0, 1], [0, 1, 2, 3]]
+
+
+async def test_an_extra_worker_that_never_starts_gives_its_node_back_whatever_else_is_probed() -> None:
+    stage = await training(most=6)
+    while stage.count() == 2:
+        await stage.live(5)
+    placed = {"nodeName": "node-0", "conditions": []}  # and its image is never pulled, say
+    stage.patch(ELASTICWORKERS, "j-worker-2", {"status": placed}, status=True)
+    await stage.live(2_000)
+    assert stage.count() == 2
+    reason = "1 extra worker is given back: not training 1800 s after having a node"
+    assert stage.known()["reason"] == reason
+    assert ("ExtraWorkersGivenBack", reason) in stage.events
 
 
 async def test_a_failure_of_anybody_long_after_a_growth_gives_nobody_back() -> None:
@@ -193,6 +253,47 @@ async def test_the_next_pod_of_an_extra_worker_that_failed_has_as_long_as_a_prob
     await stage.live(20)
     assert (stage.count(), stage.members()[-1]) == (3, [0, 1, 3])
     assert stage.known()["reason"] == "no node for 1 more worker within 60 s"
+
+
+async def test_an_extra_worker_whose_pods_fail_again_and_again_goes_and_the_job_trains_on() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    budget = {"exitClass": "UserError", "alike": 3, "spent": {"UserError": 3}}
+    stage.take(3, "UserError", failureBudget=budget)
+    stage.worlds.clear()
+    await stage.live(20)
+    assert stage.job()["status"]["phase"] == "Running"
+    assert (stage.count(), stage.members()) == (3, [[0, 1, 2]])
+    reason = "1 extra worker is given back: no further Pod, after too many that failed"
+    assert stage.known()["reason"] == reason
+    assert ("ExtraWorkersGivenBack", reason) in stage.events
+    await stage.live(1_200)
+    assert stage.count() == 3, "nothing is tried again for an hour"
+
+
+async def test_a_worker_that_was_asked_for_and_whose_pods_fail_again_and_again_fails_a_job_that_has_grown() -> (
+    None
+):
+    stage = await training(room=2)
+    await stage.live(120)
+    budget = {"exitClass": "UserError", "alike": 3, "spent": {"UserError": 3}}
+    stage.take(1, "UserError", failureBudget=budget)
+    await stage.live(5)
+    assert stage.job()["status"]["phase"] == "Failed"
+
+
+async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_before() -> None:
+    stage = await training(room=2, fails_with=4)
+    await stage.live(7_200)
+    assert stage.job()["status"]["phase"] == "Running"
+    sizes = [len(world) for world in stage.members()]
+    assert 4 in sizes
+    assert sizes.count(4) <= 14, (
+        "two worlds for each try, of which each waits twice as long as the one before"
+    )
+    assert stage.known()["reason"].startswith("training failed soon after it grew from 2 to 4 workers: ")
+    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    assert len(told) == stage.known()["inVain"] >= 4
 
 
 async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> None:
@@ -242,6 +343,18 @@ async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -
             await stage.live(5)
         pauses.append(stage.seconds - began)
     assert [pause // 60 for pause in pauses] == [2, 4, 8, 16, 32]
+
+
+async def test_a_minimum_that_is_raised_while_a_job_has_grown_is_what_it_keeps_at_least() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    stage.edit_job(minReplicas=3)
+    await stage.live(5)
+    stage.take(2)
+    stage.take(3)
+    stage.unschedulable.discard(2)
+    await stage.live(60)
+    assert (stage.count(), stage.known()["base"], stage.members()[-1]) == (3, 3, [0, 1, 2])
 
 
 async def test_a_job_that_is_not_to_grow_any_more_comes_back_to_the_count_that_it_was_asked_for() -> None:
@@ -412,6 +525,29 @@ async def test_a_probe_that_gets_no_pod_says_why_in_what_the_job_remembers() -> 
     assert stage.known()["reason"] == (
         "no Pod for 1 more worker within 60 s: Pod j-worker-2-1 was refused: quota"
     )
+
+
+async def test_however_much_is_said_of_a_refusal_or_failure_the_job_is_looked_at() -> None:
+    """A status beyond its limits is not written, so that nothing of the job would be."""
+    quota = "exceeded quota: compute, " + ", ".join(f"used: requests.example.com/{i}=8" for i in range(60))
+    stage = await training(room=2, denied=quota)
+    await stage.live(60)
+    assert stage.known()["reason"].startswith("admission webhook denied the request: exceeded quota: compute")
+    stage = await training(room=0)
+    await stage.live(10)
+    refused = UNSCHEDULABLE | {
+        "reason": "PodRefused",
+        "message": quota,
+        "lastTransitionTime": NOW.isoformat(),
+    }
+    (probe,) = stage.workers()[2:]
+    patch = {"status": {"conditions": [refused]}}
+    stage.patch(ELASTICWORKERS, probe["metadata"]["name"], patch, status=True)
+    await stage.live(65)
+    assert stage.known()["reason"].startswith("no Pod for 1 more worker within 60 s: exceeded quota: compute")
+    stage = await training(room=2, fails_with=4, error=f"ValueError: {quota}")
+    await stage.live(120)
+    assert stage.known()["reason"].startswith("training failed soon after it grew from 2 to 4 workers: ")
 
 
 async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:

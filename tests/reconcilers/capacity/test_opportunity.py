@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
 from crds.job_status import Opportunity
-from reconcilers.capacity.opportunity import Room, begun_anew, next_step
+from reconcilers.capacity.opportunity import Room, begun_anew, next_step, within
 from tests.reconcilers.build import NOW, later
 
 POLICY = Opportunistic(priority_class_name="idle", probe_seconds=60)
@@ -89,3 +91,25 @@ def test_a_job_that_is_asked_for_all_that_it_may_have_says_that_it_cannot_grow()
         "4 workers are asked for, and maxReplicas leaves no room for 1 more"
     )
     assert next_step(POLICY, Opportunity(base=3), full, NOW).known.reason == "", "it has grown"
+
+
+@given(
+    st.builds(Opportunity, base=st.integers(0, 40), ceiling=st.none() | st.integers(0, 40)),
+    st.integers(0, 40),
+    st.integers(1, 8),
+    st.data(),
+)
+def test_whatever_growth_asks_for_is_in_the_jobs_bounds_however_these_were_edited(
+    known: Opportunity, least: int, unit: int, data: st.DataObject
+) -> None:
+    bound = within(known, least, unit)
+    count = bound.base + unit * data.draw(st.integers(0, 5))
+    parts = ("stuck", "lost", "exhausted", "on_their_way", "starting")
+    extra: dict[str, Any] = data.draw(
+        st.lists(st.sampled_from(parts), max_size=count - bound.base).map(Counter)
+    )
+    room = Room(count=count, most=48 // unit * unit, unit=unit, asked_seconds=1e3, is_steady=True)
+    room = replace(room, **extra)
+    asked = next_step(POLICY, bound, room, NOW).count
+    assert asked % unit == 0 and asked >= max(least, known.base)
+    assert within(bound, least, unit) == bound

@@ -1,0 +1,94 @@
+"""On which nodes a template's Pods may be: judged as the embedded cluster's scheduler judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcluster.scheduler.constraints import matches_node, untolerated_taint
+from reconcilers.observed.resources import CUT
+from reconcilers.observed.suitable import is_suitable, others_of
+
+JSON = dict[str, Any]
+GPU = "nvidia.com/gpu"
+
+keys = st.sampled_from(["pool", "zone", "cores"])
+values = st.sampled_from(["", "a", "b", "2", "10"])
+labels = st.dictionaries(keys, values)
+
+
+def expressions(of: st.SearchStrategy[str], possible: st.SearchStrategy[str]) -> st.SearchStrategy[JSON]:
+    several = st.fixed_dictionaries(
+        {"key": of, "operator": st.sampled_from(["In", "NotIn"]), "values": st.lists(possible, min_size=1)}
+    )
+    number = st.fixed_dictionaries(
+        {"key": of, "operator": st.sampled_from(["Gt", "Lt"]), "values": st.sampled_from([["1"], ["9"]])}
+    )
+    there = st.fixed_dictionaries({"key": of, "operator": st.sampled_from(["Exists", "DoesNotExist"])})
+    return several | number | there
+
+
+terms = st.fixed_dictionaries(
+    {},
+    optional={
+        "matchExpressions": st.lists(expressions(keys, values), max_size=2),
+        "matchFields": st.lists(
+            expressions(st.just("metadata.name"), st.sampled_from(["n", "m"])).filter(
+                lambda each: each["operator"] in ("In", "NotIn")
+            ),
+            max_size=2,
+        ),
+    },
+)
+taints = st.fixed_dictionaries(
+    {"key": keys, "effect": st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])},
+    optional={"value": values},
+)
+tolerations = st.fixed_dictionaries(
+    {},
+    optional={
+        "key": keys,
+        "operator": st.just("Equal"),
+        "value": values,
+        "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
+    },
+).filter(lambda each: "key" in each) | st.fixed_dictionaries(
+    {"operator": st.just("Exists")},
+    optional={"key": keys, "effect": st.sampled_from(["NoSchedule", "NoExecute"])},
+)
+
+
+@given(labels, labels, st.none() | st.lists(terms, min_size=1, max_size=3), st.lists(taints), st.data())
+def test_a_node_is_suitable_if_the_scheduler_says_so(
+    has: JSON, selector: JSON, required: list[JSON] | None, tainted: list[JSON], data: st.DataObject
+) -> None:
+    tolerated = data.draw(st.lists(tolerations))
+    node = {"metadata": {"name": "n", "labels": has}, "spec": {"taints": tainted}}
+    spec: JSON = {"containers": [{"name": "main"}], "nodeSelector": selector, "tolerations": tolerated}
+    if required is not None:
+        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": required}}
+        spec["affinity"] = {"nodeAffinity": affinity}
+    expected = matches_node(spec, node) and untolerated_taint(tainted, tolerated) is None
+    assert is_suitable(node, {"spec": spec}) is expected
+
+
+@pytest.mark.parametrize("key", [GPU, "node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable"])
+def test_taints_that_admission_lets_pods_bear_or_that_pass_are_none(key: str) -> None:
+    node = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}}
+    container = {"name": "main", "resources": {"limits": {GPU: "8"}}}
+    assert is_suitable(node, {"spec": {"containers": [container]}})
+    assert is_suitable(node, {"spec": {"containers": [{"name": "main"}]}}) is (key != GPU)
+
+
+def test_a_template_that_is_not_whole_excludes_no_node() -> None:
+    node = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
+    assert is_suitable(node, {"spec": {"containers": [{"name": "main"}]}, CUT: "digest"})
+
+
+def test_sidecars_run_beside_the_first_container_and_other_init_containers_before_it() -> None:
+    sidecar = {"name": "log", "restartPolicy": "Always"}
+    spec = {"containers": [{"name": "main"}, {"name": "web"}], "initContainers": [{"name": "fetch"}, sidecar]}
+    assert [each["name"] for each in others_of(spec)] == ["web", "log"]
