@@ -41,6 +41,14 @@ class FinishedCheck:
         """When its nodes were fixed, before it tested any: a later failure is none that it has seen."""
         return self.check.status.start_time or self.ended
 
+    def is_of(self, created: datetime) -> bool:
+        """Whether it tested the machine that was added to the cluster then, and no earlier one of its name.
+
+        The API server says when it was made, as it does of nodes, so a controller whose clock is behind drops
+        no verdict.
+        """
+        return max(self.ended, self.check.metadata.creation_timestamp or LONG_AGO) >= created
+
     @property
     def succeeded(self) -> bool:
         return self.check.status.phase is NodeCheckPhase.SUCCEEDED
@@ -212,7 +220,7 @@ def _newest_pass(
     own = (
         done
         for done in checks
-        if done.ended >= created and (node not in done.reused or done.verdicts[node] is not Verdict.HEALTHY)
+        if done.is_of(created) and (node not in done.reused or done.verdicts[node] is not Verdict.HEALTHY)
     )
     newest = newest_on(node, own)
     return newest if newest is not None and newest.verdicts[node] is Verdict.HEALTHY else None

@@ -301,7 +301,7 @@ class JobChecksView:
         replaced, slices = set[str](), Slices()
         for node in nodes:
             found, since = self._finished.on(node, namespace), created.get(node, LONG_AGO)
-            on_node[node] = [done for done in found if done.ended >= since]
+            on_node[node] = [done for done in found if done.is_of(since)]
             if found and not on_node[node]:
                 replaced.add(node)
             await slices.pause()

@@ -75,6 +75,13 @@ def test_pass_from_before_the_node_was_added_is_of_another_machine() -> None:
     assert fresh_passes([check(NOW, a="Healthy")], {}, LONG_AGO) == set()
 
 
+def test_check_made_after_the_node_was_added_is_of_that_machine_though_our_clock_is_behind() -> None:
+    made = check(later(-300), a="Healthy")
+    made = made.model_copy(update={"metadata": made.metadata.model_copy(update={"creation_timestamp": NOW})})
+    assert fresh_passes([made], {"a": later(-1)}, LONG_AGO) == {"a"}
+    assert fresh_passes([made], {"a": later(1)}, LONG_AGO) == set()
+
+
 def test_pass_that_was_taken_over_from_an_earlier_check_does_not_grow_younger() -> None:
     checks = [check(later(-100), a="Healthy", b="Healthy"), check(NOW, reused="ab", a="Healthy", b="Faulty")]
     assert fresh_passes(checks, CREATED, later(-60)) == set()
