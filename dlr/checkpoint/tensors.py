@@ -63,7 +63,9 @@ def repeats_elements(tensor: Tensor) -> bool:
 def is_copied(value: object) -> bool:
     """Whether it is a tensor that a slot can hold. Sparse ones are pickled as their parts."""
     if type(value) in (Tensor, nn.Parameter):
-        if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":  # type: ignore[attr-defined]
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:  # type: ignore[attr-defined]
+            return False
+        if value.device.type == "meta":  # type: ignore[attr-defined]
             return False
         return value.dtype not in _WITHOUT_OPERATIONS  # type: ignore[attr-defined]
     return is_distributed(value)
