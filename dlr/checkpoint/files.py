@@ -86,7 +86,11 @@ class LocalFiles:
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
-        return (self._path / name).exists()
+        try:
+            (self._path / name).stat()  # `Path.exists` is False whatever fails, since Python 3.14
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Read a file, or a part of it."""

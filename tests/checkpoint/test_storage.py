@@ -44,7 +44,16 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
-from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in, write
+from tests.checkpoint.states import (
+    assert_whole,
+    load_stored,
+    request,
+    saved,
+    set_step,
+    state,
+    steps_in,
+    write,
+)
 
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
@@ -136,6 +145,26 @@ def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(t
     save(tmp_path, 12, keep=None, round=2)
     assert steps_in(tmp_path) == [12, 11]
     assert [entry.name for entry in (tmp_path / "step-12").glob("try-*")] == ["try-try2"]
+
+
+def test_tensors_and_values_whose_paths_make_the_same_name_keep_their_own_contents(tmp_path: Path) -> None:
+    made = {
+        "x": {"a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, "c.d": 5, "c": {"d": torch.zeros(2)}},
+    }
+    slot = saved(made, mark := Mark(1, 3, 0, 1))
+    persist(request(slot, mark, tmp_path), lambda: None)
+    load_stored(loaded := {"x": None}, tmp_path, 3)
+    assert str(loaded) == str(made)
+
+
+def test_a_file_of_which_nobody_can_say_whether_it_is_there_is_not_taken_for_one_that_is_not(
+    tmp_path: Path,
+) -> None:
+    files = files_at(tmp_path)
+    (tmp_path / "file").touch()
+    assert files.exists("file") and not files.exists("none") and not files.exists("file/none")
+    with pytest.raises(OSError, match="too long"):
+        files.exists("n" * 300)
 
 
 def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_path: Path) -> None:
