@@ -106,9 +106,11 @@ class Resharded:
         self.rng = self._bytes(rng) if rng in self._tensors else None
 
     def _bytes(self, name: str) -> bytes:
-        tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8, device="cpu")
-        self.fill({name: tensor})
-        return bytes(tensor.tolist())
+        size = self._tensors[name].size
+        data = bytearray(math.prod(size))
+        if data:
+            self.fill({name: torch.frombuffer(data, dtype=torch.uint8).view(size)})
+        return bytes(data)
 
 
 def _elements(plan: LoadPlan) -> Counter[str]:
