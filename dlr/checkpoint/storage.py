@@ -357,7 +357,8 @@ def clear_attempt(files: Files, attempt: str) -> None:
 
 def _remove_tries(files: Files, step: int, wanted: set[str], names: set[str]) -> None:
     tries = {name for name in wanted if name.startswith(_TRY)}
-    for name in tries if tries != names else [""]:
+    others = {name for name in names - tries if not name.startswith(f".{METADATA}.")}  # else a killed saver's
+    for name in tries if others else [""]:
         files.remove(f"{folder_of(step)}/{name}".rstrip("/"))
 
 

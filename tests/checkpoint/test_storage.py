@@ -139,6 +139,7 @@ def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) ->
 
 def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(tmp_path: Path) -> None:
     (tmp_path / "step-1" / "try-other").mkdir(parents=True)
+    (tmp_path / "step-1" / "..metadata.0a1b2c3d").touch()  # whoever wrote it was killed
     for step in (10, 9, 11, 12):
         save(tmp_path, step, keep=2)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-11", "step-12"]
