@@ -37,6 +37,26 @@ def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> Part:
     )
 
 
+def check_placements(name: str, tensor: Tensor) -> None:
+    """Make sure that a rank's part of a DTensor is what its placements say.
+
+    Where FSDP cuts a dimension that tensor parallelism has cut into parts of unlike sizes, torch 2.13 finds
+    other borders for the placements than it has cut at.
+
+    Raises:
+        ValueError: it is not, so that nobody can tell which part of the tensor it is.
+    """
+    if not is_distributed(tensor):
+        return
+    here = local_tensor(tensor).shape
+    there = tensor.__create_chunk_list__()[0].sizes  # type: ignore[attr-defined]
+    if here != there:
+        raise ValueError(
+            f"{name} is {list(here)} on this rank, and {list(there)} by its placements: where both FSDP and "
+            "tensor parallelism cut a dimension, make its size a multiple of the number of its parts"
+        )
+
+
 def is_distributed(tensor: object) -> bool:
     """Whether it is a DTensor, as FSDP2 and tensor parallelism make them."""
     module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported this
