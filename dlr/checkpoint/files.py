@@ -274,5 +274,8 @@ def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which a file system says that does so for files alone
+            raise
     finally:
         os.close(descriptor)

@@ -9,6 +9,7 @@ import os
 import pickle
 import select
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -146,6 +147,23 @@ def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(t
     save(tmp_path, 12, keep=None, round=2)
     assert steps_in(tmp_path) == [12, 11]
     assert [entry.name for entry in (tmp_path / "step-12").glob("try-*")] == ["try-try2"]
+
+
+@pytest.mark.parametrize(("number", "kept"), [(errno.EINVAL, [1]), (errno.EIO, [])])
+def test_a_file_system_that_syncs_no_folders_keeps_checkpoints_and_one_that_fails_to_does_not(
+    number: int, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def refuse_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with suppress(OSError):
+        save(tmp_path, 1)
+    assert steps_in(tmp_path) == kept
 
 
 def test_tensors_and_values_whose_paths_make_the_same_name_keep_their_own_contents(tmp_path: Path) -> None:
