@@ -186,6 +186,24 @@ def test_a_file_of_which_nobody_can_say_whether_it_is_there_is_not_taken_for_one
         files.exists("n" * 300)
 
 
+def test_of_a_checkpoint_whose_metadata_cannot_be_removed_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = LocalFiles.remove
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "remove", lambda *of: None if of[1].endswith(".metadata") else remove(*of))
+        for step in (1, 2, 3):
+            save(tmp_path, step, keep=1)
+        (tmp_path / "step-3" / "try-try1" / "__0_0.distcp").write_bytes(b"damaged")
+        with pytest.raises(OSError, match=r"step-3/\.metadata cannot be removed"):
+            save(tmp_path, 3, keep=1)
+        assert (found := choose(files_at(tmp_path), here())) is not None and found.step == 2
+        load_stored(loaded := state(0), tmp_path, 1)
+        assert_whole(loaded, 1)
+    save(tmp_path, 3, keep=1)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-3"]
+
+
 def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_path: Path) -> None:
     save(tmp_path, 6)
     mark = Mark(1, 6, 0, 1)
