@@ -31,6 +31,8 @@ def files_at(path: str | os.PathLike[str]) -> Files:
     """
     if isinstance(path, str) and "://" in path and not path.startswith("file://"):
         return RemoteFiles(path)
+    if not isinstance(path, str) and re.match(r"\w+:/", str(path)):
+        raise ValueError(f"{path} is no address any more: give the Checkpointer text, not a Path")
     return LocalFiles(Path(str(path).removeprefix("file://")).absolute())
 
 

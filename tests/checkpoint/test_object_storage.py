@@ -224,6 +224,7 @@ def test_a_store_that_does_not_say_whether_a_file_is_there_is_not_taken_for_one_
     [
         ("gs://bucket/run", ImportError, r"checkpoints in gs://bucket/run need a package .*gcsfs"),
         ("what://bucket/run", ValueError, r"checkpoints cannot be kept in what://bucket/run: .*what"),
+        (Path("s3://bucket/run"), ValueError, "s3:/bucket/run is no address any more: give the Check.* text"),
         ("memory://lr[1]/run", ValueError, r"cannot be kept in memory://lr\[1\]/run: fsspec takes '\[' .*"),
         (
             "memory://bucket/run*",
@@ -233,7 +234,7 @@ def test_a_store_that_does_not_say_whether_a_file_is_there_is_not_taken_for_one_
     ],
 )
 def test_a_kind_of_storage_that_cannot_be_had_is_told_at_once(
-    path: str, error: type[Exception], sentence: str
+    path: str | Path, error: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence):
         Checkpointer(path, {"epoch": 1})
