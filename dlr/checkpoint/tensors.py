@@ -44,16 +44,21 @@ def check_placements(name: str, tensor: Tensor) -> None:
     other borders for the placements than it has cut at.
 
     Raises:
-        ValueError: it is not, so that nobody can tell which part of the tensor it is.
+        ValueError: it is not, so that nobody can tell which part of the tensor it is; or the rank has none,
+            since it is not in the tensor's mesh.
     """
     if not is_distributed(tensor):
         return
     here = local_tensor(tensor).shape
-    there = tensor.__create_chunk_list__()[0].sizes  # type: ignore[attr-defined]
-    if here != there:
+    chunk = tensor.__create_chunk_list__()[0]  # type: ignore[attr-defined]
+    if {len(chunk.offsets), len(chunk.sizes)} != {tensor.dim()}:
         raise ValueError(
-            f"{name} is {list(here)} on this rank, and {list(there)} by its placements: where both FSDP and "
-            "tensor parallelism cut a dimension, make its size a multiple of the number of its parts"
+            f"{name} is a DTensor whose mesh is without this rank: keep it out of the state here"
+        )
+    if here != chunk.sizes:
+        raise ValueError(
+            f"{name} is {list(here)} on this rank, and {list(chunk.sizes)} by its placements: where FSDP and "
+            "tensor parallelism both cut a dimension, make its size a multiple of the number of its parts"
         )
 
 

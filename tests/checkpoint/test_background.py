@@ -17,8 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -331,6 +332,10 @@ def test_a_part_of_a_dtensor_that_is_not_what_its_placements_say_is_refused() ->
         assert weight.global_offset == (10, 0)
         with pytest.raises(ValueError, match=r"model\.0\.weight is \[2, 3\] on this rank, and \[1, 3\] by "):
             Layout(capture({"model": made[13]}))
+        for shape in ((), (4,), (4, 4)):
+            elsewhere = distribute_tensor(torch.ones(shape), DeviceMesh("cpu", [0, 1, 2]))
+            with pytest.raises(ValueError, match="x is a DTensor whose mesh is without this rank"):
+                Layout(capture({"x": elsewhere}))
     finally:
         dist.destroy_process_group()
 
