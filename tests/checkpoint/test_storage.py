@@ -28,7 +28,7 @@ import torch.distributed.checkpoint as dcp
 
 import dlr.checkpoint.persistence as persistence_module
 from agent.connection.listener import Listener
-from agent.slots.format import Commit, Mark
+from agent.slots.format import Commit, Header, Mark
 from agent.slots.pool import Pool
 from agent.slots.process_files import MemoryResume
 from agent.slots.server import SlotServer
@@ -543,6 +543,19 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     server.close()
     listener.close()
     pool.close()
+
+
+def test_the_header_of_another_worlds_slot_is_read_once_however_many_tensors_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = {"x": [torch.full((2,), number) for number in range(50)]}
+    slot = saved(made, Mark(2, 9, 0, 1))
+    read, decode = [], Header.decode
+    monkeypatch.setattr(Header, "decode", lambda data: read.append(1) or decode(data))
+    source = in_slots(MemoryResume(2, 9, 1, None, {0: slot.path}), 0)
+    restore(loaded := {"x": None}, source.values, None, source.parts, source.fill)
+    assert str(loaded) == str(made)
+    assert len(read) <= 2
 
 
 def test_load_waits_for_storage_that_is_away_and_not_for_a_path_that_is_wrong(
