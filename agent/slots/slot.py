@@ -280,6 +280,10 @@ class Slot:
         self._compare_all(header, {entry.name: self._sum(entry.offset, entry.nbytes) for entry in chosen})
         return header
 
+    def verify_tensor(self, entry: Entry, expected: int) -> None:
+        """Compare one tensor with its sum, which `sums` has given; raise DamagedError where it differs."""
+        self._compare(entry.name, self._sum(entry.offset, entry.nbytes), expected)
+
     def compare(self, found: Mapping[str, int]) -> None:
         """Compare sums of tensors, by name, and that of the header with those that were written down.
 

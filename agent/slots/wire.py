@@ -26,7 +26,7 @@ from typing import Any
 
 from agent.connection import handshake
 from agent.connection.handshake import RefusedError
-from agent.slots.format import CONTROL_BYTES, Mark
+from agent.slots.format import CONTROL_BYTES, MAX_HEADER_BYTES, Mark
 from agent.slots.slot import DamagedError, Slot
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ LOOK_SECONDS = 1.0
 """Between two looks whether an answer is still wanted."""
 MAX_LINE_BYTES = 4_096
 CHUNK_BYTES = 8 << 20
+_MAX_END_BYTES = 2 * MAX_HEADER_BYTES
+"""What comes behind the tensors of a slot has no more: the header, and sums of eight bytes each."""
 
 
 class FetchError(Exception):
@@ -192,6 +194,9 @@ def _receive_slot(
 def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> bytearray:
     """Read a range of a slot. A server that has too much to do is asked again, for BUSY_SECONDS.
 
+    Args:
+        stop: None for the end of the slot; then it begins with the header.
+
     Raises:
         OSError: it could not be had; the message names the address.
     """
@@ -199,6 +204,8 @@ def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> 
     while True:
         try:
             with receive(address, key, mark, start, stop) as source:
+                if stop is None and source.nbytes > _MAX_END_BYTES:
+                    raise RefusedError(f"it has {source.nbytes:,} bytes of a header and sums")
                 data = bytearray(source.nbytes)
                 source.fill(memoryview(data))
                 return data

@@ -71,4 +71,5 @@ class SlotPlanner(DefaultSavePlanner):
         self._tensor, self._leaves = tensor, leaves
 
     def lookup_object(self, index: MetadataIndex) -> object:
-        return self._leaves[index.fqn] if index.fqn in self._leaves else self._tensor(index.fqn)
+        is_leaf = index.offset is None and index.fqn in self._leaves  # a tensor may have the name of one, too
+        return self._leaves[index.fqn] if is_leaf else self._tensor(index.fqn)

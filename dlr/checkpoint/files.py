@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 CHUNK_BYTES = 1 << 24
+_PATTERN = re.compile(r"[*?[]")
+_OF_FILES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""What the clients of object storage raise as file systems do."""
 
 
 def files_at(path: str | os.PathLike[str]) -> Files:
@@ -24,10 +27,12 @@ def files_at(path: str | os.PathLike[str]) -> Files:
 
     Raises:
         ImportError: a package is missing that this kind of address needs.
-        ValueError: there is no such kind of address.
+        ValueError: there is no such kind of address, or nothing can be kept there.
     """
     if isinstance(path, str) and "://" in path and not path.startswith("file://"):
         return RemoteFiles(path)
+    if not isinstance(path, str) and re.match(r"\w+:/", str(path)):
+        raise ValueError(f"{path} is no address any more: give the Checkpointer text, not a Path")
     return LocalFiles(Path(str(path).removeprefix("file://")).absolute())
 
 
@@ -83,7 +88,11 @@ class LocalFiles:
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
-        return (self._path / name).exists()
+        try:
+            (self._path / name).stat()  # `Path.exists` is False whatever fails, since Python 3.14
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Read a file, or a part of it."""
@@ -155,7 +164,7 @@ class RemoteFiles:
 
     Raises:
         ImportError: a package is missing that this kind of address needs.
-        ValueError: there is no such kind of address.
+        ValueError: there is no such kind of address, or fsspec would take it for a pattern.
     """
 
     look_seconds = (0.1, 2.0)
@@ -170,6 +179,10 @@ class RemoteFiles:
             raise ImportError(f"checkpoints in {self} need a package that is missing: {error}") from error
         except ValueError as error:
             raise ValueError(f"checkpoints cannot be kept in {self}: {error}") from error
+        if pattern := _PATTERN.search(self._root):  # fsspec would remove whatever matches
+            raise ValueError(
+                f"checkpoints cannot be kept in {self}: fsspec takes {pattern[0]!r} in it for a pattern"
+            )
 
     def __str__(self) -> str:
         return _without_password(self._url)
@@ -199,7 +212,11 @@ class RemoteFiles:
 
     def exists(self, name: str) -> bool:
         with _as_os_errors():
-            return bool(self._fs.exists(self._at(name)))
+            try:
+                self._fs.info(self._at(name))  # fsspec's `exists` is False whatever fails
+            except FileNotFoundError:
+                return False
+        return True
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         end = None if length is None else start + length
@@ -243,10 +260,13 @@ def _without_password(url: str) -> str:
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise what a client of object storage raises for its network as OSError, as file systems do."""
+    """Raise what a client of object storage raises for its network or server as EIO, as file systems do.
+
+    For a server that has too much to do, s3fs has EBUSY, and others have no number at all.
+    """
     try:
         yield
-    except OSError:
+    except _OF_FILES:
         raise
     except Exception as error:  # each client has classes of its own
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
@@ -256,5 +276,8 @@ def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which a file system says that does so for files alone
+            raise
     finally:
         os.close(descriptor)

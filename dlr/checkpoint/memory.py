@@ -25,7 +25,7 @@ from agent.slots.slot import Slot, TooSmallError
 from dlr.checkpoint.cuda import GpuCopies, Pair
 from dlr.checkpoint.state import Captured, capacity
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.tensors import local_tensor, part_of
+from dlr.checkpoint.tensors import check_placements, local_tensor, part_of
 
 Then = Callable[[Slot, "Future[None]", Callable[[], None]], None]
 """What is to follow a save: given the slot, what is done when it has its sums, and what releases it; until
@@ -33,11 +33,17 @@ that is called, the slot stays as it is."""
 
 
 class Layout:
-    """How the tensors of a state lie in a slot: made once, and kept as long as the state has this form."""
+    """How the tensors of a state lie in a slot: made once, and kept as long as the state has this form.
+
+    Raises:
+        ValueError: it has too many tensors, or one that `check_placements` refuses.
+    """
 
     def __init__(self, captured: Captured) -> None:
         self._form = [_form(name, tensor) for name, tensor in captured.tensors.items()]
         self._rooms = {name: capacity(len(data)) for name, data in captured.pickles.items()}
+        for name, tensor in captured.tensors.items():
+            check_placements(name, tensor)
         buffers = {id(buffer) for module in captured.modules for buffer in module.buffers()}
         parts = [
             part_of(name, tensor, is_buffer=id(tensor) in buffers)

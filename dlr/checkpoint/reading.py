@@ -10,6 +10,7 @@ import mmap
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from agent.slots.format import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Mark, Part, header_offset
+from agent.slots.format import CONTROL_BYTES, MAX_NUMBER, Entry, Mark, Part, header_offset
 from agent.slots.process_files import MemoryResume
 from agent.slots.slot import DamagedError, Slot
 from agent.slots.wire import have_checked, read
@@ -106,9 +107,11 @@ class Resharded:
         self.rng = self._bytes(rng) if rng in self._tensors else None
 
     def _bytes(self, name: str) -> bytes:
-        tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8, device="cpu")
-        self.fill({name: tensor})
-        return bytes(tensor.tolist())
+        size = self._tensors[name].size
+        data = bytearray(math.prod(size))
+        if data:
+            self.fill({name: torch.frombuffer(data, dtype=torch.uint8).view(size)})
+        return bytes(data)
 
 
 def _elements(plan: LoadPlan) -> Counter[str]:
@@ -150,8 +153,10 @@ class Shard:
         self._fetched: set[str] = set()
         if self.slot.mark != mark:
             raise DamagedError(f"{where} holds {self.slot.mark}, not {mark}")
-        header = self._verify(only=())
+        with self._telling_damage():
+            header = self.slot.verify(only=())
         self._entries = {entry.name: entry for entry in header.entries}
+        self._sums = dict(zip(self._entries, self.slot.sums(header), strict=False))
         check_pickles(self._entries)
         self.pieces = pieces_of(self.slot, header, mark.rank)
 
@@ -165,7 +170,8 @@ class Shard:
         entry = self._entries[name]
         if name not in self._verified:
             self.fetch([name])
-            self._verify(only=(entry,))
+            with self._telling_damage():
+                self.slot.verify_tensor(entry, self._sums[name])
             self._verified.add(name)
         return self.slot.tensor(entry)
 
@@ -177,14 +183,15 @@ class Shard:
         """
         if self.is_here:
             return
-        wanted = [self._entries[name] for name in names if name not in self._verified | self._fetched]
+        wanted = [self._entries[name] for name in names if name not in self._fetched]
         for row in _rows(sorted(wanted, key=lambda entry: entry.offset)):
             self._fetch(row[0].offset, row[-1].offset + row[-1].nbytes)
             self._fetched.update(entry.name for entry in row)
 
-    def _verify(self, only: Collection[Entry]) -> Header:
+    @contextmanager
+    def _telling_damage(self) -> Iterator[None]:
         try:
-            return self.slot.verify(only)
+            yield
         except DamagedError:
             if self.is_here:
                 self.slot.damaged()

@@ -182,9 +182,10 @@ def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
     # Modules first: FSDP2 has its parameters back in their shards by then, if an evaluation came before, and
     # an optimizer finds its own among them.
     for name, thing in sorted(state.items(), key=lambda item: not isinstance(item[1], nn.Module)):
-        if not isinstance(name, str) or name.startswith("dlr."):
+        if not isinstance(name, str) or f"{name}.".startswith("dlr."):
             raise ValueError(
-                f"{name!r} cannot name a part of the state: use a string that does not begin with 'dlr.'"
+                f"{name!r} cannot name a part of the state: use a string other than 'dlr' that does not "
+                "begin with 'dlr.'"
             )
         if isinstance(thing, nn.Module):
             nested[name] = module_state(thing)

@@ -14,6 +14,7 @@ whenever its writers were killed. Where torch.distributed.checkpoint alone has w
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -318,13 +319,13 @@ def clear(files: Files, step: int, attempt: str, beside: str = "") -> None:
             stays, unless they have given it up.
 
     Raises:
-        OSError: the path cannot be read.
+        OSError: the path cannot be read, or a checkpoint that is to be written again cannot be removed.
     """
     for begun in _own_in(files):
         names, own = files.names(folder_of(begun)), f"{_TRY}{attempt}"
         if METADATA in names:
             if begun == step and own in names:  # of an earlier start of the same name, and damaged
-                files.remove(f"{folder_of(step)}/{METADATA}")
+                _withdraw(files, step)
                 files.remove(f"{folder_of(step)}/{own}/{MANIFEST}")
             elif begun < step:
                 return
@@ -357,7 +358,8 @@ def clear_attempt(files: Files, attempt: str) -> None:
 
 def _remove_tries(files: Files, step: int, wanted: set[str], names: set[str]) -> None:
     tries = {name for name in wanted if name.startswith(_TRY)}
-    for name in tries if tries != names else [""]:
+    others = {name for name in names - tries if not name.startswith(f".{METADATA}.")}  # else a killed saver's
+    for name in tries if others else [""]:
         files.remove(f"{folder_of(step)}/{name}".rstrip("/"))
 
 
@@ -370,7 +372,7 @@ def retire(files: Files, keep: int | None, newest: int) -> None:
             may be one that `load` has found damaged.
 
     Raises:
-        OSError: the path cannot be read.
+        OSError: the path cannot be read, or a checkpoint cannot be removed.
     """
     if keep is None:
         return
@@ -381,8 +383,20 @@ def retire(files: Files, keep: int | None, newest: int) -> None:
         if kept < keep:
             kept += is_complete(files, step)
         else:
-            files.remove(f"{folder_of(step)}/{METADATA}")  # first: what is left is no checkpoint
+            _withdraw(files, step)
             files.remove(folder_of(step))
+
+
+def _withdraw(files: Files, step: int) -> None:
+    """Make what there is of a step no checkpoint, before anything else of it is removed.
+
+    Raises:
+        OSError: it still is one. Without a manifest it would be taken for torch's own.
+    """
+    place = f"{folder_of(step)}/{METADATA}"
+    files.remove(place)
+    if files.exists(place):
+        raise OSError(errno.EIO, f"{place} cannot be removed")
 
 
 def _is_ours(files: Files, step: int) -> bool:

@@ -37,6 +37,31 @@ def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> Part:
     )
 
 
+def check_placements(name: str, tensor: Tensor) -> None:
+    """Make sure that a rank's part of a DTensor is what its placements say.
+
+    Where FSDP cuts a dimension that tensor parallelism has cut into parts of unlike sizes, torch 2.13 finds
+    other borders for the placements than it has cut at.
+
+    Raises:
+        ValueError: it is not, so that nobody can tell which part of the tensor it is; or the rank has none,
+            since it is not in the tensor's mesh.
+    """
+    if not is_distributed(tensor):
+        return
+    here = local_tensor(tensor).shape
+    chunk = tensor.__create_chunk_list__()[0]  # type: ignore[attr-defined]
+    if {len(chunk.offsets), len(chunk.sizes)} != {tensor.dim()}:
+        raise ValueError(
+            f"{name} is a DTensor whose mesh is without this rank: keep it out of the state here"
+        )
+    if here != chunk.sizes:
+        raise ValueError(
+            f"{name} is {list(here)} on this rank, and {list(chunk.sizes)} by its placements: where FSDP and "
+            "tensor parallelism both cut a dimension, make its size a multiple of the number of its parts"
+        )
+
+
 def is_distributed(tensor: object) -> bool:
     """Whether it is a DTensor, as FSDP2 and tensor parallelism make them."""
     module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported this
@@ -63,7 +88,9 @@ def repeats_elements(tensor: Tensor) -> bool:
 def is_copied(value: object) -> bool:
     """Whether it is a tensor that a slot can hold. Sparse ones are pickled as their parts."""
     if type(value) in (Tensor, nn.Parameter):
-        if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":  # type: ignore[attr-defined]
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:  # type: ignore[attr-defined]
+            return False
+        if value.device.type == "meta":  # type: ignore[attr-defined]
             return False
         return value.dtype not in _WITHOUT_OPERATIONS  # type: ignore[attr-defined]
     return is_distributed(value)

@@ -17,8 +17,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from agent.slots.format import Commit, Mark
 from agent.slots.slot import Slot
@@ -311,6 +314,28 @@ def test_a_part_of_a_dtensor_that_changes_too_soon_is_found(gate: Gate, tmp_path
         writer.wait()
         writer.close()
         assert all(slot.mark is None for slot in slots)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_part_of_a_dtensor_that_is_not_what_its_placements_say_is_refused() -> None:
+    """FSDP on three ranks and tensor parallelism on two cut the same dimension."""
+    dist.init_process_group("fake", rank=5, world_size=6, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
+        made = {}
+        for columns in (12, 13):
+            made[columns] = nn.Sequential(nn.Linear(3, columns, bias=False))
+            parallelize_module(made[columns], mesh["tp"], {"0": ColwiseParallel()})
+            fully_shard(made[columns], mesh=mesh["dp"])
+        (weight, *_) = Layout(capture({"model": made[12]})).header.entries
+        assert weight.global_offset == (10, 0)
+        with pytest.raises(ValueError, match=r"model\.0\.weight is \[2, 3\] on this rank, and \[1, 3\] by "):
+            Layout(capture({"model": made[13]}))
+        for shape in ((), (4,), (4, 4)):
+            elsewhere = distribute_tensor(torch.ones(shape), DeviceMesh("cpu", [0, 1, 2]))
+            with pytest.raises(ValueError, match="x is a DTensor whose mesh is without this rank"):
+                Layout(capture({"x": elsewhere}))
     finally:
         dist.destroy_process_group()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -181,15 +183,58 @@ def test_a_store_that_does_not_answer_is_told(
     assert "step 1 is not saved to s3://none/run: " in caplog.text
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EBUSY, "SlowDown"), TimeoutError(), RuntimeError("503")])
+def test_a_store_that_has_too_much_to_do_for_a_while_is_waited_for(
+    error: Exception, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(bucket.url, 1)
+    monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.01)
+    files = files_at(bucket.url)
+    assert isinstance(files, RemoteFiles)
+    for name in ("ls", "info"):
+        refusals, call = [error] * 2, getattr(files._fs, name)
+
+        def answer(*args: Any, refusals: list[Exception] = refusals, call: Any = call, **options: Any) -> Any:
+            if refusals:
+                raise refusals.pop()
+            return call(*args, **options)
+
+        monkeypatch.setattr(files._fs, name, answer)
+    assert (found := choose(files, HERE)) is not None and found.step == 1
+
+
+def test_a_store_that_does_not_say_whether_a_file_is_there_is_not_taken_for_one_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = files_at("memory://bucket/run")
+    assert isinstance(files, RemoteFiles)
+    files.write("step-1/.metadata", b"")
+    assert files.exists("step-1/.metadata") and not files.exists("step-2/.metadata")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("503")
+
+    monkeypatch.setattr(files._fs, "info", refuse)
+    with pytest.raises(OSError, match="503"):
+        next(storage.steps_in(files))
+
+
 @pytest.mark.parametrize(
     ("path", "error", "sentence"),
     [
         ("gs://bucket/run", ImportError, r"checkpoints in gs://bucket/run need a package .*gcsfs"),
         ("what://bucket/run", ValueError, r"checkpoints cannot be kept in what://bucket/run: .*what"),
+        (Path("s3://bucket/run"), ValueError, "s3:/bucket/run is no address any more: give the Check.* text"),
+        ("memory://lr[1]/run", ValueError, r"cannot be kept in memory://lr\[1\]/run: fsspec takes '\[' .*"),
+        (
+            "memory://bucket/run*",
+            ValueError,
+            r"cannot be kept in memory://bucket/run\*: fsspec takes '\*' .*",
+        ),
     ],
 )
 def test_a_kind_of_storage_that_cannot_be_had_is_told_at_once(
-    path: str, error: type[Exception], sentence: str
+    path: str | Path, error: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence):
         Checkpointer(path, {"epoch": 1})

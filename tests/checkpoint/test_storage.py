@@ -9,6 +9,7 @@ import os
 import pickle
 import select
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ import torch.distributed.checkpoint as dcp
 
 import dlr.checkpoint.persistence as persistence_module
 from agent.connection.listener import Listener
-from agent.slots.format import Commit, Mark
+from agent.slots.format import Commit, Header, Mark
 from agent.slots.pool import Pool
 from agent.slots.process_files import MemoryResume
 from agent.slots.server import SlotServer
@@ -44,7 +45,16 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
-from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in, write
+from tests.checkpoint.states import (
+    assert_whole,
+    load_stored,
+    request,
+    saved,
+    set_step,
+    state,
+    steps_in,
+    write,
+)
 
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
@@ -130,12 +140,68 @@ def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) ->
 
 def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(tmp_path: Path) -> None:
     (tmp_path / "step-1" / "try-other").mkdir(parents=True)
+    (tmp_path / "step-1" / "..metadata.0a1b2c3d").touch()  # whoever wrote it was killed
     for step in (10, 9, 11, 12):
         save(tmp_path, step, keep=2)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-11", "step-12"]
     save(tmp_path, 12, keep=None, round=2)
     assert steps_in(tmp_path) == [12, 11]
     assert [entry.name for entry in (tmp_path / "step-12").glob("try-*")] == ["try-try2"]
+
+
+@pytest.mark.parametrize(("number", "kept"), [(errno.EINVAL, [1]), (errno.EIO, [])])
+def test_a_file_system_that_syncs_no_folders_keeps_checkpoints_and_one_that_fails_to_does_not(
+    number: int, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def refuse_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with suppress(OSError):
+        save(tmp_path, 1)
+    assert steps_in(tmp_path) == kept
+
+
+def test_tensors_and_values_whose_paths_make_the_same_name_keep_their_own_contents(tmp_path: Path) -> None:
+    made = {
+        "x": {"a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, "c.d": 5, "c": {"d": torch.zeros(2)}},
+    }
+    slot = saved(made, mark := Mark(1, 3, 0, 1))
+    persist(request(slot, mark, tmp_path), lambda: None)
+    load_stored(loaded := {"x": None}, tmp_path, 3)
+    assert str(loaded) == str(made)
+
+
+def test_a_file_of_which_nobody_can_say_whether_it_is_there_is_not_taken_for_one_that_is_not(
+    tmp_path: Path,
+) -> None:
+    files = files_at(tmp_path)
+    (tmp_path / "file").touch()
+    assert files.exists("file") and not files.exists("none") and not files.exists("file/none")
+    with pytest.raises(OSError, match="too long"):
+        files.exists("n" * 300)
+
+
+def test_of_a_checkpoint_whose_metadata_cannot_be_removed_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = LocalFiles.remove
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "remove", lambda *of: None if of[1].endswith(".metadata") else remove(*of))
+        for step in (1, 2, 3):
+            save(tmp_path, step, keep=1)
+        (tmp_path / "step-3" / "try-try1" / "__0_0.distcp").write_bytes(b"damaged")
+        with pytest.raises(OSError, match=r"step-3/\.metadata cannot be removed"):
+            save(tmp_path, 3, keep=1)
+        assert (found := choose(files_at(tmp_path), here())) is not None and found.step == 2
+        load_stored(loaded := state(0), tmp_path, 1)
+        assert_whole(loaded, 1)
+    save(tmp_path, 3, keep=1)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-3"]
 
 
 def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_path: Path) -> None:
@@ -477,6 +543,19 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     server.close()
     listener.close()
     pool.close()
+
+
+def test_the_header_of_another_worlds_slot_is_read_once_however_many_tensors_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = {"x": [torch.full((2,), number) for number in range(50)]}
+    slot = saved(made, Mark(2, 9, 0, 1))
+    read, decode = [], Header.decode
+    monkeypatch.setattr(Header, "decode", lambda data: read.append(1) or decode(data))
+    source = in_slots(MemoryResume(2, 9, 1, None, {0: slot.path}), 0)
+    restore(loaded := {"x": None}, source.values, None, source.parts, source.fill)
+    assert str(loaded) == str(made)
+    assert len(read) <= 2
 
 
 def test_load_waits_for_storage_that_is_away_and_not_for_a_path_that_is_wrong(

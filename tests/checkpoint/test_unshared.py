@@ -128,5 +128,10 @@ def test_whole_numbers_have_no_rounding_and_other_shapes_are_other_tensors() -> 
     assert own({"weight": weight, "seen": torch.tensor(1000)}, near) == {"seen"}
     assert own({"a": torch.ones(4)}, {"a": torch.ones(2, 2)}) == {"a"}
     assert own({"a": torch.zeros(4)}, {"a": torch.full((4,), float("nan"))}) == {"a"}
+    if (packed := getattr(torch, "float4_e2m1fn_x2", None)) is not None:
+        assert digest(torch.ones(4, dtype=torch.uint8).view(packed)) is None
+    average = torch.tensor([float("nan"), float("inf"), *[1.0] * 62])
+    assert own({"a": average, "b": weight}, {"a": average * (1 + 1e-6), "b": weight * (1 + 1e-6)}) == set()
+    assert own({"a": torch.full((4,), float("nan"))}, {"a": torch.zeros(4)}) == {"a"}
     assert own({"a": torch.zeros(2, dtype=torch.complex64)}, {"a": torch.full((2,), 1j)}) == {"a"}
     assert own({"a": weight, "b": torch.empty(0)}, {"a": weight, "b": torch.empty(0)}) == set()

@@ -288,6 +288,7 @@ def test_a_sparse_tensor_that_is_none_is_refused(indices: Any, size: Any) -> Non
     [
         (torch.empty(2, device="meta"), "meta"),
         (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "qint8"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "float32"),
         (torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {})), "Own"),
     ],
 )
@@ -296,6 +297,12 @@ def test_a_tensor_that_consists_of_no_plain_ones_is_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(TypeError, match=rf"^a\.b\.0 cannot be saved: .*{kind}.* keep it out of the state$"):
         capture({"a": {"b": [tensor]}})
+
+
+@pytest.mark.parametrize("name", ["dlr", "dlr.x", 1])
+def test_names_that_could_be_those_of_what_is_no_tensor_are_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match="cannot name a part of the state"):
+        capture({name: {"values": torch.ones(2)}})
 
 
 # --- What is refused ------------------------------------------------------------------------------------

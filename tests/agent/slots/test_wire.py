@@ -16,7 +16,8 @@ MARK = Mark(7, 120, 0, 8)
 
 
 class Source:
-    nbytes = 4
+    def __init__(self, nbytes: int = 4) -> None:
+        self.nbytes = nbytes
 
     def fill(self, target: memoryview) -> None:
         target[:] = b"data"
@@ -58,6 +59,16 @@ def test_a_refusal_and_a_server_that_is_gone_are_told_at_once(
     with pytest.raises(RefusedError, match=r"10\.0\.0\.1:1: "):
         wire.read("10.0.0.1:1", b"", MARK, 0, 4)
     assert len(asked) == 1
+
+
+def test_no_memory_is_taken_for_as_many_bytes_as_a_server_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def receive(*_: Any) -> Iterator[Source]:
+        yield Source(2**62)
+
+    monkeypatch.setattr(wire, "receive", receive)
+    with pytest.raises(RefusedError, match=r"10\.0\.0\.1:1: it has 4,611,\S+ bytes of a header and sums"):
+        wire.read("10.0.0.1:1", b"", MARK, 4096, None)
 
 
 def test_the_wait_for_a_busy_server_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
