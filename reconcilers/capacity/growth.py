@@ -46,7 +46,7 @@ class Extra:
     stuck: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     exhausted: frozenset[int] = frozenset()
-    """Those whose Pods have failed too often to get another."""
+    """Workers whose Pods have failed too often to get another."""
     on_their_way: frozenset[int] = frozenset()
     starting: frozenset[int] = frozenset()
     training: frozenset[int] = frozenset()
