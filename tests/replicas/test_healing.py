@@ -26,6 +26,8 @@ class Group:
     """One of two groups, which are threads here."""
 
     def __init__(self, place: int, store: Store) -> None:
+        self._earlier = {*threading.enumerate()}
+        """Threads of other tests, which may run on for ever."""
         self.changed = threading.Condition()
         self._overtaken = threading.Event()
         self.exchange = Exchange(
@@ -42,7 +44,7 @@ class Group:
     def close(self) -> None:
         """End the version, and wait for all of its threads."""
         self.exchange.close()
-        for thread in threading.enumerate():
+        for thread in {*threading.enumerate()} - self._earlier:
             if thread.name.startswith("dlr-replicas"):
                 thread.join()
 
