@@ -15,7 +15,7 @@ from agent.warm import PADDING_VARIABLE, Preloads
 from agent.warm.parent import reason_not_to_fork
 from agent.warm.warm_parent import WarmStart
 
-SECONDS = 30.0
+SECONDS = 300.0
 
 
 def run(warm: WarmStart, argv: list[str], stem: Path, env: dict[str, str]) -> int:

@@ -255,7 +255,7 @@ async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker_and_in_no_
         ("PodRefused", "exceeded quota: team")
     ]
     of, seen = ElasticJob.model_validate(grown), ElasticWorker.model_validate(api.worker())
-    room = room_of(of, Workers([seen]), Rendezvous(), (), Opportunity(base=0), NOW, is_quiet=True)
+    room = room_of(of, Workers([seen]), Rendezvous(), (), Opportunity(base=0), NOW, is_quiet=True, failed="")
     assert (room.stuck, room.pod_refused[-20:]) == (1, "exceeded quota: team"), "and growth knows it"
 
 
