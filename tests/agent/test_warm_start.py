@@ -28,7 +28,6 @@ from tests.agent.fake_cluster import FakeCluster
 SECONDS = 300.0
 ALL_SECONDS = 600.0
 """For two dozen scripts, one after the other. One took more than 30 s beside two dozen busy processes."""
-pytestmark = pytest.mark.timeout(900)
 PRELOADS = Preloads(sdk=("dlr.checkpoint",))
 ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 STUB = str(Path(__file__).with_name("without_torch"))

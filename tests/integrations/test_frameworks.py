@@ -40,8 +40,6 @@ MAINS = {
     "transformers": training.with_transformers,
 }
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(params=MAINS)
 def main(request: pytest.FixtureRequest) -> Main:

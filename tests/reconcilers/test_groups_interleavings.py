@@ -24,7 +24,6 @@ from tests.reconcilers.outcome import end_state
 from tests.reconcilers.process import Lag, Process
 
 JSON = dict[str, Any]
-pytestmark = pytest.mark.timeout(300)
 CONTAINER = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
 TEMPLATE = {"spec": {"containers": [CONTAINER]}}
 PLAIN = {"replicaSpecs": {"worker": {"replicas": 1, "template": TEMPLATE}}}

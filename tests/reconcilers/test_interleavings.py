@@ -84,7 +84,7 @@ COUNTED = {
 }
 """Events that tell of something that happened once. Others tell of what is seen: once more does no harm."""
 PHASES = [phase.name for phase in LIFE]
-pytestmark = pytest.mark.timeout(0 if BY_HAND else 300)
+pytestmark = pytest.mark.timeout(0 if BY_HAND else 900)
 
 
 @dataclass(frozen=True)

@@ -626,7 +626,6 @@ def size(staged: Stage) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() -> None:
     staged = stage(MANY, Agents(passes=lambda round_, members: False))
@@ -640,7 +639,6 @@ async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() ->
     assert max(sizes) < ETCD_BYTES
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_a_job_of_7000_workers_comes_to_its_verdicts() -> None:
     staged = Stage(Agents(passes=lambda round_, members: MANY[5_000] not in members))

@@ -23,7 +23,7 @@ def make(out: Path, base: Path, **variables: str) -> None:
     command += ["--python-base", base, "--busybox-base", base]
     environment = os.environ | variables
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
 

