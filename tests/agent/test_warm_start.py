@@ -143,6 +143,7 @@ SCRIPTS = {
     "loader_processes": """
         import multiprocessing, os
         import torch
+        os.environ["PYTHONWARNINGS"] = "ignore"  # of its resource tracker: a plain process has some at times
         class Data(torch.utils.data.Dataset):
             def __len__(self): return 4
             def __getitem__(self, i): return torch.tensor(i * i)

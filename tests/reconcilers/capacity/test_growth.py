@@ -284,7 +284,7 @@ async def test_a_worker_that_was_asked_for_and_whose_pods_fail_again_and_again_f
 
 async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_before() -> None:
     stage = await training(room=2, fails_with=4)
-    await stage.live(7_200)
+    await stage.live(2_400)
     assert stage.job()["status"]["phase"] == "Running"
     sizes = [len(world) for world in stage.members()]
     assert 4 in sizes
