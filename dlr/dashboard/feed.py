@@ -102,9 +102,8 @@ class Feed:
             with self._reading:  # a thread whose reader was given up may still be at it
                 if self.is_idle:  # and so may this one be: the view rests, and nobody would tell it again
                     return 0.0, None, None
-                page: bytes | None = orjson.dumps(
-                    self.view.read()
-                )  # null for what is infinite: JSON has none
+                read = self.view.read()
+                page: bytes | None = orjson.dumps(read)  # null for what is infinite: JSON has none
             trouble = None
         except ApiError as failed:
             page, trouble = None, f"{failed}"

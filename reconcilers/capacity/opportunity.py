@@ -9,7 +9,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controller.wording import counted
@@ -106,7 +106,8 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
         return _after_loss(policy, known, room, now)
     if room.exhausted:
         reason = f"{_extra(room.exhausted)} given back: no further Pod, after too many that failed"
-        return _back_by_failure(known, room, room.count - room.exhausted, reason, REMEMBERED_SECONDS, now)
+        left = room.count - room.exhausted
+        return _back_with_event(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
     if room.failed and known.grown_from is not None and room.world > known.grown_from:
         return _after_failure(policy, known, known.grown_from, room, now)
     if room.stuck + room.on_their_way + room.starting:
@@ -194,8 +195,7 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
         if room.lost == 1
         else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
     )
-    step = _back(known, room, left, reason, seconds, now, in_vain)
-    return Step(step.known, step.count, step.look_again_seconds, message=reason)
+    return _back_with_event(known, room, left, reason, seconds, now, in_vain)
 
 
 def _after_failure(policy: Opportunistic, known: Opportunity, before: int, room: Room, now: datetime) -> Step:
@@ -203,15 +203,14 @@ def _after_failure(policy: Opportunistic, known: Opportunity, before: int, room:
     trained before goes on, and spends no more of its budget on that."""
     in_vain = known.in_vain + 1
     reason = f"training failed soon after it grew from {before} to {room.world} workers: {room.failed}"
-    known = known.model_copy(update={"in_vain": in_vain})
-    return _back_by_failure(known, room, before, reason, _pause_seconds(policy, in_vain), now)
+    return _back_with_event(known, room, before, reason, _pause_seconds(policy, in_vain), now, in_vain)
 
 
-def _back_by_failure(
-    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime
+def _back_with_event(
+    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int
 ) -> Step:
-    step = _back(known, room, count, reason, seconds, now, known.in_vain)
-    return Step(step.known, step.count, step.look_again_seconds, message=reason)
+    """Give back as `_back` does workers that had a node: an Event tells why."""
+    return replace(_back(known, room, count, reason, seconds, now, in_vain), message=reason)
 
 
 def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
@@ -219,7 +218,7 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
     if room.starting_seconds >= start_seconds:
         reason = f"{_extra(room.starting)} given back: not training {start_seconds:g} s after having a node"
         there = _present(room) - room.starting
-        return _back_by_failure(known, room, there, reason, REMEMBERED_SECONDS, now)
+        return _back_with_event(known, room, there, reason, REMEMBERED_SECONDS, now, known.in_vain)
     waiting = room.stuck + room.on_their_way
     if waiting:
         left = policy.probe_seconds - room.asked_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -226,16 +226,16 @@ def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or not spec.standby:
         extra = (w for w in workers.exceptional if is_extra(job, w))
-        return {w.metadata.uid: excess for w in extra if (excess := _overdrawn(job, w)) is not None}
+        return _spent(job, extra)
     wanted = frozenset(wanted_slots(job, names.WORKER))
     training = (w for w in workers.training if w.spec.index in wanted)
-    spent = {w.metadata.uid: excess for w in training if (excess := _overdrawn(job, w)) is not None}
+    spent = _spent(job, training)
     return spent if len(wanted) - len(spent) >= spec.replicas else {}
 
 
 def _spare_by_role(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
     spare = [worker for worker in workers.exceptional if ROLES[worker.spec.type].is_spare]
-    spent = {w.metadata.uid: excess for w in spare if (excess := _overdrawn(job, w)) is not None}
+    spent = _spent(job, spare)
     wanted = frozenset(wanted_slots(job, names.WORKER))
     if any(w.spec.index in wanted and w.metadata.uid not in spent for w in workers.training):
         return spent
@@ -363,6 +363,12 @@ def _ending(
         if excess is not None and worker.metadata.uid not in spare:
             return _ending_by(excess, _of(worker))
     return None
+
+
+def _spent(job: ElasticJob, workers: Iterable[ElasticWorker]) -> dict[str, Overdrawn]:
+    """Return the workers that have spent their budget, by uid."""
+    found = ((worker.metadata.uid, _overdrawn(job, worker)) for worker in workers)
+    return {uid: excess for uid, excess in found if excess is not None}
 
 
 def _overdrawn(job: ElasticJob, worker: ElasticWorker) -> Overdrawn | None:

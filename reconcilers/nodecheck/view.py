@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from controller import errors
 from controller.cache import Cache
@@ -20,7 +21,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckSpec
 from crds.texts import shortened
-from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
+from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks, has_fresh_pass, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
 from reconcilers.nodecheck.scope import lost_job, new_check_worker, worker_name
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
@@ -28,6 +29,8 @@ from reconcilers.observed.trust import Trust
 from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
+
+Judgement = TypeVar("Judgement")
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
 """The labels of nodes, by name."""
@@ -111,20 +114,24 @@ class CheckView:
         job = self.job_of(check)
         if job is not None and job.status.suspected_at is not None:
             since = max(since, job.status.suspected_at)
-        slices, found, reader = Slices(), set[str](), check.metadata.namespace
-        for name, raw in self.nodes(nodes).items():  # each may have been in many checks
-            if has_fresh_pass(name, self.finished.on(name, reader), created_at(raw), since):
-                found.add(name)
-            await slices.pause()
-        return frozenset(found)
+        found = await self._judged(check, self.nodes(nodes), partial(has_fresh_pass, since=since))
+        return frozenset(name for name, is_fresh in found.items() if is_fresh)
 
     async def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
         """Times at which these raw Nodes passed the newest check that counts here, by name."""
-        slices, found, reader = Slices(), dict[str, datetime](), check.metadata.namespace
+        found = await self._judged(check, nodes, last_pass)
+        return {name: passed for name, passed in found.items() if passed is not None}
+
+    async def _judged(
+        self,
+        check: NodeCheck,
+        nodes: Mapping[str, dict[str, Any]],
+        judge: Callable[[str, Sequence[FinishedCheck], datetime | None], Judgement],
+    ) -> dict[str, Judgement]:
+        """Return what `judge` makes of the checks on each of these raw Nodes that count here, by name."""
+        slices, found, reader = Slices(), dict[str, Judgement](), check.metadata.namespace
         for name, raw in nodes.items():  # each may have been in many checks
-            passed = last_pass(name, self.finished.on(name, reader), created_at(raw))
-            if passed is not None:
-                found[name] = passed
+            found[name] = judge(name, self.finished.on(name, reader), created_at(raw))
             await slices.pause()
         return found
 
