@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 
-def calls(function: Callable[[], object]) -> int:
-    """How many calls of functions (of Python's and C's), and steps of generators, it takes."""
-    count = 0
+@dataclass
+class Count:
+    """Calls of functions (of Python's and C's), and steps of generators."""
+
+    calls: int = 0
+
+
+@contextmanager
+def counted() -> Iterator[Count]:
+    """Counts what this thread does meanwhile; other threads do not count."""
+    count = Count()
 
     def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
+        count.calls += event in ("call", "c_call")
 
     sys.setprofile(note)
     try:
-        function()
+        yield count
     finally:
         sys.setprofile(None)
-    return count
+
+
+def calls(function: Callable[[], object]) -> int:
+    """How many calls a function takes."""
+    with counted() as count:
+        function()
+    return count.calls
+
+
+def growth(function: Callable[[int], object], few: int, many: int) -> float:
+    """How many times as much CPU time it takes for many as for few: for work of C, in texts of big factors."""
+    return cpu_seconds(lambda: function(many), 5) / cpu_seconds(lambda: function(few), 5)
 
 
 class Searched(list[int]):

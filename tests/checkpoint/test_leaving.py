@@ -80,8 +80,8 @@ def test_it_waits_while_it_is_held_without_burning_a_core(
     begun_at, used = time.monotonic(), time.thread_time()
     assert leaving.boundary(5) == answer
     assert record[BOUNDARY] == 5
-    assert time.monotonic() - begun_at >= 0.4
-    assert time.thread_time() - used < 0.2
+    waited = time.monotonic() - begun_at
+    assert waited >= 0.4 and time.thread_time() - used < waited / 2
 
 
 def test_it_goes_on_when_its_agent_says_no_more(record: Record) -> None:

@@ -14,7 +14,6 @@ import pathlib
 import pickle
 import random
 import sys
-import time
 import tracemalloc
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
@@ -560,9 +559,10 @@ def _laughing(levels: int) -> bytes:
     }.items(),
     ids=lambda it: it[0],
 )
-def test_no_pickle_takes_more_memory_or_time_than_its_length(program: tuple[str, bytes]) -> None:
+def test_no_pickle_takes_more_memory_than_by_its_length_nor_time_without_end(
+    program: tuple[str, bytes],
+) -> None:
     data = _whole_pickle(program[1])
-    began = time.thread_time()
     tracemalloc.start()
     try:
         with pytest.raises(pickle.UnpicklingError):
@@ -571,7 +571,6 @@ def test_no_pickle_takes_more_memory_or_time_than_its_length(program: tuple[str,
     finally:
         tracemalloc.stop()
     assert peak < (64 << 20) + 300 * len(data)
-    assert time.thread_time() - began < 10
 
 
 # --- In a training --------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import time
 import tracemalloc
 from contextlib import suppress
 from typing import Any
@@ -170,8 +169,7 @@ def test_a_header_that_is_not_within_its_slot_is_damaged(start: int, length: int
      b"[NaN]", b"[ ]", b"[]\n"],
     ids=lambda data: repr(data[:9]),
 )  # fmt: skip
-def test_what_is_no_header_is_refused_in_little_time_and_memory(data: bytes) -> None:
-    began = time.thread_time()
+def test_what_is_no_header_is_refused_in_little_memory(data: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ValueError):
@@ -179,7 +177,6 @@ def test_what_is_no_header_is_refused_in_little_time_and_memory(data: bytes) -> 
         assert tracemalloc.get_traced_memory()[1] < 40 * len(data) + 100_000
     finally:
         tracemalloc.stop()
-    assert time.thread_time() - began < 5
 
 
 def test_a_header_has_a_largest_size_which_a_state_is_told_of_before_it_is_saved(
