@@ -11,6 +11,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from crds import names
 from crds.agent_report import Accelerators, AgentCheck, AgentReport, AgentState, PairOutcome, ProbeOutcome
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ConditionStatus
@@ -88,7 +89,8 @@ class Out:
 def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[CheckedNode, ...]:
     """The nodes of the check in rank order."""
     status = check.status
-    by_index = {worker.spec.index: worker for worker in workers}
+    type_ = names.CHECK if check.spec.job_name is None else names.WORKER
+    by_index = {worker.spec.index: worker for worker in workers if worker.spec.type == type_}
     reused = set(status.reused)
     members = zip(status.nodes, status.workers, status.incarnations, strict=True)
     return tuple(

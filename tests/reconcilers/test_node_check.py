@@ -542,6 +542,19 @@ async def test_job_check_begins_without_those_who_do_not_come_in_time() -> None:
     assert check.status.workers == [0, 1, 2] and 60 <= staged.seconds < 61
 
 
+async def test_slot_of_another_type_with_the_same_index_speaks_for_no_node() -> None:
+    staged = job_stage()
+    first = staged.get(ELASTICWORKERS, "j-worker-0")
+    metadata = first["metadata"] | {"name": "j-evaluator-0", "uid": "uid-evaluator"}
+    helper = first | {"metadata": metadata, "spec": first["spec"] | {"type": "evaluator"}}
+    for _ in range(3):
+        await staged.reconcile()
+        staged.act()
+        staged.put(ELASTICWORKERS, helper)  # the newest in every list
+    await staged.play()
+    assert set(staged.verdicts().values()) == {"Healthy"}
+
+
 async def test_job_check_of_named_workers_takes_one_a_node() -> None:
     staged = Stage()
     staged.add_nodes(*SIX)
