@@ -33,6 +33,8 @@ MAX_PLACES = 100
 """Links and domains that the status names."""
 MAX_NAMED = 10
 """Names in a sentence."""
+NOWHERE = ("", 1)
+"""Where a group meets of which no agent is left: none of them reads it."""
 REPLACED = Out("its Node was deleted during the check, and is another one now", reason="NodeReplaced")
 
 
@@ -118,7 +120,7 @@ def in_round(
 ) -> NodeCheckStatus:
     """Publish the next round."""
     by_node = {participant.node: participant for participant in participants}
-    groups = [_group(members, by_node[members[0]]) for members in step.groups]
+    groups = [_group([by_node[name] for name in members]) for members in step.groups]
     running = State(ConditionStatus.TRUE, "PairTests", describe_round(step))
     return _with(status, now, {RUNNING: running}, round=step.number, groups=groups)
 
@@ -214,10 +216,12 @@ def _with(
     return status.model_copy(update={"conditions": conditions, **fields})
 
 
-def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
-    report = first.report
-    assert report is not None, "a node whose agent never reported takes part in no round"
-    return CheckGroup(members=list(members), master_address=report.address, master_port=report.store_port)
+def _group(members: Sequence[CheckedNode]) -> CheckGroup:
+    """A group, and where it meets: a silent member's agent may be gone, or speak for another Pod by now."""
+    reports = (member.report for member in members)
+    places = ((report.address, report.store_port) for report in reports if report is not None)
+    address, port = next((place for place in places if all(place)), NOWHERE)
+    return CheckGroup(members=[member.node for member in members], master_address=address, master_port=port)
 
 
 # --- sentences --------------------------------------------------------------------------------------------

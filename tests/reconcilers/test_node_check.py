@@ -205,6 +205,34 @@ async def test_node_that_falls_silent_in_a_round_is_faulty_and_its_partner_is_no
     assert check.status.faulty_nodes == ["node-2"] and staged.verdicts()["node-1"] == "Healthy"
 
 
+async def silent_in_first_round(rounds: int = 1, **agents: Any) -> Stage:
+    """A check whose node-1 has given no answer in so many rounds."""
+    silent = Agents(silent_in_pairs=frozenset({"node-1"}), **agents)
+    staged = stage(agents=silent, timeoutSeconds=60)
+    while len(staged.status().get("rounds", ())) < rounds:
+        staged.seconds += await staged.reconcile() or 0
+        staged.act()
+    return staged
+
+
+async def test_lost_node_stays_silent_when_its_worker_is_on_another_node() -> None:
+    """The later Pod's report is no report of the node, so its group meets at another member's agent."""
+    staged = await silent_in_first_round()
+    staged.end("c-check-0", "NodeLost")
+    staged.update(ELASTICWORKERS, "c-check-0", {"spec": {"incarnation": 2}})
+    staged.start("c-check-0", "node-9")
+    check = await staged.play()
+    assert check.status.faulty_nodes == ["node-1"]
+
+
+@pytest.mark.parametrize(("rounds", "verdict"), [(1, "Inconclusive"), (3, "Faulty")])
+async def test_end_of_a_pod_is_no_further_silence_and_hides_none(rounds: int, verdict: str) -> None:
+    staged = await silent_in_first_round(rounds, passes=lambda round_, members: "node-6" not in members)
+    staged.end("c-check-0", "Preempted")
+    await staged.play()
+    assert staged.verdicts()["node-1"] == verdict
+
+
 async def test_new_controller_gives_everybody_the_whole_time_again() -> None:
     staged = stage(agents=Agents(local=lambda node: None if node == "node-2" else GOOD), timeoutSeconds=60)
     for _ in range(6):
