@@ -186,16 +186,17 @@ def settings_of(spec: NodeCheckSpec, participants: Iterable[CheckedNode]) -> Set
         most_rounds=Settings.most_rounds + further,
         straggler_ratio=ratio,
     )
-    kinds = {found.kind for participant in participants if (found := _accelerators(participant)) is not None}
-    if TESTED_KIND in kinds:
-        return rounds
     floor = 1 - 1 / ratio
-    return replace(
+    shared = replace(
         rounds,
         small_fleet_ratio=ratio,
         least_slowdown={Metric.PAIR_LATENCY_US: max(floor, 1 - 1 / CPU_LATENCY_RATIO)},
         least_slowdown_default=floor,
     )
+    classes = {_hardware_class(participant): _is_tested(participant) for participant in participants}
+    if not any(classes.values()):
+        return shared
+    return replace(rounds, by_class={name: shared for name, is_tested in classes.items() if not is_tested})
 
 
 def fleet_of(
@@ -243,6 +244,11 @@ def lacks_gpu(node: Mapping[str, Any]) -> bool:
 def _accelerators(participant: CheckedNode) -> Accelerators | None:
     report = participant.report
     return None if report is None else report.accelerators
+
+
+def _is_tested(participant: CheckedNode) -> bool:
+    found = _accelerators(participant)
+    return found is not None and found.kind == TESTED_KIND
 
 
 def _hardware_class(participant: CheckedNode) -> str:
