@@ -165,10 +165,16 @@ def without_replaced(
     status: NodeCheckStatus,
     findings: Sequence[Finding],
     nodes: Mapping[str, Mapping[str, Any]],
+    made: datetime,
     now: datetime,
 ) -> tuple[NodeCheckStatus, list[Finding]]:
-    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one."""
-    replaced = {name for name, raw in nodes.items() if created_at(raw) > (status.start_time or now)}
+    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one.
+
+    Args:
+        made: when the check was, by the API server's clock as of nodes: the controller's may be behind.
+    """
+    began = max(status.start_time or now, made)
+    replaced = {name for name, raw in nodes.items() if created_at(raw) > began}
     withdrawn = {left.node for left in status.withdrawn}
     status = settled(status, Ended(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
     verdict = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.WITHDRAWN,), "message": REPLACED.message}

@@ -409,6 +409,16 @@ async def test_cpus_that_are_shared_are_not_called_slow_below_the_ratio() -> Non
     assert staged.status()["stragglers"] == ["node-1"]
 
 
+async def test_nodes_that_were_added_just_before_the_check_are_judged_by_a_controller_whose_clock_is_behind() -> (
+    None
+):
+    staged = Stage(Agents())
+    staged.add_nodes("node-1", created=NOW + timedelta(seconds=2))
+    staged.add_check(nodes=["node-1"], created=NOW + timedelta(seconds=2))
+    await staged.play()
+    assert staged.verdicts() == {"node-1": "Healthy"}
+
+
 # --- two checks of the same nodes -----------------------------------------------------------------------------
 
 
