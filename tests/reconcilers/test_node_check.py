@@ -617,6 +617,14 @@ async def test_job_check_fails_if_nobody_is_there_or_the_job_has_finished() -> N
     assert staged.condition("Failed")["reason"] == "JobFinished" and not staged.status()["faultyNodes"]
 
 
+async def test_check_of_a_job_whose_workers_are_in_groups_names_a_group() -> None:
+    staged = job_stage(active=None)
+    staged.update(ELASTICJOBS, "j", {"spec": {"elasticPolicy": {"replicaGroups": {"workers": 2}}}})
+    check = await staged.play()
+    assert staged.condition("Failed")["reason"] == "NoWorkers" and check.status.phase == "Failed"
+    assert staged.condition("Failed")["message"].endswith("such as j-group-0")
+
+
 async def test_worker_that_was_relaunched_withdraws_its_node() -> None:
     staged = job_stage()
     await staged.reconcile()
