@@ -241,6 +241,13 @@ def lacks_gpu(node: Mapping[str, Any]) -> bool:
     return str(_allocatable(node).get(NVIDIA, "0")) == "0"
 
 
+def unhealthy_gpus(node: Mapping[str, Any]) -> int:
+    """The number of GPUs that the kubelet gives to no Pod: their device plugin calls them unhealthy."""
+    status = node.get("status", {})
+    there, usable = (str((status.get(key) or {}).get(NVIDIA, "0")) for key in ("capacity", "allocatable"))
+    return int(there) - int(usable) if there.isdecimal() and usable.isdecimal() else 0
+
+
 def _accelerators(participant: CheckedNode) -> Accelerators | None:
     report = participant.report
     return None if report is None else report.accelerators

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
+from controller.resources import NODES
 from crds.nodecheck import NodeCheck
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
@@ -328,6 +329,17 @@ async def test_node_without_the_gpu_that_was_asked_for_withdraws_at_once_and_get
     assert [left.node for left in check.status.withdrawn] == ["node-3"]
     assert "asked for" in check.status.withdrawn[0].message and staged.seconds < 1
     assert len(staged.stores.store(ELASTICWORKERS).list()) == 2
+
+
+@pytest.mark.parametrize(
+    ("usable", "verdict"), [("8", "Healthy"), ("7", "Inconclusive"), ("0", "Inconclusive")]
+)
+async def test_node_with_gpus_that_no_pod_gets_is_not_cleared(usable: str, verdict: str) -> None:
+    staged = stage()
+    gpus = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": usable}}
+    staged.update(NODES, "node-1", {"status": gpus})
+    await staged.play()
+    assert staged.verdicts()["node-1"] == verdict and staged.verdicts()["node-2"] == "Healthy"
 
 
 async def test_accelerators_that_no_probe_knows_are_told_of() -> None:
