@@ -173,7 +173,7 @@ class FaultyLink(Model):
 class FaultyDomain(Model):
     """A rack or switch to look at before its nodes."""
 
-    level: Name
+    level: Annotated[str, Field(max_length=317)]
     """The node label."""
     name: Name
     """Its value."""
