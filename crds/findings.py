@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.json_schema import SkipJsonSchema
 
-from crds.model import Model, Name
+from crds.model import Count, Model, Name
 
 MAX_TEXT = 1_024
 MAX_EVIDENCE = 300
@@ -102,9 +102,9 @@ class Finding(Model):
     """`namespace/name` of the NodeCheck, or of the ElasticWorker if the cause is HardwareError."""
     uid: SkipJsonSchema[str] = ""
     """First characters of the uid of the NodeCheck."""
-    passed: SkipJsonSchema[int] = 0
+    passed: SkipJsonSchema[Count] = 0
     """Tests with others that passed."""
-    failed: SkipJsonSchema[int] = 0
+    failed: SkipJsonSchema[Count] = 0
     """Tests with others that failed, whatever was to blame."""
     failed_with: SkipJsonSchema[tuple[str, ...]] = ()
     """Partners in failed tests that nothing else explains."""
@@ -173,7 +173,7 @@ class FaultyLink(Model):
 class FaultyDomain(Model):
     """A rack or switch to look at before its nodes."""
 
-    level: Name
+    level: Annotated[str, Field(max_length=317)]
     """The node label."""
     name: Name
     """Its value."""

@@ -90,7 +90,7 @@ class CheckGroup(Model):
 
     members: GroupMembers
     master_address: Annotated[str, Field(max_length=253)]
-    """Address of the first member's agent."""
+    """Address of an agent: the first member's, or the next one's if that is gone."""
     master_port: Annotated[int, Field(ge=1, le=65_535)]
     """The port of that agent, in whose store the group meets."""
 

@@ -151,7 +151,7 @@ def _silences(
 
 
 def _crashes(history: History, nodes: int, settings: Settings) -> dict[NodeName, str]:
-    crashes = befell(history.rounds, CRASHED, history.withdrawn)
+    crashes = befell(history.rounds, CRASHED, ())
     faulty = proven(crashes, history.rounds, nodes, settings.own_report)
     return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 

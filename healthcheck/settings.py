@@ -85,8 +85,15 @@ class Settings:
     references: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
     """Typical values of earlier checks (`healthcheck.stragglers.references_of`), by hardware class."""
 
+    by_class: Mapping[str, Settings] = field(default_factory=dict)
+    """Settings of hardware classes of which something else makes a node slow."""
+
     significance: float = 0.05
     """Failures cluster in a rack if chance would put so many there with less than this probability."""
+
+    def of_class(self, hardware_class: str) -> Settings:
+        """The settings by which the speed of nodes of one hardware class is judged."""
+        return self.by_class.get(hardware_class, self)
 
     def floor(self, metric: Metric) -> float:
         return self.least_slowdown.get(metric, self.least_slowdown_default)

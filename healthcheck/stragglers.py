@@ -192,12 +192,13 @@ def _suspects(
     for name, class_ in classes.items():
         result = history.local.get(name)
         measured = result.measured if result and result.passed else {}
+        own = settings.of_class(class_)
         standing = [
             (standard, slowness)
             for metric, value in measured.items()
             if is_plausible(value) and (standard := standards.get((metric, class_)))
             if (slowness := standard.suspicion(value))
-            and all(_confirms(standard, figures, settings) for figures in again.get(name, ()))
+            and all(_confirms(standard, figures, own) for figures in again.get(name, ()))
         ]
         if standing:
             suspects[name] = standing
@@ -247,6 +248,7 @@ def _standard(
         most: how many of them may be slow. Of groups half may, if each has a slow node.
         total: the number of values of all figures.
     """
+    settings = settings.of_class(class_)
     if len(values) < LEAST_VALUES:
         return _small_standard(metric, class_, values, settings)
     sign = 1 if metric.higher_is_better else -1
@@ -320,7 +322,7 @@ def _slow_as_a_whole(class_: str, metric: Metric, values: Values, settings: Sett
         return []
     typical = median(values.values())
     times = slowdown(metric, typical, reference)
-    if times < settings.small_fleet_ratio:
+    if times < settings.of_class(class_).small_fleet_ratio:
         return []
     evidence = (
         f"the {len(values)} nodes{_of(class_)} together are at {1 / times:.0%} of their earlier speed in "

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controller.wording import counted
 from crds.findings import MAX_TEXT, Action, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheckStatus
 from healthcheck.fleet import Node
 from healthcheck.intermittent import NodeTests, intermittent
 from reconcilers.nodecheck.actions import action_for
+from reconcilers.nodecheck.nodes import unhealthy_gpus
 from reconcilers.nodecheck.record import (
     nodes_in_domains,
     read_record,
@@ -52,6 +54,8 @@ def with_all_evidence(
         node = nodes.get(finding.node)
         if finding.node in lost and is_ready(node):
             finding = _back(finding)
+        if finding.healthy and node is not None:
+            finding = _without_untested_gpus(finding, node)
         if shared is not None and finding.node not in shared:
             finding = _with_own_fault(finding, node)
         judged.append(finding)
@@ -90,6 +94,17 @@ def _back(finding: Finding) -> Finding:
         return finding
     message = f"{finding.message}; but its Node counts as Ready"[:MAX_TEXT]
     return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "message": message})
+
+
+def _without_untested_gpus(finding: Finding, node: Mapping[str, Any]) -> Finding:
+    """Judge a node that passed: no Pod gets its unhealthy GPUs, so none was tested, and it is not cleared."""
+    gpus = unhealthy_gpus(node)
+    if gpus <= 0:
+        return finding
+    those = counted(gpus, "of its GPUs is", "of its GPUs are")
+    message = f"{those} unhealthy by its device plugin, and could not be tested; {finding.message}"[:MAX_TEXT]
+    update = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.NODE_CONDITION,), "message": message}
+    return finding.model_copy(update=update)
 
 
 def _with_own_fault(finding: Finding, node: Mapping[str, Any] | None) -> Finding:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from controller.cache import Cache
@@ -220,9 +221,10 @@ def check_name(job: str, number: int) -> str:
 
 
 def next_number(job: str, taken: Collection[str]) -> int:
-    """1 + the highest that any NodeCheck of the namespace has."""
+    """1 + the highest that any NodeCheck of the namespace has, or the next free one after."""
     numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
-    return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
+    highest = max((number for number in numbers if check_name(job, number) in taken), default=0)
+    return next(number for number in count(highest + 1) if check_name(job, number) not in taken)
 
 
 def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from crds import names
 from crds.agent_report import Accelerators, AgentCheck, AgentReport, AgentState, PairOutcome, ProbeOutcome
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ConditionStatus
@@ -88,7 +89,8 @@ class Out:
 def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[CheckedNode, ...]:
     """The nodes of the check in rank order."""
     status = check.status
-    by_index = {worker.spec.index: worker for worker in workers}
+    type_ = names.CHECK if check.spec.job_name is None else names.WORKER
+    by_index = {worker.spec.index: worker for worker in workers if worker.spec.type == type_}
     reused = set(status.reused)
     members = zip(status.nodes, status.workers, status.incarnations, strict=True)
     return tuple(
@@ -184,16 +186,17 @@ def settings_of(spec: NodeCheckSpec, participants: Iterable[CheckedNode]) -> Set
         most_rounds=Settings.most_rounds + further,
         straggler_ratio=ratio,
     )
-    kinds = {found.kind for participant in participants if (found := _accelerators(participant)) is not None}
-    if TESTED_KIND in kinds:
-        return rounds
     floor = 1 - 1 / ratio
-    return replace(
+    shared = replace(
         rounds,
         small_fleet_ratio=ratio,
         least_slowdown={Metric.PAIR_LATENCY_US: max(floor, 1 - 1 / CPU_LATENCY_RATIO)},
         least_slowdown_default=floor,
     )
+    classes = {_hardware_class(participant): _is_tested(participant) for participant in participants}
+    if not any(classes.values()):
+        return shared
+    return replace(rounds, by_class={name: shared for name, is_tested in classes.items() if not is_tested})
 
 
 def fleet_of(
@@ -238,9 +241,21 @@ def lacks_gpu(node: Mapping[str, Any]) -> bool:
     return str(_allocatable(node).get(NVIDIA, "0")) == "0"
 
 
+def unhealthy_gpus(node: Mapping[str, Any]) -> int:
+    """The number of GPUs that the kubelet gives to no Pod: their device plugin calls them unhealthy."""
+    status = node.get("status", {})
+    there, usable = (str((status.get(key) or {}).get(NVIDIA, "0")) for key in ("capacity", "allocatable"))
+    return int(there) - int(usable) if there.isdecimal() and usable.isdecimal() else 0
+
+
 def _accelerators(participant: CheckedNode) -> Accelerators | None:
     report = participant.report
     return None if report is None else report.accelerators
+
+
+def _is_tested(participant: CheckedNode) -> bool:
+    found = _accelerators(participant)
+    return found is not None and found.kind == TESTED_KIND
 
 
 def _hardware_class(participant: CheckedNode) -> str:

@@ -72,7 +72,7 @@ from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.status_patch import merge_patch, validated
-from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.clock import LONG_AGO, Clock
 from reconcilers.runtime.kinds import NODECHECKS
 
 SLACK_SECONDS = 0.05
@@ -352,7 +352,8 @@ class NodeCheckReconciler(Reconciler):
         status = check_status.with_classes(status, step.classes, turn.now)
         speeds = speeds_of(references_of(history, fleet, settings), fleet)
         status = status.model_copy(update={"class_speeds": speeds})
-        status, findings = check_status.without_replaced(status, step.nodes, nodes, turn.now)
+        made = turn.check.metadata.creation_timestamp or LONG_AGO
+        status, findings = check_status.without_replaced(status, step.nodes, nodes, made, turn.now)
         findings = with_all_evidence(status, findings, fleet, nodes, turn.now)
         return self._finish(turn, status, findings)
 

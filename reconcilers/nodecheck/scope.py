@@ -11,6 +11,7 @@ from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.grouping import group_name
 from crds.nodecheck import MAX_NODES, NodeCheck, NodeCheckSpec
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -107,6 +108,10 @@ def lost_job(check: NodeCheck, job: ElasticJob | None) -> CheckRefusal | None:
     if job.status.finished:
         message = f"job {name} has finished: nobody is there to be checked"
         return CheckRefusal(FailedReason.JOB_FINISHED, message)
+    if job.spec.elastic_policy.replica_groups is not None:
+        group = group_name(job.metadata.name, 0)
+        message = f"job {name} has its workers in replica groups: check each of these jobs, such as {group}"
+        return CheckRefusal(FailedReason.NO_WORKERS, message)
     return None
 
 

@@ -33,6 +33,8 @@ MAX_PLACES = 100
 """Links and domains that the status names."""
 MAX_NAMED = 10
 """Names in a sentence."""
+NOWHERE = ("", 1)
+"""Where a group meets of which no agent is left: none of them reads it."""
 REPLACED = Out("its Node was deleted during the check, and is another one now", reason="NodeReplaced")
 
 
@@ -118,7 +120,7 @@ def in_round(
 ) -> NodeCheckStatus:
     """Publish the next round."""
     by_node = {participant.node: participant for participant in participants}
-    groups = [_group(members, by_node[members[0]]) for members in step.groups]
+    groups = [_group([by_node[name] for name in members]) for members in step.groups]
     running = State(ConditionStatus.TRUE, "PairTests", describe_round(step))
     return _with(status, now, {RUNNING: running}, round=step.number, groups=groups)
 
@@ -163,10 +165,16 @@ def without_replaced(
     status: NodeCheckStatus,
     findings: Sequence[Finding],
     nodes: Mapping[str, Mapping[str, Any]],
+    made: datetime,
     now: datetime,
 ) -> tuple[NodeCheckStatus, list[Finding]]:
-    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one."""
-    replaced = {name for name, raw in nodes.items() if created_at(raw) > (status.start_time or now)}
+    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one.
+
+    Args:
+        made: when the check was, by the API server's clock as of nodes: the controller's may be behind.
+    """
+    began = max(status.start_time or now, made)
+    replaced = {name for name, raw in nodes.items() if created_at(raw) > began}
     withdrawn = {left.node for left in status.withdrawn}
     status = settled(status, Ended(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
     verdict = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.WITHDRAWN,), "message": REPLACED.message}
@@ -214,10 +222,12 @@ def _with(
     return status.model_copy(update={"conditions": conditions, **fields})
 
 
-def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
-    report = first.report
-    assert report is not None, "a node whose agent never reported takes part in no round"
-    return CheckGroup(members=list(members), master_address=report.address, master_port=report.store_port)
+def _group(members: Sequence[CheckedNode]) -> CheckGroup:
+    """A group, and where it meets: a silent member's agent may be gone, or speak for another Pod by now."""
+    reports = (member.report for member in members)
+    places = ((report.address, report.store_port) for report in reports if report is not None)
+    address, port = next((place for place in places if all(place)), NOWHERE)
+    return CheckGroup(members=[member.node for member in members], master_address=address, master_port=port)
 
 
 # --- sentences --------------------------------------------------------------------------------------------

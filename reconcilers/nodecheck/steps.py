@@ -13,6 +13,7 @@ from crds.agent_report import PairOutcome, ProbeEnding, ProbeOutcome
 from crds.elasticworker import ElasticWorker
 from crds.findings import Cause
 from crds.nodecheck import CheckGroup, CheckRound, FailedTest, NodeCheck, NodeCheckStatus
+from healthcheck.diagnosis import SILENT, befell, proven
 from healthcheck.local import local_result
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -24,6 +25,7 @@ from healthcheck.measurements import (
     is_plausible,
     rounded,
 )
+from healthcheck.settings import Settings
 from reconcilers.nodecheck.nodes import (
     MAX_MESSAGE,
     TOO_LATE,
@@ -98,7 +100,17 @@ def ended_step(
     if not status.round:
         return _ended_local(present, overdue=overdue)
     silent = {status.nodes[place] for done in status.rounds for test in done.failed for place in test.silent}
-    return _ended_round(status.round, status.groups, present, silent, overdue=overdue)
+    ended = _ended_round(status.round, status.groups, present, silent, overdue=overdue)
+    if ended is None or silent.isdisjoint(ended.withdrawn):
+        return ended
+    faulty = _faulty_by_silence(status)  # whatever becomes of their Pods
+    return replace(ended, withdrawn={n: out for n, out in ended.withdrawn.items() if n not in faulty})
+
+
+def _faulty_by_silence(status: NodeCheckStatus) -> frozenset[str]:
+    rounds = rounds_of(status)
+    silences = befell(rounds, SILENT, {left.node for left in status.withdrawn})
+    return proven(silences, rounds, len(status.nodes), Settings().own_report)
 
 
 def nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) -> list[tuple[int, str]]:
@@ -160,7 +172,7 @@ def _ended_round(
     silent = {node for outcome in outcomes for node in outcome.silent}
     for node, participant in by_node.items():
         out = departure_of(participant)
-        if out is not None and node not in silent_before and not (out.lost and node in silent):
+        if out is not None and not (out.lost and (node in silent or node in silent_before)):
             withdrawn.setdefault(node, out)
     return Ended(withdrawn, {}, RoundResult(number, tuple(outcomes)))
 

@@ -272,7 +272,8 @@ class TestWait:
         script(server, running, finished("Healthy"))
         dlr("node-check", "--job", "digits")
         queries = [request.query["labelSelector"] for request in server.requests if request.path == WORKERS]
-        assert queries == ["elastic.iml.github.io/job-name=digits"]
+        job = "elastic.iml.github.io/job-name=digits"
+        assert queries == [f"{job},elastic.iml.github.io/replica-type=worker"]
 
     def test_faulty_nodes_links_and_racks_are_shown(self, server: ScriptedServer, dlr: Dlr) -> None:
         link = {"a": "node-2", "b": "node-3", "symptom": "failed", "message": "each passed with others"}

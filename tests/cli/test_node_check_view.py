@@ -196,6 +196,11 @@ class TestNews:
             "round 2 begins: node-0, node-1",
         ]
 
+    def test_of_many_withdrawn_nodes_some_have_no_message(self) -> None:
+        assert news(running(1, withdrawn=[{"node": "node-2"}]), 0.0)[1] == "node-2 is withdrawn"
+        check = node_check(**MEMBERS, inconclusive=["node-2"], withdrawn=[{"node": "node-2"}])
+        assert reports_on_nodes(check, {})[1] == "  Why: see the NodeCheck"
+
     def test_a_group_that_failed_is_told_with_what_was_wrong(self) -> None:
         bad = outcome("a", "b", passed=False, message="b closed the connection")
         check = node_check(phase="Succeeded", rounds=[{"number": 1, "groups": [bad, outcome("c", "d")]}])

@@ -51,6 +51,16 @@ def test_node_that_its_witnesses_accused_before_it_withdrew_is_faulty() -> None:
     assert not isinstance(step, Round) and step.named(Verdict.FAULTY) == ("4",)
 
 
+def test_node_whose_own_probe_crashed_again_and_again_before_it_withdrew_is_faulty() -> None:
+    def probe(round_: int, group: tuple[str, ...]) -> GroupResult:
+        crashed = tuple(name for name in group if name == "2")
+        return GroupResult(group, not crashed, "ended by SIGSEGV", crashed=crashed)
+
+    rounds = play(fleet(8), probe).rounds
+    step = next_step(History(rounds=rounds, withdrawn={"2": "its Pod was evicted"}), fleet(8), SETTINGS)
+    assert not isinstance(step, Round) and step.named(Verdict.FAULTY) == ("2",)
+
+
 def test_withdrawal_in_the_middle_says_nothing_about_the_partners() -> None:
     first = RoundResult(1, (GroupResult(("1", "2"), False, silent=("2",)), GroupResult(("3", "4"), True)))
     history = History(rounds=(first,), withdrawn={"2": "its Pod was evicted"})

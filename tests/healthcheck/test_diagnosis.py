@@ -11,6 +11,7 @@ import pytest
 
 from crds.findings import Cause, Verdict
 from healthcheck.diagnosis import conclude, investigate
+from healthcheck.domains import clustered
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.settings import Settings
@@ -182,6 +183,12 @@ def test_a_dead_rack_is_reported_as_a_rack() -> None:
     (found,) = played.verdicts.domains
     assert (str(found), tuple(found.nodes)) == ("rack=r1", ("5", "6", "7", "8"))
     assert found.message == "4 of its 4 nodes are faulty, and 0 of the 12 elsewhere"
+
+
+def test_the_longest_label_names_a_rack() -> None:
+    label = f"{'a' * 253}/{'b' * 63}"
+    nodes = [Node(str(i), domains=(Domain(label, str(i // 4)),)) for i in range(16)]
+    assert clustered(nodes, {"4", "5", "6", "7"}, 0.05)[0].level == label
 
 
 def test_faults_spread_over_racks_are_not_a_rack() -> None:

@@ -78,6 +78,15 @@ def test_hardware_classes_are_not_compared_with_each_other() -> None:
     assert slow_nodes(gemm(*noisy(6, 650), *noisy(6, 280)), nodes, Settings()) == {}
 
 
+@pytest.mark.parametrize(
+    ("by_class", "slow"), [({}, {"3", "9"}), ({"cpu": Settings(small_fleet_ratio=1.5)}, {"9"})]
+)
+def test_each_class_is_judged_by_its_own_settings(by_class: dict[str, Settings], slow: set[str]) -> None:
+    nodes = [Node(str(i), hardware_class="cpu" if i < 4 else "H100") for i in range(1, 10)]
+    local = gemm(1.0, 1.0, 0.75, *noisy(5, 650), 500)
+    assert set(slow_nodes(local, nodes, Settings(by_class=by_class))) == slow
+
+
 @pytest.mark.parametrize("factor", [1.1, 1.5, 3.0])
 def test_a_node_with_a_slow_network_is_a_straggler_and_its_first_partner_is_not(factor: float) -> None:
     played = play(fleet(16), network({"6": factor}))

@@ -400,7 +400,8 @@ def test_ratio_alone_makes_slow_where_there_is_no_accelerator() -> None:
         cpus.floor(Metric.PAIR_LATENCY_US),
     ) == (2.0, 0.5, 0.75)
     gpus = settings_of(spec, [participant(accelerators={"kind": "nvidia", "count": 4}), participant(1)])
-    assert gpus.straggler_ratio == 2.0 and gpus.small_fleet_ratio == 1.2
+    assert gpus.straggler_ratio == 2.0 and gpus.of_class("nvidia").small_fleet_ratio == 1.2
+    assert gpus.of_class("") == cpus
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_checks_are_numbered_past_all_that_have_such_a_name() -> None:
     assert next_number("digits", []) == 1
     taken = ["digits-check-2", "digits-check-10", "other-check-99", "digits-check-x", "digits"]
     assert next_number("digits", taken) == 11
+    assert next_number("digits", ["digits-check-999999999", "digits-check-1000000000"]) == 1_000_000_001
 
 
 @given(st.text("abc-", min_size=1, max_size=45), st.integers(1, 10**8))

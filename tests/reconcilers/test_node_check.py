@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
+from controller.resources import NODES
 from crds.nodecheck import NodeCheck
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
@@ -205,6 +206,34 @@ async def test_node_that_falls_silent_in_a_round_is_faulty_and_its_partner_is_no
     assert check.status.faulty_nodes == ["node-2"] and staged.verdicts()["node-1"] == "Healthy"
 
 
+async def silent_in_first_round(rounds: int = 1, **agents: Any) -> Stage:
+    """A check whose node-1 has given no answer in so many rounds."""
+    silent = Agents(silent_in_pairs=frozenset({"node-1"}), **agents)
+    staged = stage(agents=silent, timeoutSeconds=60)
+    while len(staged.status().get("rounds", ())) < rounds:
+        staged.seconds += await staged.reconcile() or 0
+        staged.act()
+    return staged
+
+
+async def test_lost_node_stays_silent_when_its_worker_is_on_another_node() -> None:
+    """The later Pod's report is no report of the node, so its group meets at another member's agent."""
+    staged = await silent_in_first_round()
+    staged.end("c-check-0", "NodeLost")
+    staged.update(ELASTICWORKERS, "c-check-0", {"spec": {"incarnation": 2}})
+    staged.start("c-check-0", "node-9")
+    check = await staged.play()
+    assert check.status.faulty_nodes == ["node-1"]
+
+
+@pytest.mark.parametrize(("rounds", "verdict"), [(1, "Inconclusive"), (3, "Faulty")])
+async def test_end_of_a_pod_is_no_further_silence_and_hides_none(rounds: int, verdict: str) -> None:
+    staged = await silent_in_first_round(rounds, passes=lambda round_, members: "node-6" not in members)
+    staged.end("c-check-0", "Preempted")
+    await staged.play()
+    assert staged.verdicts()["node-1"] == verdict
+
+
 async def test_new_controller_gives_everybody_the_whole_time_again() -> None:
     staged = stage(agents=Agents(local=lambda node: None if node == "node-2" else GOOD), timeoutSeconds=60)
     for _ in range(6):
@@ -302,6 +331,17 @@ async def test_node_without_the_gpu_that_was_asked_for_withdraws_at_once_and_get
     assert len(staged.stores.store(ELASTICWORKERS).list()) == 2
 
 
+@pytest.mark.parametrize(
+    ("usable", "verdict"), [("8", "Healthy"), ("7", "Inconclusive"), ("0", "Inconclusive")]
+)
+async def test_node_with_gpus_that_no_pod_gets_is_not_cleared(usable: str, verdict: str) -> None:
+    staged = stage()
+    gpus = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": usable}}
+    staged.update(NODES, "node-1", {"status": gpus})
+    await staged.play()
+    assert staged.verdicts()["node-1"] == verdict and staged.verdicts()["node-2"] == "Healthy"
+
+
 async def test_accelerators_that_no_probe_knows_are_told_of() -> None:
     staged = stage(SIX[:2])
     staged.update_node("node-1", {"amd.com/gpu": "8", "cpu": "64"})
@@ -379,6 +419,16 @@ async def test_cpus_that_are_shared_are_not_called_slow_below_the_ratio() -> Non
     staged = stage(agents=Agents(local=local), stragglerRatio=1.3)
     await staged.play()
     assert staged.status()["stragglers"] == ["node-1"]
+
+
+async def test_nodes_that_were_added_just_before_the_check_are_judged_by_a_controller_whose_clock_is_behind() -> (
+    None
+):
+    staged = Stage(Agents())
+    staged.add_nodes("node-1", created=NOW + timedelta(seconds=2))
+    staged.add_check(nodes=["node-1"], created=NOW + timedelta(seconds=2))
+    await staged.play()
+    assert staged.verdicts() == {"node-1": "Healthy"}
 
 
 # --- two checks of the same nodes -----------------------------------------------------------------------------
@@ -542,6 +592,19 @@ async def test_job_check_begins_without_those_who_do_not_come_in_time() -> None:
     assert check.status.workers == [0, 1, 2] and 60 <= staged.seconds < 61
 
 
+async def test_slot_of_another_type_with_the_same_index_speaks_for_no_node() -> None:
+    staged = job_stage()
+    first = staged.get(ELASTICWORKERS, "j-worker-0")
+    metadata = first["metadata"] | {"name": "j-evaluator-0", "uid": "uid-evaluator"}
+    helper = first | {"metadata": metadata, "spec": first["spec"] | {"type": "evaluator"}}
+    for _ in range(3):
+        await staged.reconcile()
+        staged.act()
+        staged.put(ELASTICWORKERS, helper)  # the newest in every list
+    await staged.play()
+    assert set(staged.verdicts().values()) == {"Healthy"}
+
+
 async def test_job_check_of_named_workers_takes_one_a_node() -> None:
     staged = Stage()
     staged.add_nodes(*SIX)
@@ -564,6 +627,14 @@ async def test_job_check_fails_if_nobody_is_there_or_the_job_has_finished() -> N
     staged.update(ELASTICJOBS, "j", {"status": {"phase": "Failed"}})
     await staged.play()
     assert staged.condition("Failed")["reason"] == "JobFinished" and not staged.status()["faultyNodes"]
+
+
+async def test_check_of_a_job_whose_workers_are_in_groups_names_a_group() -> None:
+    staged = job_stage(active=None)
+    staged.update(ELASTICJOBS, "j", {"spec": {"elasticPolicy": {"replicaGroups": {"workers": 2}}}})
+    check = await staged.play()
+    assert staged.condition("Failed")["reason"] == "NoWorkers" and check.status.phase == "Failed"
+    assert staged.condition("Failed")["message"].endswith("such as j-group-0")
 
 
 async def test_worker_that_was_relaunched_withdraws_its_node() -> None:

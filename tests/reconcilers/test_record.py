@@ -131,7 +131,17 @@ def test_record_is_bounded_keeps_the_newest_and_takes_nothing_in_twice(
     assert sorted(record, key=lambda result: (result.time, result.uid)) == record
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"source": "x"}]', '[{"verdict": "Healthy"}]'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        '[{"source": "x"}]',
+        '[{"verdict": "Healthy"}]',
+        '[{"verdict": "Healthy", "time": "2026-01-01T00:00:00Z", "passed": -83}]',
+    ],
+)
 def test_unreadable_record_is_none(text: str) -> None:
     assert read_record({"metadata": {"annotations": {names.ANNOTATION_RECORD: text}}}) == []
 

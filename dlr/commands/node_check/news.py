@@ -37,7 +37,8 @@ def news(look: Look, waited_seconds: float) -> list[str]:
     """
     status = look.check.get("status") or {}
     lines = [*_beginning(look.check, status, waited_seconds), *_local_tests(look, status)]
-    lines += [f"{out['node']} is withdrawn: {out['message']}" for out in status.get("withdrawn") or []]
+    for out in status.get("withdrawn") or []:
+        lines.append(f"{out['node']} is withdrawn: {out.get('message', '')}".removesuffix(": "))
     for round_ in rounds_of(status):
         lines += _finished_round(round_)
     return [*lines, *_current_round(status)]

@@ -126,7 +126,8 @@ def _look(api: Api, created: JSON) -> Look:
     if _is_finished(check) or not (check.get("status") or {}).get("nodes"):
         return Look(check)
     job = check["spec"].get("jobName")
-    of_check = f"{names.LABEL_JOB}={job}" if job else f"{names.LABEL_CHECK}={metadata['name']}"
+    of_job = f"{names.LABEL_JOB}={job},{names.LABEL_TYPE}={names.WORKER}"
+    of_check = of_job if job else f"{names.LABEL_CHECK}={metadata['name']}"
     return Look(check, api.find(ELASTICWORKERS, label_selector=of_check))
 
 

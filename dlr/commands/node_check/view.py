@@ -82,7 +82,7 @@ def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
     """
     status = check["status"]
     results = {result["node"]: result for result in status.get("nodeResults") or []}
-    withdrawn = {out["node"]: out["message"] for out in status.get("withdrawn") or []}
+    withdrawn = {out["node"]: out.get("message") for out in status.get("withdrawn") or []}
     verdicts = verdicts_of(status)
     alike: dict[tuple[str, str, str], list[str]] = {}
     for node in sorted(verdicts, key=lambda node: GRAVITY.get(verdicts[node], 0)):
