@@ -711,15 +711,16 @@ async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() ->
 
 
 @pytest.mark.usefixtures("no_collections")
-async def test_a_check_of_a_job_of_7000_workers_comes_to_its_verdicts() -> None:
-    staged = Stage(Agents(passes=lambda round_, members: MANY[5_000] not in members))
-    staged.add_nodes(*MANY)
-    staged.add_job(replicas=len(MANY), activeCheck="c")
-    for index, node in enumerate(MANY):
+async def test_a_check_of_a_job_of_very_many_workers_comes_to_its_verdicts() -> None:
+    some = MANY[:1_500]
+    staged = Stage(Agents(passes=lambda round_, members: some[1_000] not in members))
+    staged.add_nodes(*some)
+    staged.add_job(replicas=len(some), activeCheck="c")
+    for index, node in enumerate(some):
         staged.add_worker(index, node)
     staged.add_check(jobName="j")
     check = await staged.play()
-    assert check.status.faulty_nodes == [MANY[5_000]] and size(staged) < ETCD_BYTES
+    assert check.status.faulty_nodes == [some[1_000]] and size(staged) < ETCD_BYTES
 
 
 async def test_a_check_whose_names_have_no_room_is_refused_with_a_sentence() -> None:
