@@ -38,6 +38,7 @@ from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.processes.orphans import Orphans, adopt, open_exit_fd
+from agent.processes.scripts import above_scripts, await_ends
 from agent.report import launch_mark
 from agent.report.failed_start import refuse_to_start
 from agent.report.report import Facts
@@ -340,14 +341,23 @@ class Command:
         return 128 - code if code < 0 else code
 
     def end(self, grace_seconds: float) -> None:
-        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time."""
+        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time.
+
+        A shell ends at once, so the scripts that it ran get the signal and the time too.
+        """
         process = self._process
         if process is None:
             return
         if process.returncode is None:
+            deadline = time.monotonic() + grace_seconds
+            _, *below = above_scripts([process.pid])
             process.terminate()
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace_seconds)
+            await_ends(below, deadline)
         self._orphans.kill()
         try:
             process.wait(ABANDON_SECONDS)
