@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
+from agent import signals
 from agent.environment import (
     Environment,
     InvalidEnvironmentError,
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
+STOP_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signals.NOTICE}
+"""Beside SIGTERM, as `dlr run` has them."""
 EXIT_KILLED = 128 + signal.SIGKILL
 NO_STORE = 0
 """The port of an agent that no other one connects to."""
@@ -157,7 +160,7 @@ class Execution:
 
     def run(self) -> int:
         """Start it, and stay until it has failed, the job has ended, or this Pod is to go."""
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in {signal.SIGTERM, *(STOP_SIGNALS - signals.ignored)}:
             signal.signal(signum, self._note_signal)
         signal.signal(signal.SIGCHLD, self._note_child)
         adopt("commands")
@@ -175,7 +178,7 @@ class Execution:
             self._reporter.flush(FLUSH_SECONDS)
 
     def _note_signal(self, signum: int, _frame: FrameType | None) -> None:
-        self._stop_signal = signum
+        self._stop_signal = signal.SIGTERM if signum == signals.NOTICE else signum
         os.eventfd_write(self._wake_fd, 1)
 
     def _note_child(self, _signum: int, _frame: FrameType | None) -> None:
