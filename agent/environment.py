@@ -25,6 +25,9 @@ SHARED_MEMORY = "/dev/shm"
 MARGIN_SECONDS = 3.0
 """The part of the Pod's grace period that is kept for the last report and the agent's own end."""
 
+LONGEST_GRACE_SECONDS = 24 * 86_400.0
+"""A longer grace period is cut: poll(2) counts milliseconds in 31 bits."""
+
 
 class InvalidEnvironmentError(Exception):
     """The environment is not that of a worker; the message is one sentence for a person."""
@@ -174,7 +177,8 @@ def _number(name: str, text: str | float) -> float:
 
 def grace_of_processes(termination_grace_seconds: float) -> float:
     """Return what the agent's processes get of the Pod's grace period, from SIGTERM to SIGKILL."""
-    return max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)
+    grace_seconds = max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)
+    return min(grace_seconds, LONGEST_GRACE_SECONDS)
 
 
 def ensure_temporary_directory(environ: MutableMapping[str, str]) -> None:

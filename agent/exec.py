@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
+from agent import signals
 from agent.environment import (
     Environment,
     InvalidEnvironmentError,
@@ -38,6 +39,7 @@ from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.processes.orphans import Orphans, adopt, open_exit_fd
+from agent.processes.scripts import above_scripts, await_ends
 from agent.report import launch_mark
 from agent.report.failed_start import refuse_to_start
 from agent.report.report import Facts
@@ -51,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
+STOP_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signals.NOTICE}
+"""Beside SIGTERM, as `dlr run` has them."""
 EXIT_KILLED = 128 + signal.SIGKILL
 NO_STORE = 0
 """The port of an agent that no other one connects to."""
@@ -156,7 +160,7 @@ class Execution:
 
     def run(self) -> int:
         """Start it, and stay until it has failed, the job has ended, or this Pod is to go."""
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in {signal.SIGTERM, *(STOP_SIGNALS - signals.ignored)}:
             signal.signal(signum, self._note_signal)
         signal.signal(signal.SIGCHLD, self._note_child)
         adopt("commands")
@@ -174,7 +178,7 @@ class Execution:
             self._reporter.flush(FLUSH_SECONDS)
 
     def _note_signal(self, signum: int, _frame: FrameType | None) -> None:
-        self._stop_signal = signum
+        self._stop_signal = signal.SIGTERM if signum == signals.NOTICE else signum
         os.eventfd_write(self._wake_fd, 1)
 
     def _note_child(self, _signum: int, _frame: FrameType | None) -> None:
@@ -340,14 +344,23 @@ class Command:
         return 128 - code if code < 0 else code
 
     def end(self, grace_seconds: float) -> None:
-        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time."""
+        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time.
+
+        A shell ends at once, so the scripts that it ran get the signal and the time too.
+        """
         process = self._process
         if process is None:
             return
         if process.returncode is None:
+            deadline = time.monotonic() + grace_seconds
+            _, *below = above_scripts([process.pid])
             process.terminate()
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace_seconds)
+            await_ends(below, deadline)
         self._orphans.kill()
         try:
             process.wait(ABANDON_SECONDS)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from crds.dlrover import BACKENDS, OUR_BACKEND, options
 from crds.names import ENV_JOB_NAME
+from crds.progress_record import ENV_PROGRESS_FILE
+from crds.shard_set import ENV_SHARDS_SOCKET
 
 STANDALONE = "PET_STANDALONE"
 """torch's variable for `--standalone`."""
@@ -57,8 +59,17 @@ class Flags:
         )
 
     def are_for_another_rendezvous(self, environ: Mapping[str, str]) -> bool:
-        """Whether a `torchrun` asks for a rendezvous that is not dlr's, or is in no Pod of an ElasticJob."""
-        return self.standalone or self.backend not in BACKENDS or ENV_JOB_NAME not in environ
+        """Whether a `torchrun` asks for a rendezvous that is not dlr's, or is in no Pod of an ElasticJob.
+
+        One that a training process starts, to evaluate perhaps, has no part in the job's.
+        """
+        is_none_of_ours = ENV_JOB_NAME not in environ or is_below_an_agent(environ)
+        return self.standalone or self.backend not in BACKENDS or is_none_of_ours
+
+
+def is_below_an_agent(environ: Mapping[str, str]) -> bool:
+    """Tell whether an agent has started this program, whose Pod it speaks for."""
+    return ENV_PROGRESS_FILE in environ or ENV_SHARDS_SOCKET in environ
 
 
 def is_set(text: str | None) -> bool:

@@ -8,6 +8,7 @@ import select
 import sys
 import threading
 
+from agent.signals import deferred
 from crds.log_parts import log_parts
 
 WRITE_SECONDS = 10.0
@@ -18,7 +19,7 @@ _ABOVE = f"{(__package__ or '').rpartition('.')[0]}."
 
 def log_to_stderr() -> None:
     """Log to stderr at LOGLEVEL, whatever the training image does with the root logger."""
-    handler = logging.StreamHandler()
+    handler = _Handler()
     handler.addFilter(_short_name)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
     package = logging.getLogger(__package__)
@@ -26,6 +27,14 @@ def log_to_stderr() -> None:
     package.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
     package.propagate = False
     threading.excepthook = _log_end_of_thread
+
+
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 takes no argument here
+    """Defers signals: logging would take their exception for one of the stream, and forget it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with deferred():
+            super().emit(record)
 
 
 def write_parts(name: str, data: bytes) -> None:

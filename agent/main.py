@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from agent.flags import is_below_an_agent
 from agent.report import launch_mark
 from agent.torch_compat import UnsupportedTorchError
 from crds.names import POD_COMMANDS
@@ -64,7 +65,7 @@ def run_command(words: Sequence[str], sdk: Sdk) -> int:
     """
     name, arguments = (words[0], list(words[1:])) if words else ("", [])
     command = COMMANDS.get(name)
-    if launcher := REPORTING.get(name):
+    if (launcher := REPORTING.get(name)) and not is_below_an_agent(os.environ):
         launch_mark.write(os.environ, launcher)
     if command is None:
         known = ", ".join(f"`dlr {name}`" for name in POD_COMMANDS)

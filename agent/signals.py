@@ -1,7 +1,8 @@
 """Signals that end the agent, as exceptions in its main thread: torch's way, but with places where they wait.
 
 torch's agents raise SignalException wherever the main thread is (torch/distributed/elastic/multiprocessing).
-Work that must not be left half done, such as ending processes, defers it.
+Work that must not be left half done, such as ending processes, defers it. It is an Exception, so what catches
+any of them defers it too, or asks `is_of_signal`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.distributed.elastic.multiprocessing import SignalException
+if TYPE_CHECKING:  # `dlr exec` needs no torch
+    from torch.distributed.elastic.multiprocessing import SignalException
 
 _names = ""
 _deferrals = 0
 _pending: int | None = None
-
 
 ignored = frozenset(
     signum
@@ -77,8 +80,11 @@ def raise_signal(signum: int, _frame: object) -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Let signals that come meanwhile raise their exception only at the end. For the main thread."""
+    """Let signals that come meanwhile raise their exception only at the end, if this is the main thread."""
     global _deferrals, _pending
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     _deferrals += 1
     try:
         yield
@@ -90,6 +96,14 @@ def deferred() -> Iterator[None]:
             raise _exception(signum)
 
 
+def is_of_signal(error: BaseException | None) -> bool:
+    """Whether this is what a signal has raised, of which nobody makes another attempt."""
+    torch = sys.modules.get("torch.distributed.elastic.multiprocessing")
+    return torch is not None and isinstance(error, torch.SignalException)
+
+
 def _exception(signum: int) -> SignalException:
+    from torch.distributed.elastic.multiprocessing import SignalException
+
     name = signal.Signals(signum)
     return SignalException(f"the agent got {name.name}", sigval=name)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import tenacity
 
+from agent.signals import is_of_signal
 from controller.errors import ApiError, NotFound
 
 THROTTLED_SPREAD_SECONDS = 10.0
@@ -59,9 +60,9 @@ def retrying(
 ) -> tenacity.Retrying:
     """Return what calls a function until it raises nothing: the Pod's life is the bound.
 
-    An error that is no ApiError is a defect, which must not end the thread of what is tried, in silence. The
-    waits are random up to a doubling bound, so that a server which comes back is not met by all at once. One
-    that names a wait (Retry-After) is not asked sooner.
+    An error that is no ApiError is a defect, which must not end the thread of what is tried, in silence, or a
+    signal, which ends this agent. The waits are random up to a doubling bound, so that a server which comes
+    back is not met by all at once. One that names a wait (Retry-After) is not asked sooner.
 
     Args:
         stop: ends the retries; the last error is then raised.
@@ -69,8 +70,12 @@ def retrying(
         max_wait_seconds: between two attempts, where the API server asks for no more and the object is there.
         is_final: tells whether an error is raised at once.
     """
+
+    def should_retry(error: BaseException) -> bool:
+        return isinstance(error, Exception) and not is_of_signal(error) and not is_final(error)
+
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, Exception) and not is_final(error)),
+        retry=tenacity.retry_if_exception(should_retry),
         wait=_wait(max_wait_seconds),
         sleep=tenacity.sleep_using_event(stop),
         stop=tenacity.stop_when_event_set(stop),

@@ -94,7 +94,7 @@ def _is_of_pod(proc: Path, pid: int, pod_uid: str) -> bool:
         if f"{ENV_POD_UID}={pod_uid}".encode() in variables:
             return True
         try:
-            pid = _Stat.parse((proc / str(pid) / "stat").read_text()).parent
+            pid = _Stat.parse((proc / str(pid) / "stat").read_bytes()).parent
         except (OSError, ValueError, IndexError):
             return False
     return False
@@ -164,7 +164,7 @@ class ProcessTree:
         for entry in self._proc.iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
-                    stats[int(entry.name)] = _Stat.parse((entry / "stat").read_text())
+                    stats[int(entry.name)] = _Stat.parse((entry / "stat").read_bytes())
         children: dict[int, list[int]] = {}
         for pid, stat in stats.items():
             children.setdefault(stat.parent, []).append(pid)
@@ -197,8 +197,8 @@ class _Stat:
     resident_bytes: int
 
     @classmethod
-    def parse(cls, text: str) -> _Stat:
-        fields = text.rpartition(")")[2].split()  # the name before it may contain anything
+    def parse(cls, stat: bytes) -> _Stat:
+        fields = stat.rpartition(b")")[2].split()  # the name before it may contain anything
         return cls(
             parent=int(fields[1]),
             ticks=int(fields[11]) + int(fields[12]),

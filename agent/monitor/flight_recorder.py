@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent.signals import deferred
+
 MAX_BYTES = 4 << 20
 """Of a record, whose entries have about a kilobyte each."""
 PATIENCE_SECONDS = 4.0
@@ -136,10 +138,11 @@ def read(data: bytes) -> Record:
     """
     if len(data) > MAX_BYTES:
         raise ValueError("it is larger than a record")
-    try:
-        written = _Plain(io.BytesIO(data)).load()
-    except Exception as error:  # what is no pickle may raise anything
-        raise ValueError(f"not a record: {error}") from error
+    with deferred():
+        try:
+            written = _Plain(io.BytesIO(data)).load()
+        except Exception as error:  # what is no pickle may raise anything
+            raise ValueError(f"not a record: {error}") from error
     entries: list[dict[str, Any]] = written["entries"]
     if not entries:
         raise ValueError("no collective yet")

@@ -95,6 +95,7 @@ class ProgressFiles:
             path.unlink(missing_ok=True)  # who lingers goes on writing into a file that nobody reads
         self._steps = [self.directory / f"step.{rank}" for rank in range(local_world_size)]
         self._ahead = {}
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # a script may have emptied /tmp
         for path in self._steps:
             path.write_bytes(bytes(layout.RECORD_BYTES))
         self._since = time.time()

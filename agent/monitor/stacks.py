@@ -31,7 +31,7 @@ SETTLED_SECONDS = 0.2
 """A dump that has not grown for so long is complete."""
 
 _POLL_SECONDS = 0.02
-_HANDLED = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
+_HANDLED = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -137,7 +137,7 @@ def capture(pids: Mapping[int, int], files: Mapping[int, Path], signum: int) -> 
 def wait_state(pid: int) -> str:
     """Return a clause on what the kernel says of a process's main thread."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return "the process has ended"
     try:
@@ -189,7 +189,7 @@ def offering_process(file: Path, pid: int) -> int:
 
 
 def handles(pid: int, signum: int) -> bool:
-    handled = _HANDLED.search(Path(f"/proc/{pid}/status").read_text())
+    handled = _HANDLED.search(Path(f"/proc/{pid}/status").read_bytes())  # a process's name may be any bytes
     return handled is not None and bool(int(handled[1], 16) >> (signum - 1) & 1)
 
 

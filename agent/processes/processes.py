@@ -18,7 +18,8 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import PContext
 
-from agent.processes.orphans import Orphans, collect, descendants, open_exit_fd
+from agent.processes.orphans import Orphans, collect, open_exit_fd
+from agent.processes.scripts import above_scripts
 from agent.signals import deferred
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class TrainingProcesses:
         self._released = False
         self._written: dict[int, int] = {}
         """Bytes that each has written by the last look, by process id."""
+        self._below: list[int] = []
+        """What was signalled below a shell, parents before their children, as far as it has not ended."""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -112,15 +115,20 @@ class TrainingProcesses:
     ) -> None:
         """Signal all, wait up to `grace_seconds`, and kill what is left, with all that it started.
 
-        One that still writes is given up to SAVING_GRACE_SECONDS.
+        A shell ends at once, so the scripts that it ran are waited for too. One that still writes is given up
+        to SAVING_GRACE_SECONDS.
 
         Args:
             wake_fd: when it becomes readable, the grace is looked at again.
             hurry_after_seconds: the grace in all, counted from now, if less is to be given than was meant.
         """
         started_at = time.monotonic()
-        self._written = {pid: _bytes_written(pid) for pid in self.alive().values()}
-        self._signal(death_signal)
+        scripts = above_scripts(self.alive().values())
+        self._written = {pid: _bytes_written(pid) for pid in scripts}
+        self._below = [pid for pid in scripts if pid not in self._pids.values()]
+        for pid in scripts:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
+                os.kill(pid, death_signal)
         deadline = started_at + grace_seconds
         while not self._wait(deadline, wake_fd):
             hurry = hurry_after_seconds()
@@ -130,14 +138,15 @@ class TrainingProcesses:
                 if self._writes(until=started_at + SAVING_GRACE_SECONDS):
                     deadline = time.monotonic() + _LOOK_SECONDS
                     continue
-                alive = list(self.alive().values())
+                alive = list(self.alive().values()) or self._below
                 logger.warning("processes %s outlived %s: killing them", alive, death_signal.name)
                 break
         self.kill()
 
     def _writes(self, until: float) -> bool:
         """Whether a process writes more than it logs, before that time; a first look cannot tell."""
-        before, self._written = self._written, {pid: _bytes_written(pid) for pid in self.alive().values()}
+        pids = [*self.alive().values(), *self._below]
+        before, self._written = self._written, {pid: _bytes_written(pid) for pid in pids}
         if time.monotonic() >= until:
             return False
         return any(count - before.get(pid, 0) >= SAVING_BYTES for pid, count in self._written.items())
@@ -147,7 +156,8 @@ class TrainingProcesses:
         with deferred():  # half done, it would leave torch's log tails, for which the interpreter waits
             if self._released:
                 return
-            self._signal(signal.SIGKILL)
+            self._kill_groups()
+            self._below = []
             killed = self._orphans.kill(self._pids.values())
             if not self._wait(time.monotonic() + ABANDON_SECONDS, None):
                 logger.error("processes %s survive SIGKILL: giving them up", list(self.alive().values()))
@@ -180,64 +190,31 @@ class TrainingProcesses:
 
     def _wait(self, deadline: float, wake_fd: int | None) -> bool:
         """True when all have ended; False at the deadline, or when woken."""
-        while self.alive():
+        while (alive := self.alive()) or self._below:
+            # What ran below a shell is our child once the shell has ended.
+            exit_fds = self.exit_fds() if alive else [open_exit_fd(self._below[0])]
             poll = select.poll()
-            for fd in self.exit_fds():
+            for fd in (*exit_fds, *(() if wake_fd is None else (wake_fd,))):
                 poll.register(fd, select.POLLIN)
-            if wake_fd is not None:
-                poll.register(wake_fd, select.POLLIN)
-            wait_seconds = deadline - time.monotonic()
-            if wait_seconds <= 0:
+            ready = [fd for fd, _ in poll.poll(max(deadline - time.monotonic(), 0.0) * 1000)]
+            if not alive:
+                os.close(exit_fds[0])
+                if exit_fds[0] in ready:
+                    del self._below[0]
+            if wake_fd in ready:
+                return not (self.alive() or self._below)
+            if not ready and time.monotonic() >= deadline:
                 return False
-            if any(fd == wake_fd for fd, _ in poll.poll(wait_seconds * 1000)):
-                return not self.alive()
         return True
 
-    def _signal(self, signum: signal.Signals) -> None:
-        """Send SIGKILL to whole process groups, as torch does, and any other signal to the scripts alone."""
-        alive = list(self.alive().values())
-        if signum != signal.SIGKILL:
-            for pid in above_scripts(alive):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signum)
-            return
-        for pid in alive:
+    def _kill_groups(self) -> None:
+        """Send SIGKILL to whole process groups, as torch does."""
+        for pid in self.alive().values():
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
                 if os.getpgid(pid) == pid:
-                    os.killpg(pid, signum)
+                    os.killpg(pid, signal.SIGKILL)
                 else:
-                    os.kill(pid, signum)
-
-
-def above_scripts(leaders: Collection[int]) -> list[int]:
-    """Return these processes and what they started, down to the first Python process of each line.
-
-    A shell does not pass a signal on, so what it runs gets the signal too. A script's own processes do not:
-    a script that saves at SIGTERM needs its data loader for the step that it is in.
-    """
-    if all(map(_is_python, leaders)):
-        return list(leaders)
-    children: dict[int, list[int]] = {}
-    for process in descendants():
-        if not process.ended:
-            children.setdefault(process.parent, []).append(process.pid)
-    found: list[int] = []
-    for leader in leaders:
-        line = [leader]
-        for pid in line:
-            if not _is_python(pid):
-                line += [child for child in children.get(pid, ()) if _group(child) == leader]
-        found += line
-    return found
-
-
-def _is_python(pid: int) -> bool:
-    """Whether the process is a Python interpreter, or another user's, of which that cannot be seen."""
-    try:
-        program = Path(f"/proc/{pid}/exe").readlink()
-    except OSError:
-        return True
-    return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _bytes_written(pid: int) -> int:
@@ -247,13 +224,6 @@ def _bytes_written(pid: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("wchar:")), 0)
-
-
-def _group(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None
 
 
 def abandon_start(pcontext: PContext | None, orphans: Orphans) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.facts.failure import Failure
+from agent.flags import is_below_an_agent
 from agent.kube.api import Api, ApiClient
 from agent.report import launch_mark
 from agent.report.elasticworker import is_of_this_pod, own_status
@@ -33,12 +34,14 @@ def refuse_to_start(message: str, exit_code: int) -> int:
 
 
 def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int) -> None:
-    """Report a failed start; do nothing outside a job's Pod.
+    """Report a failed start; do nothing outside a job's Pod, or below the agent that speaks for it.
 
     Args:
         message: what was wrong, in one sentence.
         exit_code: that the agent will leave with.
     """
+    if is_below_an_agent(environ):
+        return
     try:
         me = Environment.read(environ)
         api = ApiClient.in_cluster(environ)

@@ -25,6 +25,7 @@ from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.refusal import LeftOut, final_refusal
 from agent.report.report import Facts, PendingReports, Report, fitting, whole
+from agent.signals import deferred
 from controller.errors import ApiError, NotFound
 from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure
 
@@ -109,7 +110,7 @@ class Reporter(threading.Thread):
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
     ) -> None:
         """Report a state; what is left out stays as it was."""
-        with self._changed:
+        with deferred(), self._changed:
             last = self._up_to_date()
             round_ = last.observed_round if observed_round is None else observed_round
             unchanged = (state, round_, failure) == (last.state, last.observed_round, None)
@@ -140,7 +141,7 @@ class Reporter(threading.Thread):
 
     def check(self, check: AgentCheck) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""
-        with self._changed:
+        with deferred(), self._changed:
             self._put(replace(self._up_to_date(), check=check))
 
     def progress(self, *, within_seconds: float | None = None) -> None:

@@ -30,6 +30,7 @@ from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.xid import DeviceFault
 from agent.processes.processes import TrainingProcesses
+from agent.signals import deferred
 from agent.torch_compat.elastic import EXCEPTHOOK_PREFIX
 from crds.agent_report import FailureCause
 from crds.failure_texts import FROM_OUTSIDE, KILLED_BY, KILLED_CHILD, early_finish_text
@@ -252,11 +253,12 @@ def explains_more(new: Failure, reported: Failure | None) -> bool:
 
 def process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) -> ProcessFailure:
     """Return torch's description of a failure, without the error file's text if that cannot be read."""
-    try:
-        return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file=error_file)
-    except Exception as error:  # torch raises whatever a half-written error file makes of json.load
-        logger.warning("the error file %s cannot be read: %s", error_file, error)
-        return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file="")
+    with deferred():
+        try:
+            return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file=error_file)
+        except Exception as error:  # torch raises whatever a half-written error file makes of json.load
+            logger.warning("the error file %s cannot be read: %s", error_file, error)
+            return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file="")
 
 
 def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:

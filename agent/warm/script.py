@@ -195,7 +195,7 @@ def _show(area: str, strings: Sequence[str]) -> None:
     """
     first = {"arguments": 45, "environment": 47}[area]
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         start, end = int(fields[first]), int(fields[first + 1])
     except (OSError, ValueError, IndexError):
         return

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +32,35 @@ def test_what_outlives_sigkill_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(120)
+
+
+SAVES = """
+trap 'echo > saving; until [ -e go ]; do sleep 0.02; done; echo > saved; exit 0' TERM
+echo > begun
+while true; do sleep 0.02; done
+"""
+
+
+def test_what_a_shell_runs_has_the_time_to_save(tmp_path: Path) -> None:
+    """The shell itself ends at once."""
+    (tmp_path / "script").write_text(SAVES)
+    command = Command(["sh", "-c", f"cd {tmp_path}; sh script; true"], os.environ, "NAME=nobody's")
+    command.start({})
+    wait_for(tmp_path / "begun")
+    poll = select.poll()
+    assert command.exit_fd is not None
+    poll.register(command.exit_fd, select.POLLIN)
+    ending = threading.Thread(target=command.end, args=(300,))
+    ending.start()
+    wait_for(tmp_path / "saving")
+    assert poll.poll(300_000)
+    (tmp_path / "go").touch()
+    ending.join(300)
+    assert (tmp_path / "saved").exists()
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 300
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

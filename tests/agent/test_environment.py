@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import os
+import select
+
 import pytest
 
-from agent.environment import Environment, InvalidEnvironmentError
+from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
 from agent.kube import api
 from crds import names
 
@@ -61,3 +64,13 @@ def test_api_server_is_found_from_within_a_pod(tmp_path) -> None:
         api.ApiClient.in_cluster({})
     with pytest.raises(InvalidEnvironmentError, match="token does not exist"):
         api.ApiClient.in_cluster({"KUBERNETES_SERVICE_HOST": "h", "DLR_SERVICEACCOUNT_DIR": str(tmp_path)})
+
+
+def test_processes_can_be_waited_for_by_the_longest_grace_period_of_kubernetes() -> None:
+    """Some write a year there. poll(2) takes no more than 24 days."""
+    reader, writer = os.pipe()
+    os.close(writer)
+    poll = select.poll()
+    poll.register(reader)
+    assert poll.poll(grace_of_processes(2**31 - 1) * 1000 + 1)
+    os.close(reader)

@@ -55,12 +55,18 @@ def test_a_command_that_fails_ends_its_pod_with_its_code(cluster: FakeCluster, a
     assert execute(agents, 3).wait(120) == 2
 
 
-def test_sigterm_is_the_commands_too(cluster: FakeCluster, agents: Agents) -> None:
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGQUIT, 131)]
+)
+def test_what_ends_the_agent_is_the_commands_sigterm(
+    cluster: FakeCluster, agents: Agents, signum: signal.Signals, code: int
+) -> None:
+    """These are the signals of `dlr run`; an image may name another one than SIGTERM (STOPSIGNAL)."""
     agent = execute(agents, 0, "sh", "-c", f"cd {agents.directory}; {COUNTS} 0")
     cluster.wait_state({0: "Ready"}, 0)
     agents.wait_file("begun")
-    agent.send_signal(signal.SIGTERM)
-    assert agent.wait(120) == 143
+    agent.send_signal(signum)
+    assert agent.wait(120) == code
     assert (agents.directory / "told").exists()
     assert cluster.agent(0)["state"] == "Stopped"
 

@@ -17,16 +17,21 @@ from agent.report import launch_mark
 from agent.report.failed_start import report_failed_start
 from crds.agent_report import AgentReport
 from crds.names import HAS_BEGUN
+from crds.progress_record import ENV_PROGRESS_FILE
+from crds.shard_set import ENV_SHARDS_SOCKET
 from tests.agent.fake_cluster import FakeCluster
 
 
 def _torchrun(
-    cluster: FakeCluster, *arguments: str, environ: dict[str, str] | None = None
+    cluster: FakeCluster,
+    *arguments: str,
+    environ: dict[str, str] | None = None,
+    command: str = "torchrun",
 ) -> subprocess.CompletedProcess[str]:
     """`torchrun` in a worker's Pod."""
     main = "import sys; from dlr.pod import main; sys.exit(main(sys.argv[1:]))"
     return subprocess.run(
-        [sys.executable, "-c", main, "torchrun", *arguments],
+        [sys.executable, "-c", main, command, *arguments],
         env={"PATH": "/usr/bin:/bin", **(environ or cluster.environ(0))},
         capture_output=True,
         text=True,
@@ -154,3 +159,15 @@ def test_outside_of_a_job_nothing_is_reported() -> None:
     report_failed_start({}, "dlr run: no", 2)
     report_failed_start({"KUBERNETES_SERVICE_HOST": "192.0.2.1"}, "dlr run: no", 2)
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("variable", [ENV_PROGRESS_FILE, ENV_SHARDS_SOCKET])
+def test_what_a_training_process_starts_does_not_speak_for_its_agent(
+    cluster: FakeCluster, tmp_path: Path, variable: str
+) -> None:
+    """Nor does it leave a line for the kubelet, as `dlr run evaluate.py` in a script did."""
+    message = tmp_path / "termination-log"
+    message.touch()
+    environ = {**cluster.environ(0), variable: "/tmp/it", "DLR_TERMINATION_LOG": str(message)}
+    assert _torchrun(cluster, "--bogus", "evaluate.py", environ=environ, command="run").returncode == 2
+    assert not cluster.reports and not message.read_text()

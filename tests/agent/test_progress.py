@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from crds.progress_record import (
     ENV_PROGRESS_FILE,
     NUMBERS_FORMAT,
     PROGRESS_FORMAT,
+    RECORD_BYTES,
 )
 from crds.wire import from_wire
 
@@ -77,6 +79,15 @@ def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
     report_step(env, 7)
     files.renew(1, Start(1))
     assert files.read() == Snapshot({})
+
+
+def test_processes_start_again_after_a_script_that_emptied_the_temporary_directory(
+    files: ProgressFiles,
+) -> None:
+    shutil.rmtree(files.directory)
+    (variables,) = files.renew(1, Start(2))
+    assert Path(variables[ENV_PROGRESS_FILE]).stat().st_size == RECORD_BYTES
+    assert files.directory.stat().st_mode & 0o777 == 0o700, "as mkdtemp has it"
 
 
 def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: ProgressFiles) -> None:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from agent import signals
+from agent.environment import Environment
+from agent.logs import log_to_stderr
+from agent.monitor.stepping import Figures
+from agent.report.elasticworker import last_report
+from agent.report.report import Facts, Report
+from agent.report.reporter import Reporter
+from agent.supervision.post_mortem import process_failure
+from crds.agent_report import Accelerators, AgentState
+
+ME = Environment("digits", "default", "digits-worker-0", 0, 1, "uid", "127.0.0.1")
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +57,71 @@ def test_deferred_work_is_done_whole_and_the_signal_is_not_lost() -> None:
     assert done == ["inner", "outer"]
     with signals.deferred():
         pass  # it has been raised, once
+
+
+class Interrupted:
+    """An API server, and a log, in the midst of which the agent gets a signal."""
+
+    def __init__(self) -> None:
+        self._attempts = 0
+
+    def merge_patch(self, *_: object) -> dict[str, object]:
+        self._attempts += 1
+        if self._attempts == 1:
+            signal.raise_signal(signal.SIGUSR2)
+        return {}
+
+    def write(self, _: str) -> None:
+        signal.raise_signal(signal.SIGUSR2)
+
+    def flush(self) -> None:
+        pass
+
+    def figures(self) -> Figures:
+        signal.raise_signal(signal.SIGUSR2)
+        return Figures()
+
+
+def test_what_goes_on_after_any_error_does_not_go_on_after_a_signal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    interrupted: Any = Interrupted()
+    with pytest.raises(SignalException):
+        last_report(interrupted, ME)
+    monkeypatch.setattr(logging.getLogger("agent"), "handlers", [])
+    log_to_stderr()
+    (handler,) = logging.getLogger("agent").handlers
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(interrupted)
+    with pytest.raises(SignalException):
+        logging.getLogger("agent").warning("something")
+    first = Report(AgentState.READY, datetime.now(UTC))
+    facts = Facts(0, 1, Accelerators("", 0))
+    reporter = Reporter(interrupted, ME, facts, first, progress_seconds=1, figures=interrupted.figures)
+    with pytest.raises(SignalException):
+        reporter.report(AgentState.RUNNING, 1)
+    assert reporter.latest.state is AgentState.RUNNING
+    (tmp_path / "error.json").touch()
+    monkeypatch.setattr(json, "load", interrupted.write)
+    with pytest.raises(SignalException):
+        process_failure(0, 1, 1, str(tmp_path / "error.json"))
+
+
+def test_a_thread_defers_nothing() -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with signals.deferred():
+            began.set()
+            go.wait(300)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert began.wait(300)
+    with pytest.raises(SignalException):
+        signal.raise_signal(signal.SIGUSR2)
+    go.set()
+    thread.join(300)
 
 
 def test_a_handler_that_torch_has_set_is_taken_back() -> None:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from agent.monitor import stacks
+from agent.monitor.accounting import ProcessTree
 from agent.monitor.dump import innermost_place, waits_for_others
 from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, StackFiles, capture, signal_number, wait_state
 from crds.progress_record import RECORD_BYTES
@@ -196,3 +197,18 @@ def test_what_the_user_says_of_faulthandler_counts(monkeypatch: pytest.MonkeyPat
         "PYTHONFAULTHANDLER"
         not in StackFiles(tmp_path).renew(1, {0: f"{tmp_path}/attempt_1/0/error.json"})[0]
     )
+
+
+def test_a_process_may_have_any_name(tmp_path: Path) -> None:
+    """The kernel cuts it after 15 bytes, be it in the middle of a letter."""
+    program = tmp_path / "обучение"
+    program.symlink_to(sys.executable)
+    prints = "import signal; signal.signal(40, print); print(flush=True); signal.pause()"
+    with subprocess.Popen([program, "-c", prints], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        try:
+            assert wait_state(process.pid).startswith("the process is ")
+            assert stacks.handles(process.pid, 40) and not stacks.handles(process.pid, 41)
+            assert ProcessTree(process.pid).memory_bytes() > 0
+        finally:
+            process.kill()

@@ -22,6 +22,8 @@ JOB = {"DLR_JOB_NAME": "digits", "PET_RDZV_BACKEND": "dlr"}
         (["--rdzv-backend=dlr", "train.py"], JOB | {"PET_RDZV_BACKEND": "c10d"}, False),
         (["train.py"], JOB | {"PET_STANDALONE": "1"}, True),
         (["train.py"], {}, True),
+        (["evaluate.py"], JOB | {"DLR_PROGRESS_FILE": "/tmp/dlr/step.0"}, True),
+        (["train.py"], JOB | {"DLR_SHARDS_SOCKET": "/tmp/dlr/shards"}, True),
         (["--nproc-per-node=1", "/usr/local/bin/train", "--standalone"], JOB, False),
         (["--no-python", "./train.sh", "--rdzv-backend", "c10d"], JOB, False),
         (["--log-dir", "of.py", "--standalone", "train.py"], JOB, True),

@@ -1,0 +1,63 @@
+"""Scripts that a shell runs: whom a signal is for that asks a training process to end."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from agent.processes.orphans import descendants, open_exit_fd
+
+
+def above_scripts(leaders: Collection[int]) -> list[int]:
+    """Return these processes and what they started, down to the first Python process of each line.
+
+    A shell does not pass a signal on, so what it runs gets the signal too. A script's own processes do not:
+    a script that saves at SIGTERM needs its data loader for the step that it is in.
+    """
+    if all(map(_is_python, leaders)):
+        return list(leaders)
+    children: dict[int, list[int]] = {}
+    for process in descendants():
+        if not process.ended:
+            children.setdefault(process.parent, []).append(process.pid)
+    found: list[int] = []
+    for leader in leaders:
+        line = [leader]
+        for pid in line:
+            if not _is_python(pid):
+                line += [child for child in children.get(pid, ()) if _group(child) == leader]
+        found += line
+    return found
+
+
+def _is_python(pid: int) -> bool:
+    """Whether the process is a Python interpreter, or another user's, of which that cannot be seen."""
+    try:
+        program = Path(f"/proc/{pid}/exe").readlink()
+    except OSError:
+        return True
+    return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def await_ends(pids: Sequence[int], deadline: float) -> None:
+    """Wait for the ends of processes, until a time of the monotonic clock.
+
+    Args:
+        pids: parents before their children, of which each is our child once its parent has ended.
+    """
+    for pid in pids:
+        exit_fd = open_exit_fd(pid)
+        poll = select.poll()
+        poll.register(exit_fd, select.POLLIN)
+        poll.poll(max(deadline - time.monotonic(), 0.0) * 1000)
+        os.close(exit_fd)
