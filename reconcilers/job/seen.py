@@ -26,11 +26,11 @@ from reconcilers.conditions import refusal
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
-from reconcilers.observed.builder import pod_name
+from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, training_types
 from reconcilers.observed.worker_state import current_report
@@ -305,13 +305,17 @@ class JobReader:
         return bool((world["spec"].get("asked") or {}).get("hang"))
 
     def _taken(self, job: ElasticJob, workers: Workers) -> frozenset[Slot]:
-        """The slots of workers that go, of this job or of an earlier one of its name."""
+        """The slots of workers that go, of this job or of an earlier one of its name. To make one whose name
+        a stranger's has is refused (`reconciler.py`)."""
         named = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
         if len(named) == len(workers):
             return frozenset()
         names_there = {worker.metadata.name for worker in workers}
         others = (raw for raw in named if raw["metadata"]["name"] not in names_there)
-        return frozenset((raw["spec"]["type"], raw["spec"]["index"]) for raw in others)
+        ours = {"metadata": companion_metadata(job)}
+        return frozenset(
+            (raw["spec"]["type"], raw["spec"]["index"]) for raw in others if not is_strangers(raw, ours)
+        )
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
