@@ -39,6 +39,8 @@ class Amounts:
                 raise ValueError(f"{path}[{name}]: {error}") from error
             if parsed[name] < 0:
                 raise ValueError(f"{path}[{name}]: {quantity} is less than nothing")
+            if "/" in name and parsed[name].denominator != 1:  # else the API server takes no Pod with it
+                raise ValueError(f"{path}[{name}]: {quantity} is not a whole number")
         return cls(path, asked, parsed)
 
 

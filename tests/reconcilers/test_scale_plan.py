@@ -161,6 +161,11 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
         ),
         (of_worker(resource={"memory": "-1Gi"}), "NotAQuantity", f"{MEMORY}: -1Gi is less than nothing"),
         (
+            of_worker(resource={"nvidia.com/gpu": "500m"}),
+            "NotAQuantity",
+            "spec.replicaResourceSpecs[worker].resource[nvidia.com/gpu]: 500m is not a whole number",
+        ),
+        (
             {},
             "NothingAsked",
             "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
