@@ -349,9 +349,9 @@ def _neighbour(job: ElasticJob, other: ElasticWorker) -> Neighbour | None:
 
 
 def _made_of_another(pod: Object, template: str | None) -> bool:
-    """Whether it lives, and was made of another template."""
+    """Whether it lives, and was made of another template; `template` is None of a type that is no more."""
     made_of = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_TEMPLATE)
-    if made_of is None or made_of == template:
+    if made_of is None or template in (None, made_of):
         return False
     return "deletionTimestamp" not in pod["metadata"] and not is_over(pod)
 
