@@ -225,6 +225,16 @@ def test_a_plan_whose_request_does_not_fit_into_the_job_is_refused() -> None:
     assert why_not(of_worker(resource=resource))[0] == "NotSupported"
 
 
+def test_a_plan_for_more_resources_than_the_jobs_status_holds_is_refused() -> None:
+    """The look that merged it would fail, as would each that follows."""
+    known = {"resources": {"worker": {"limits": {f"example.com/{number}": 1 for number in range(31)}}}}
+    of = job(replicas=4, template=TEMPLATE, status=known)
+    assert refusal(plan(**of_worker(resource={"memory": "1Gi", "example.com/0": 1})), of, [], []) is None
+    found = why_not(of_worker(resource={"memory": "1Gi", "cpu": 1}), of)
+    more = "with those of earlier plans, more than 32 resources"
+    assert found == ("NotSupported", f"spec.replicaResourceSpecs[worker].resource: {more}")
+
+
 def test_a_plan_without_a_count_comes_to_the_jobs_changed_by_its_pods() -> None:
     asked = {
         "createPods": [{}, {"type": "worker"}, {}],
