@@ -221,7 +221,8 @@ class JobReader:
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         plans = self._plans.count(job.metadata.namespace, job.metadata.name)
         new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
-        size = LARGE if needs_history(job) else len(found) + _NEW_WORKER * new + plans
+        there = max(len(found), len(self._named_after(job)))  # an earlier job's may be yet to go
+        size = LARGE if needs_history(job) else there + _NEW_WORKER * new + plans
         seen = await computed(size, self._read, job, raw, found)
         if job.status.finished:
             return seen
@@ -307,7 +308,7 @@ class JobReader:
     def _taken(self, job: ElasticJob, workers: Workers) -> frozenset[Slot]:
         """The slots of workers that go, of this job or of an earlier one of its name. To make one whose name
         a stranger's has is refused (`reconciler.py`)."""
-        named = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
+        named = self._named_after(job)
         if len(named) == len(workers):
             return frozenset()
         names_there = {worker.metadata.name for worker in workers}
@@ -316,6 +317,10 @@ class JobReader:
         return frozenset(
             (raw["spec"]["type"], raw["spec"]["index"]) for raw in others if not is_strangers(raw, ours)
         )
+
+    def _named_after(self, job: ElasticJob) -> list[Object]:
+        """The ElasticWorkers of jobs of this name."""
+        return self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
