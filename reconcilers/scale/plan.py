@@ -25,7 +25,7 @@ from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import opportunity_of, slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
-from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
+from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
 LABEL_SCALE_TYPE = "scale-type"
@@ -273,6 +273,8 @@ def _bad_resources(plan: ScalePlan, job: ElasticJob, nodes: Collection[Mapping[s
         message = too_large(job, type_, amounts, nodes)
         if message:
             return Refusal("NoNodeLargeEnough", message)
+        if message := too_small(job, type_, asked.resource):
+            return Refusal("Contradiction", f"{path}: {message}")
     return None
 
 

@@ -225,6 +225,14 @@ def test_a_plan_whose_request_does_not_fit_into_the_job_is_refused() -> None:
     assert why_not(of_worker(resource=resource))[0] == "NotSupported"
 
 
+def test_a_plan_whose_memory_leaves_no_room_for_checkpoints_is_refused() -> None:
+    of = four(memoryCheckpoint={"size": "512Mi"})
+    assert refusal(plan(**of_worker(resource={"memory": "2Gi"})), of, [], []) is None
+    assert refusal(plan(**of_worker(resource={"cpu": 2})), of, [], []) is None
+    reason, message = why_not(of_worker(resource={"memory": "512Mi"}), of)
+    assert reason == "Contradiction" and "512Mi does not fit into the first container's" in message
+
+
 def test_a_plan_for_more_resources_than_the_jobs_status_holds_is_refused() -> None:
     """The look that merged it would fail, as would each that follows."""
     known = {"resources": {"worker": {"limits": {f"example.com/{number}": 1 for number in range(31)}}}}
