@@ -182,12 +182,12 @@ def _whole(amount: float | None) -> int | None:
 
 
 def _asked(resources: dict[str, Any], name: str) -> float | None:
-    """The limit, or else the request; None where neither says anything that can be read."""
+    """The limit, or else the request; None where neither is an amount that a Pod may have."""
     for kind in ("limits", "requests"):
         amount = mapping(resources.get(kind)).get(name)
         try:
-            if amount is not None:
-                return float(parse(amount))
+            if amount is not None and (asked := float(parse(amount))) >= 0:
+                return asked
         except ValueError:
             continue
     return None

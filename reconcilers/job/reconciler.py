@@ -25,6 +25,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
 from reconcilers.observed.options import PodOptions
+from reconcilers.observed.ownership import is_strangers, name_taken
 from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
@@ -51,6 +52,7 @@ class ElasticJobReconciler(Reconciler):
         self._view = JobReader(client, cache, clock, pods or PodOptions())
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
+        self._workers = cache.store(ELASTICWORKERS)
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
@@ -135,12 +137,21 @@ class ElasticJobReconciler(Reconciler):
         try:
             with telling_refusals(self._recorder, seen.raw):
                 await carry_out(self._client, self._recorder, seen.raw, acts)
+                self._refuse_strangers(acts)
         except Refused as error:
             makes_workers = any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts)
             if is_refusal(error) and makes_workers:
                 until = self._clock.monotonic() + retry_seconds()
                 self._refused_until.put(seen.job.metadata.uid, until)
             raise
+
+    def _refuse_strangers(self, acts: Sequence[Act]) -> None:
+        """Raises Forbidden if a worker could not be made since its name is taken: nobody else will say so."""
+        for act in acts:
+            if act.verb is Verb.CREATE and act.resource == ELASTICWORKERS:
+                found = self._workers.get(act.namespace, act.name)
+                if found is not None and is_strangers(found, act.body):
+                    raise name_taken(act.body)
 
     def _refused_seconds(self, job: ElasticJob) -> float | None:
         left_seconds = (self._refused_until.get(job.metadata.uid) or 0.0) - self._clock.monotonic()

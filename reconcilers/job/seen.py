@@ -26,11 +26,11 @@ from reconcilers.conditions import refusal
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
-from reconcilers.observed.builder import pod_name
+from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, training_types
 from reconcilers.observed.worker_state import current_report
@@ -221,7 +221,8 @@ class JobReader:
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         plans = self._plans.count(job.metadata.namespace, job.metadata.name)
         new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
-        size = LARGE if needs_history(job) else len(found) + _NEW_WORKER * new + plans
+        there = max(len(found), len(self._named_after(job)))  # an earlier job's may be yet to go
+        size = LARGE if needs_history(job) else there + _NEW_WORKER * new + plans
         seen = await computed(size, self._read, job, raw, found)
         if job.status.finished:
             return seen
@@ -305,13 +306,21 @@ class JobReader:
         return bool((world["spec"].get("asked") or {}).get("hang"))
 
     def _taken(self, job: ElasticJob, workers: Workers) -> frozenset[Slot]:
-        """The slots of workers that go, of this job or of an earlier one of its name."""
-        named = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
+        """The slots of workers that go, of this job or of an earlier one of its name. To make one whose name
+        a stranger's has is refused (`reconciler.py`)."""
+        named = self._named_after(job)
         if len(named) == len(workers):
             return frozenset()
         names_there = {worker.metadata.name for worker in workers}
         others = (raw for raw in named if raw["metadata"]["name"] not in names_there)
-        return frozenset((raw["spec"]["type"], raw["spec"]["index"]) for raw in others)
+        ours = {"metadata": companion_metadata(job)}
+        return frozenset(
+            (raw["spec"]["type"], raw["spec"]["index"]) for raw in others if not is_strangers(raw, ours)
+        )
+
+    def _named_after(self, job: ElasticJob) -> list[Object]:
+        """The ElasticWorkers of jobs of this name."""
+        return self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
@@ -345,9 +354,9 @@ def _neighbour(job: ElasticJob, other: ElasticWorker) -> Neighbour | None:
 
 
 def _made_of_another(pod: Object, template: str | None) -> bool:
-    """Whether it lives, and was made of another template."""
+    """Whether it lives, and was made of another template; `template` is None of a type that is no more."""
     made_of = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_TEMPLATE)
-    if made_of is None or made_of == template:
+    if made_of is None or template in (None, made_of):
         return False
     return "deletionTimestamp" not in pod["metadata"] and not is_over(pod)
 

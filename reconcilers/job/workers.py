@@ -195,9 +195,14 @@ def spare_pod_wait_seconds(look: Basis, world: Rendezvous, bounds: Bounds) -> fl
 
 
 def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
+    """Workers for these slots. One whose slot the published world has gets a later incarnation than there: of
+    an earlier one, its agent would leave, for a later one has its place."""
+    before = job.status.world.incarnation_by_index() if missing else {}
     event = Event("Normal", "WorkersCreated", f"created {counted(len(missing), 'worker')}")
     for number, (type_, index) in enumerate(missing, start=1):
-        yield create(ELASTICWORKERS, new_worker(job, type_, index), *[event] * (number == len(missing)))
+        last = before.get(index, 0) if type_ == names.WORKER else 0
+        worker = new_worker(job, type_, index, last + 1)
+        yield create(ELASTICWORKERS, worker, *[event] * (number == len(missing)))
 
 
 def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:

@@ -214,7 +214,7 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
     metadata, spec = template.get("metadata") or {}, template["spec"]
     ours = {key: value for key, value in labels_of(worker).items() if key != names.LABEL_APP}
     own_labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _OWNERS}
-    spec.setdefault("restartPolicy", "Never")
+    _set_default(spec, "restartPolicy", "Never")
     if not service_account(spec):
         spec["serviceAccountName"] = environment.account
         give_token_to_agent(spec)
@@ -231,7 +231,7 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
             mine = replace(environment, fixed=fixed)
         container["env"] = _merged(container.get("env") or [], mine)
         # What ends before its agent can say why says so in the last lines of its log.
-        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+        _set_default(container, "terminationMessagePolicy", "FallbackToLogsOnError")
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -250,6 +250,11 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
         },
         "spec": spec,
     }
+
+
+def _set_default(part: Object, field: str, value: str) -> None:
+    """Set what a template leaves out, or has as null or empty: Kubernetes would put its own default there."""
+    part[field] = part.get(field) or value
 
 
 def _termination_log(container: Object) -> Variables:

@@ -55,6 +55,22 @@ def is_leftover(obj: Object, wanted: Object) -> bool:
     )
 
 
+def is_strangers(obj: Object, wanted: Object) -> bool:
+    """Whether `obj`, which has the name of `wanted`, stays there without being its owner's."""
+    (mine,) = wanted["metadata"]["ownerReferences"]
+    goes = bool(obj["metadata"].get("deletionTimestamp")) or is_leftover(obj, wanted)
+    return not (goes or belongs_to(obj, mine["uid"]))
+
+
+def name_taken(wanted: Object) -> Forbidden:
+    """The error of an object whose name a stranger's has."""
+    metadata = wanted["metadata"]
+    (owner,) = metadata["ownerReferences"]
+    named = f"the {wanted['kind']} {metadata['name']}"
+    message = f"{named} is not of this {owner['kind']} {owner['name']}: delete it, or use another name"
+    return Forbidden(403, "Forbidden", message)
+
+
 async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
     """Make the object; or, if its owner has it already, find it.
 
@@ -76,8 +92,7 @@ async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
         return found
     if is_leftover(found, wanted):
         raise Leftover(f"{named} of an earlier {owner['kind']} {owner['name']} is yet to go", found)
-    message = f"{named} is not of this {owner['kind']} {owner['name']}: delete it, or use another name"
-    raise Forbidden(403, "Forbidden", message)
+    raise name_taken(wanted)
 
 
 def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:

@@ -39,6 +39,14 @@ def parse(quantity: str | int) -> Fraction:
     return Fraction(number) * scale
 
 
+def is_quantity(amount: object) -> bool:
+    try:
+        parse(str(amount))
+    except ValueError:
+        return False
+    return True
+
+
 def whole(quantity: str | int) -> int:
     """Returns the quantity in whole units, rounded up, as Kubernetes rounds.
 

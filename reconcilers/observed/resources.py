@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 
 from controller.resources import Object
+from crds.checkpoint_files import SMALLEST_SLOT_BYTES, slot_count
 from crds.elasticjob import ElasticJob
 from crds.job_spec import MemoryCheckpoint
 from crds.model import ResourceRequirements
-from reconcilers.observed.quantities import parse
+from reconcilers.observed.quantities import is_quantity, parse, whole
 
 KINDS = ("limits", "requests")
 CUT = "dlrCut"
@@ -70,6 +71,31 @@ def digest_of(template: Object, envs: Object, inject: bool, memory: MemoryCheckp
     more = [] if memory is None else [memory.to_wire()]
     text = orjson.dumps([said, envs, inject, *more], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
+    """Why the slots of checkpoints in memory have no room in a Pod of this type; None if they have. Pure."""
+    asked = job.spec.replica_specs[type_].memory_checkpoint
+    if asked is None:
+        return None
+    path = f"spec.replicaSpecs.{type_}.memoryCheckpoint.size"
+    if whole(asked.size) < 1:
+        return f"{path}: {asked.size} is no amount of memory"
+    count = slot_count(1, asked.replicas)  # the agent knows how many processes a Pod has
+    if whole(asked.size) < count * SMALLEST_SLOT_BYTES:
+        return (
+            f"{path}: {asked.size} is too little: each process has {count} slots, which take "
+            f"{SMALLEST_SLOT_BYTES >> 10}Ki each at least; a size has a unit, such as 20Gi"
+        )
+    resources = resources_of(job, type_, None)
+    for kind in KINDS:
+        amount = mapping(resources.get(kind)).get("memory")
+        if amount is not None and is_quantity(amount) and parse(asked.size) >= parse(amount):
+            return (
+                f"{path}: {asked.size} does not fit into the first container's resources.{kind}.memory of "
+                f"{amount}, which training needs too: raise that, or lower the size"
+            )
+    return None
 
 
 def is_cut(template: Object | None) -> bool:

@@ -82,20 +82,25 @@ def _meets(term: Part, labels: Part, fields: Part) -> bool:
 
 
 def _holds(expression: Part, present: Part) -> bool:
-    value, values = present.get(expression["key"]), list(expression.get("values") or ())
-    match expression["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return _number(value) > _number(values[0])
-        case _:
-            return _number(value) < _number(values[0])
+    """What the API server takes no Pod with, such as a comparison with nothing, holds on no node."""
+    try:
+        value, values = present.get(expression["key"]), list(expression.get("values") or ())
+        match expression["operator"]:
+            case "In":
+                return value in values
+            case "NotIn":
+                return value not in values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt":
+                return _number(value) > _number(values[0])
+            case "Lt":
+                return _number(value) < _number(values[0])
+    except (KeyError, IndexError, TypeError):
+        return False
+    return False
 
 
 def _number(text: object) -> float:
@@ -114,10 +119,16 @@ def _is_borne(taint: Part, spec: Part) -> bool:
     if effect not in EFFECTS or key.startswith(PASSING) or key in amounts_of(spec["containers"]):
         return True
     return any(
-        each.get("effect") in (None, "", effect)
-        and (
-            (each.get("operator") == "Exists" and each.get("key") in (None, "", key))
-            or (each.get("key") == key and each.get("value", "") == taint.get("value", ""))
-        )
+        each.get("effect") in (None, "", effect) and _bears(each, key, taint.get("value") or "")
         for each in spec.get("tolerations") or ()
     )
+
+
+def _bears(toleration: Part, key: str, value: str) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    operator, theirs = toleration.get("operator") or "Equal", toleration.get("key")
+    if operator == "Exists":
+        return theirs in (None, "", key)
+    compared = "In" if operator == "Equal" else operator
+    expression = {"key": key, "operator": compared, "values": [toleration.get("value") or ""]}
+    return theirs == key and _holds(expression, {key: value})

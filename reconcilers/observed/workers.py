@@ -154,7 +154,7 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
     return WorkerPlan(() if job.spec.suspend else tuple(missing), tuple(surplus))
 
 
-def new_worker(job: ElasticJob, type_: str, index: int) -> dict[str, Any]:
+def new_worker(job: ElasticJob, type_: str, index: int, incarnation: int = 1) -> dict[str, Any]:
     """The ElasticWorker object to create for a slot."""
     return {
         "apiVersion": names.API_VERSION,
@@ -165,5 +165,5 @@ def new_worker(job: ElasticJob, type_: str, index: int) -> dict[str, Any]:
             "labels": labels(job.metadata.name, type_, index) | group_labels(job),
             "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
         },
-        "spec": {"jobName": job.metadata.name, "type": type_, "index": index, "incarnation": 1},
+        "spec": {"jobName": job.metadata.name, "type": type_, "index": index, "incarnation": incarnation},
     }

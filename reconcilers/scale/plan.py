@@ -15,15 +15,17 @@ from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.model import ResourceRequirements
 from crds.phases import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
+from crds.template import MAX_RESOURCES
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import opportunity_of, slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
-from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
+from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
 LABEL_SCALE_TYPE = "scale-type"
@@ -264,9 +266,15 @@ def _bad_resources(plan: ScalePlan, job: ElasticJob, nodes: Collection[Mapping[s
             amounts = Amounts.parse(asked.resource, path)
         except ValueError as error:
             return Refusal("NotAQuantity", str(error))
+        present = job.status.resources.get(type_) or ResourceRequirements()
+        if len({*asked.resource, *present.limits, *present.requests}) > MAX_RESOURCES:
+            message = f"with those of earlier plans, more than {MAX_RESOURCES} resources"
+            return Refusal("NotSupported", f"{path}: {message}")
         message = too_large(job, type_, amounts, nodes)
         if message:
             return Refusal("NoNodeLargeEnough", message)
+        if message := too_small(job, type_, asked.resource):
+            return Refusal("Contradiction", f"{path}: {message}")
     return None
 
 

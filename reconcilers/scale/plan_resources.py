@@ -11,7 +11,7 @@ from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.quantities import format_bytes, parse
-from reconcilers.observed.resources import KINDS, mapping, resources_of
+from reconcilers.observed.resources import KINDS, mapping, memory_checkpoint_fault, resources_of
 from reconcilers.observed.slots import slot_count, training_types
 from reconcilers.observed.suitable import allocatable, amount_of, amounts_of, others_of
 
@@ -39,6 +39,8 @@ class Amounts:
                 raise ValueError(f"{path}[{name}]: {error}") from error
             if parsed[name] < 0:
                 raise ValueError(f"{path}[{name}]: {quantity} is less than nothing")
+            if "/" in name and parsed[name].denominator != 1:  # else the API server takes no Pod with it
+                raise ValueError(f"{path}[{name}]: {quantity} is not a whole number")
         return cls(path, asked, parsed)
 
 
@@ -78,6 +80,15 @@ def too_large(job: ElasticJob, type_: str, amounts: Amounts, nodes: Collection[N
         together = " and ".join(f"{name} {amounts.said[name]}" for name in needed)
         return f"{amounts.path}: no node has {together} together"
     return ""
+
+
+def too_small(job: ElasticJob, type_: str, asked: Quantities) -> str:
+    """Why the job's checkpoints in memory have no room in a Pod with these amounts; empty if they have."""
+    if "memory" not in asked:
+        return ""
+    merged = laid_over(job.status.resources.get(type_), requirements(job, type_, asked))
+    changed = DesiredJob.of(job).having(resources={**job.status.resources, type_: merged})
+    return memory_checkpoint_fault(changed, type_) or ""
 
 
 def too_much_in_all(

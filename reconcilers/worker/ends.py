@@ -53,7 +53,7 @@ def with_lives(worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime
 
 def _asked_for(worker: ElasticWorker, now: datetime) -> datetime:
     created = worker.metadata.creation_timestamp
-    return created if created is not None and worker.spec.incarnation == 1 else now
+    return created if created is not None and not worker.status.history else now
 
 
 def _lives(status: ElasticWorkerStatus) -> bool:

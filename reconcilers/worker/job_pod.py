@@ -60,6 +60,8 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | No
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
     if in_cluster(job):  # for the names by which others find it; the Service is named as the job
         pod["spec"]["hostname"], pod["spec"]["subdomain"] = worker.metadata.name, job.metadata.name
+        if pod["spec"].get("hostNetwork"):  # else it would ask its node's resolver, which knows none of them
+            pod["spec"]["dnsPolicy"] = pod["spec"].get("dnsPolicy") or "ClusterFirstWithHostNet"
     group = pod_group_of(job) if worker.spec.type == names.WORKER else None
     if group is not None:
         group.enlist(pod, worker.metadata.name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -43,7 +44,10 @@ _SCALARS = ("terminationGracePeriodSeconds", "priorityClassName", "serviceAccoun
 _MOST_MISSES = 100
 """Entries that do not fit; after so many, no more are tried."""
 _MOST_CONTAINERS = 64
-"""Containers beside the first whose resources count, of a template that is not kept whole."""
+"""Containers beside the first whose resources count, of a template that is not kept whole; and as many native
+sidecars."""
+ALWAYS = "Always"
+"""The restart policy that makes an init container a native sidecar."""
 _UNREAD_OF_AGENTS = ("profile", "askedStacks", "result")
 _FIRST = ("name", "namespace", "uid", "resourceVersion", "generation", "generateName")
 _LATER = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
@@ -66,14 +70,19 @@ def kept_of_job(job: Object) -> Object:
     if _size_bytes(job) <= WHOLE_BYTES:
         return job
     spec, budget = job["spec"], Budget(WHOLE_BYTES)
-    envs = budget.entries(spec.get("envs"), _READ_FIRST)
+    envs, written = spec.get("envs") or {}, spec["replicaSpecs"]
+    read = budget.entries({key: envs[key] for key in _READ_FIRST if key in envs})
     specs = {
         type_: {} if type_ in names.MASTER_TYPES else _replica_spec(spec, each, budget)
-        for type_, each in spec["replicaSpecs"].items()
+        for type_, each in written.items()
     }
+    others = budget.entries({key: value for key, value in envs.items() if key not in _READ_FIRST})
+    for type_, each in specs.items():
+        if each:  # variables come last: a thousand of them must not take the place of commands and amounts
+            _add_variables(each["template"], written[type_]["template"], budget)
     return job | {
         "metadata": _metadata(job["metadata"]),
-        "spec": spec | {"envs": envs, "replicaSpecs": specs},
+        "spec": spec | {"envs": read | others, "replicaSpecs": specs},
     }
 
 
@@ -179,18 +188,20 @@ def _replica_spec(job_spec: Object, spec: Object, budget: Budget) -> Object:
 
 
 def _template(template: Object, digest: str, budget: Budget) -> Object:
+    """What decisions read of a template, without most of its variables (`_add_variables`)."""
     spec = template["spec"]
-    first, *others = spec["containers"]
-    counted = others[:_MOST_CONTAINERS]
-    containers = [_first_container(first, budget), *(_container(other, budget) for other in counted)]
-    kept = {field: spec[field] for field in _SCALARS if spec.get(field) and budget.takes(spec[field])}
+    said = (field for field in _SCALARS if spec.get(field) is not None)
+    kept = {field: spec[field] for field in said if budget.takes(spec[field])}
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     queue = {key: annotations[key] for key in (VOLCANO_QUEUE,) if annotations.get(key)}
-    return {
-        "metadata": {"annotations": budget.entries(queue)},
-        "spec": kept | {"containers": containers},
-        CUT: digest,
-    }
+    metadata = {"annotations": budget.entries(queue)}
+    containers = [_container(each, budget) for each in spec["containers"][: _MOST_CONTAINERS + 1]]
+    sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == ALWAYS)
+    kept["initContainers"] = [
+        _container(each, budget) | {"restartPolicy": ALWAYS} for each in islice(sidecars, _MOST_CONTAINERS)
+    ]
+    containers[0] |= _rest_of_first(spec["containers"][0], budget)
+    return {"metadata": metadata, "spec": kept | {"containers": containers}, CUT: digest}
 
 
 def _container(container: Object, budget: Budget) -> Object:
@@ -200,20 +211,24 @@ def _container(container: Object, budget: Budget) -> Object:
     return {"name": container["name"][:63], "image": "-", "resources": amounts}
 
 
-def _first_container(container: Object, budget: Budget) -> Object:
-    kept = _container(container, budget)
+def _rest_of_first(container: Object, budget: Budget) -> Object:
     ports = (port for port in container.get("ports") or () if port.get("name") == PORT_NAME)
-    kept["ports"] = budget.first(ports)
-    kept["env"] = budget.first(_variables(container.get("env") or ()))
+    kept = {"ports": budget.first(ports), "env": budget.first(_variables(container, read_first=True))}
     for field in ("command", "args"):
         kept[field] = budget.first(container.get(field) or ())
     return kept
 
 
-def _variables(env: Iterable[Object]) -> Iterator[Object]:
-    """The variables that decide something, then the others, without the source of a value from elsewhere."""
-    for entry in sorted(env, key=lambda entry: entry["name"] not in _READ_FIRST):
-        yield {key: value for key, value in entry.items() if key in ("name", "value")}
+def _add_variables(kept: Object, template: Object, budget: Budget) -> None:
+    first = template["spec"]["containers"][0]
+    kept["spec"]["containers"][0]["env"] += budget.first(_variables(first, read_first=False))
+
+
+def _variables(container: Object, *, read_first: bool) -> Iterator[Object]:
+    """The variables that decide something, or the others, without the source of a value from elsewhere."""
+    for entry in container.get("env") or ():
+        if (entry["name"] in _READ_FIRST) is read_first:
+            yield {key: value for key, value in entry.items() if key in ("name", "value")}
 
 
 def _count_writers(fields: Any) -> list[Object]:

@@ -27,15 +27,14 @@ from controller.errors import (
 from controller.resources import PODS, Object
 from controller.slices import LARGE, computed
 from crds import names
-from crds.checkpoint_files import SMALLEST_SLOT_BYTES, slot_count
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import SchedulingPolicy
 from crds.texts import shortened
 from reconcilers.observed.builder import service_account
 from reconcilers.observed.options import AgentSource
-from reconcilers.observed.quantities import parse, whole
-from reconcilers.observed.resources import KINDS, mapping, resources_of
+from reconcilers.observed.quantities import is_quantity
+from reconcilers.observed.resources import KINDS, mapping, memory_checkpoint_fault
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import opportunistic_policy, training_types
 from reconcilers.observed.workers import new_worker
@@ -207,7 +206,7 @@ def _bad_quantity(job: ElasticJob, type_: str) -> str:
         for place, container in enumerate(spec.get(part) or ()):
             for kind in KINDS:
                 for name, amount in mapping(mapping(container.get("resources")).get(kind)).items():
-                    if not _is_quantity(amount):
+                    if not is_quantity(amount):
                         path = (
                             f"spec.replicaSpecs.{type_}.template.spec.{part}[{place}].resources.{kind}.{name}"
                         )
@@ -216,45 +215,12 @@ def _bad_quantity(job: ElasticJob, type_: str) -> str:
     return ""
 
 
-def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
-    """Why the slots of checkpoints in memory have no room in a Pod of this type; None if they have. Pure."""
-    asked = job.spec.replica_specs[type_].memory_checkpoint
-    if asked is None:
-        return None
-    path = f"spec.replicaSpecs.{type_}.memoryCheckpoint.size"
-    if whole(asked.size) < 1:
-        return f"{path}: {asked.size} is no amount of memory"
-    count = slot_count(1, asked.replicas)  # the agent knows how many processes a Pod has
-    if whole(asked.size) < count * SMALLEST_SLOT_BYTES:
-        return (
-            f"{path}: {asked.size} is too little: each process has {count} slots, which take "
-            f"{SMALLEST_SLOT_BYTES >> 10}Ki each at least; a size has a unit, such as 20Gi"
-        )
-    resources = resources_of(job, type_, None)
-    for kind in KINDS:
-        amount = mapping(resources.get(kind)).get("memory")
-        if amount is not None and _is_quantity(amount) and parse(asked.size) >= parse(amount):
-            return (
-                f"{path}: {asked.size} does not fit into the first container's resources.{kind}.memory of "
-                f"{amount}, which training needs too: raise that, or lower the size"
-            )
-    return None
-
-
 def cluster_fault(job: ElasticJob, type_: str) -> str | None:
     """Why a Pod of this type could not be told of its cluster; None if it can, or the user tells it. Pure."""
     if not in_cluster(job) or sets_tf_config(job, type_):
         return None
     fault = config_fault(job)
     return None if fault is None else f"spec.replicaSpecs: {fault}"
-
-
-def _is_quantity(amount: object) -> bool:
-    try:
-        parse(str(amount))
-    except ValueError:
-        return False
-    return True
 
 
 def users_path(field: str, job: ElasticJob, type_: str, pod: Object) -> str:

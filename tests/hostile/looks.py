@@ -29,6 +29,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.metrics import job_samples, worker_samples
 from reconcilers.observed.options import AgentSource
+from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
 from reconcilers.scale.verdicts import without_job
@@ -38,7 +39,7 @@ from reconcilers.worker.companions import budget_of, service_of
 from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_check_pod
-from reconcilers.worker.trial import cluster_fault, memory_checkpoint_fault
+from reconcilers.worker.trial import cluster_fault
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW
 

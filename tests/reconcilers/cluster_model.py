@@ -172,14 +172,13 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
     report = worker.get("status", {}).get("agent") or {}
     if report.get("incarnation", 0) > incarnation:
         return  # its successor speaks now
+    job = JobView.parse(api.find(ELASTICWORLDS, spec.get("jobName") or "") or {})
     if report.get("podUid") != pod["metadata"]["uid"]:
-        _renew_lease(api, pod)
-        _say(api, worker, pod, "Ready", 0, failure=None)
+        _begin(api, worker, pod, job, Member(spec["index"], incarnation))
         return
     if "checkName" in spec:
         _answer(api, worker, spec["checkName"], script)
         return
-    job = JobView.parse(api.find(ELASTICWORLDS, spec["jobName"]) or {})
     round_, state = report["observedRound"], AgentState(report["state"])
     if job.active_check:
         _answer(api, worker, job.active_check, script)
@@ -198,6 +197,15 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
             _end_pod(api, pod, {"exitCode": 0, "reason": "Completed"})
         case Verb.WAIT if state is AgentState.RUNNING:
             _train(api, worker, pod, script)
+
+
+def _begin(api: Api, worker: JSON, pod: JSON, job: JobView, me: Member) -> None:
+    """It looks at the world before it reports."""
+    if job.world is not None and job.world.has_replaced(me):
+        _end_pod(api, pod, {"exitCode": 0, "reason": "Completed"})
+        return
+    _renew_lease(api, pod)
+    _say(api, worker, pod, "Ready", 0, failure=None)
 
 
 def _train(api: Api, worker: JSON, pod: JSON, script: Script) -> None:

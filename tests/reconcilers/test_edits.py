@@ -7,6 +7,7 @@ from reconcilers.conditions.pods import TEMPLATE_CHANGED
 from reconcilers.observed.conditions import observed_at
 from tests.reconcilers.build import job
 from tests.reconcilers.judging import judge
+from tests.reconcilers.life import Run, beginning, edit, submit
 
 
 class Looks:
@@ -44,3 +45,12 @@ def test_an_edit_is_told_once_though_others_of_the_spec_follow_while_it_waits() 
 def test_the_next_edit_is_told_when_the_last_one_is_in_all_pods() -> None:
     looks = Looks()
     assert [looks.see(12, 12), looks.see(9, 12), looks.see(0), looks.see(1)] == [1, 0, 0, 1]
+
+
+async def test_a_type_that_is_removed_is_no_edit_of_a_template() -> None:
+    api = beginning()
+    submit(api)
+    for evaluator in ({"replicas": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}, None):
+        edit(api, {"replicaSpecs": {"evaluator": evaluator}})
+        await Run(api).settle()
+    assert TEMPLATE_CHANGED not in {event.reason for event in api.events}

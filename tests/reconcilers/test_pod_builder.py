@@ -175,6 +175,16 @@ def test_training_is_not_started_again_after_success_unless_asked() -> None:
     assert build_job_pod(job(), worker())["spec"]["restartPolicy"] == "Never"
 
 
+@pytest.mark.parametrize("value", [None, ""])
+def test_what_a_template_leaves_empty_gets_our_default_and_not_kubernetes_own(value: Any) -> None:
+    """As a chart writes it that has no value for it; with Always, a finished training would start again."""
+    container = {"name": "main", "image": "x", "terminationMessagePolicy": value}
+    template = {"spec": {"containers": [container], "restartPolicy": value}}
+    spec = build_job_pod(job(template=template), worker())["spec"]
+    assert spec["restartPolicy"] == "Never"
+    assert spec["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_nodes_that_failed_the_slot_are_avoided_but_not_forbidden() -> None:
     hurt = worker()
     hurt = hurt.model_copy(update={"spec": hurt.spec.model_copy(update={"excluded_nodes": ["node-3"]})})

@@ -83,6 +83,20 @@ def test_world_shrinks_to_node_unit_when_replacement_is_late() -> None:
     assert shrunk.members == [0, 1, 2, 3]
 
 
+def test_a_world_of_which_no_pod_is_left_begins_anew_by_the_last_call() -> None:
+    """All were lost, or the job was scaled to no workers: whoever comes first is not to train alone."""
+    limits = bounds(8, 1, last_call_seconds=5, shrink_after_seconds=60)
+    nobody = decide(formed(0, 1), [], limits, NOW).rendezvous
+    assert nobody.phase is REFORMING
+    first = participant(0, incarnation=2, seconds_since_joined=2)
+    early = decide(nobody, [first], limits, later(600))
+    assert early.rendezvous.phase is REFORMING and early.look_again_seconds == 3
+    due = decide(nobody, [replace(first, seconds_since_joined=5)], limits, later(600))
+    assert due.rendezvous.members == [0]
+    survivor = decide(nobody, [replace(first, incarnation=1)], limits, later(600))
+    assert survivor.rendezvous.members == [0], "whose replacements had their time"
+
+
 def test_ready_newcomers_grow_the_world_in_whole_units_keeping_the_members() -> None:
     limits = bounds(6, 2, unit=2)
     world = formed(0, 1, 2, 3)

@@ -12,8 +12,8 @@ from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Failed
 from reconcilers.job.events import of_resume as events
 from reconcilers.observed.exit_class import classify_process
+from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.workers import Workers
-from reconcilers.worker.trial import memory_checkpoint_fault
 from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.decision import resumed as of_rank_0
 from reconcilers.world.participants import Ages, participants_of

@@ -348,6 +348,23 @@ def test_pods_have_the_names_of_their_service_the_agent_and_their_task() -> None
     assert "TF_CONFIG" not in variables(build_job_pod(of, member("ps", 7))), "it has no task yet"
 
 
+@pytest.mark.parametrize(
+    ("of_template", "policy"),
+    [
+        ({}, None),
+        ({"hostNetwork": True}, "ClusterFirstWithHostNet"),
+        ({"hostNetwork": True, "dnsPolicy": "None"}, "None"),
+    ],
+)
+def test_pods_in_their_nodes_network_find_the_names_of_the_others(
+    of_template: dict[str, Any], policy: str | None
+) -> None:
+    """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy"""
+    of = evolved(roles_job(COUNTS), all_of())
+    of.spec.replica_specs["ps"].template["spec"].update(of_template)
+    assert build_job_pod(of, member("ps", 1))["spec"].get("dnsPolicy") == policy
+
+
 def test_pods_of_other_jobs_are_as_they_were() -> None:
     pod = build_job_pod(job(), worker())
     assert not {"hostname", "subdomain"} & pod["spec"].keys()

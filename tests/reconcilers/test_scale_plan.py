@@ -161,6 +161,11 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
         ),
         (of_worker(resource={"memory": "-1Gi"}), "NotAQuantity", f"{MEMORY}: -1Gi is less than nothing"),
         (
+            of_worker(resource={"nvidia.com/gpu": "500m"}),
+            "NotAQuantity",
+            "spec.replicaResourceSpecs[worker].resource[nvidia.com/gpu]: 500m is not a whole number",
+        ),
+        (
             {},
             "NothingAsked",
             "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
@@ -218,6 +223,24 @@ def test_plans_for_jobs_that_are_gone_finished_or_suspended_fail(
 def test_a_plan_whose_request_does_not_fit_into_the_job_is_refused() -> None:
     resource = {f"example.com/{'x' * 250}{number}": 1 for number in range(32)}
     assert why_not(of_worker(resource=resource))[0] == "NotSupported"
+
+
+def test_a_plan_whose_memory_leaves_no_room_for_checkpoints_is_refused() -> None:
+    of = four(memoryCheckpoint={"size": "512Mi"})
+    assert refusal(plan(**of_worker(resource={"memory": "2Gi"})), of, [], []) is None
+    assert refusal(plan(**of_worker(resource={"cpu": 2})), of, [], []) is None
+    reason, message = why_not(of_worker(resource={"memory": "512Mi"}), of)
+    assert reason == "Contradiction" and "512Mi does not fit into the first container's" in message
+
+
+def test_a_plan_for_more_resources_than_the_jobs_status_holds_is_refused() -> None:
+    """The look that merged it would fail, as would each that follows."""
+    known = {"resources": {"worker": {"limits": {f"example.com/{number}": 1 for number in range(31)}}}}
+    of = job(replicas=4, template=TEMPLATE, status=known)
+    assert refusal(plan(**of_worker(resource={"memory": "1Gi", "example.com/0": 1})), of, [], []) is None
+    found = why_not(of_worker(resource={"memory": "1Gi", "cpu": 1}), of)
+    more = "with those of earlier plans, more than 32 resources"
+    assert found == ("NotSupported", f"spec.replicaResourceSpecs[worker].resource: {more}")
 
 
 def test_a_plan_without_a_count_comes_to_the_jobs_changed_by_its_pods() -> None:

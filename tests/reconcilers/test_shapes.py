@@ -9,8 +9,10 @@ from controller.errors import Conflict
 from controller.salvage import reason_of
 from crds import names
 from crds.elasticjob import ElasticJob
+from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.resources import is_cut, template_digest
+from reconcilers.observed.suitable import amounts_of, others_of
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.scale.request import MAX_CHARACTERS
 from reconcilers.worker.job_pod import build_job_pod
@@ -75,6 +77,27 @@ def test_what_is_kept_of_a_large_job_is_small_and_decides_as_the_whole():
         lambda of: template_digest(of, "worker"),
     ):
         assert decide(cut) == decide(whole)
+
+
+def test_variables_take_no_place_of_what_decides():
+    """Beside 35 KB of variables, the minimum was `replicas`, and other containers asked for no memory."""
+    raw = job(JUNK)
+    raw["spec"]["envs"] = {f"E{n}": "x" * 50 for n in range(500)}
+    spec = raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
+    text = "set -eux\n" + "echo begins\n" * 40 + "exec torchrun --nnodes=2:4 train.py"
+    spec["containers"][0]["command"] = ["bash", "-c", text]
+    spec["terminationGracePeriodSeconds"] = 0
+    amounts = {"resources": {"requests": {"memory": "9Gi"}}, "image": "x"}
+    spec["containers"].append({"name": "log", **amounts})
+    sidecar = {"name": "proxy", "restartPolicy": "Always", **amounts}
+    spec["initContainers"] = [{"name": "fetch", **amounts}, sidecar]
+    kept = kept_of_job(raw)
+    assert len(orjson.dumps(kept["spec"])) < 2 * WHOLE_BYTES
+    assert minimum_workers(ElasticJob.model_validate(kept)) == 2
+    kept_spec = kept["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
+    assert amounts_of(others_of(kept_spec)) == amounts_of(others_of(spec)) == {"memory": 18 << 30}
+    assert grace_seconds(kept_spec) == 0
+    assert sets_tf_config(ElasticJob.model_validate(kept), "worker")
 
 
 def test_thousands_of_containers_are_kept_small():

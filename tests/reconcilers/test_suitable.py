@@ -92,3 +92,38 @@ def test_sidecars_run_beside_the_first_container_and_other_init_containers_befor
     sidecar = {"name": "log", "restartPolicy": "Always"}
     spec = {"containers": [{"name": "main"}, {"name": "web"}], "initContainers": [{"name": "fetch"}, sidecar]}
     assert [each["name"] for each in others_of(spec)] == ["web", "log"]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        {},
+        {"key": "zone"},
+        {"key": "zone", "operator": "Gt"},
+        {"key": "zone", "operator": "In", "values": 5},
+        {"key": ["zone"], "operator": "Exists"},
+    ],
+)
+def test_what_the_crd_takes_and_no_pod_may_have_makes_no_node_suitable(expression: JSON) -> None:
+    """A job that trains may be edited so; its next look is not to fail by it."""
+    node = {"metadata": {"name": "n", "labels": {"zone": "1"}}}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    assert not is_suitable(node, {"spec": {"containers": [{"name": "main"}], "affinity": affinity}})
+
+
+@pytest.mark.parametrize(
+    ("toleration", "is_borne"),
+    [
+        ({"key": "sla", "operator": "Gt", "value": "900"}, True),
+        ({"key": "sla", "operator": "Gt", "value": "950"}, False),
+        ({"key": "sla", "operator": "Lt", "value": "990"}, True),
+        ({"key": "sla", "operator": "Lt", "value": "950"}, False),
+        ({"key": "sla", "operator": None, "value": "950"}, True),
+    ],
+)
+def test_a_taint_is_compared_with_a_number(toleration: JSON, is_borne: bool) -> None:
+    taint = {"key": "sla", "value": "950", "effect": "NoSchedule"}
+    node = {"metadata": {"name": "n"}, "spec": {"taints": [taint]}}
+    template = {"spec": {"containers": [{"name": "main"}], "tolerations": [toleration]}}
+    assert is_suitable(node, template) is is_borne

@@ -93,6 +93,15 @@ def test_the_peak_stays_when_its_pod_is_gone() -> None:
     )
 
 
+def test_amounts_that_no_pod_may_have_are_not_in_the_status_of_the_job() -> None:
+    """They would make the status invalid, and each look fail: the API server is to refuse the Pods."""
+    of = job(template=asking(memory=-1, cpu="-2", gpu=-8))
+    status = with_roles(of, of.status, Workers([using(0, GIB)]))
+    assert status.usage is not None
+    role = status.usage.roles["worker"]
+    assert (role.memory_bytes, role.cpu_cores, role.gpus) == (None, None, None)
+
+
 def figures(round_: int, steps: int, seconds: float, samples: int | None = None) -> RoundProgress:
     return RoundProgress(
         round=round_, first_step=1, last_step=1 + steps, stepping_seconds=seconds, samples_per_step=samples
