@@ -46,7 +46,7 @@ _MOST_MISSES = 100
 _MOST_CONTAINERS = 64
 """Containers beside the first whose resources count, of a template that is not kept whole; and as many native
 sidecars."""
-ALWAYS = "Always"
+_ALWAYS = "Always"
 """The restart policy that makes an init container a native sidecar."""
 _UNREAD_OF_AGENTS = ("profile", "askedStacks", "result")
 _FIRST = ("name", "namespace", "uid", "resourceVersion", "generation", "generateName")
@@ -196,9 +196,9 @@ def _template(template: Object, digest: str, budget: Budget) -> Object:
     queue = {key: annotations[key] for key in (VOLCANO_QUEUE,) if annotations.get(key)}
     metadata = {"annotations": budget.entries(queue)}
     containers = [_container(each, budget) for each in spec["containers"][: _MOST_CONTAINERS + 1]]
-    sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == ALWAYS)
+    sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == _ALWAYS)
     kept["initContainers"] = [
-        _container(each, budget) | {"restartPolicy": ALWAYS} for each in islice(sidecars, _MOST_CONTAINERS)
+        _container(each, budget) | {"restartPolicy": _ALWAYS} for each in islice(sidecars, _MOST_CONTAINERS)
     ]
     containers[0] |= _rest_of_first(spec["containers"][0], budget)
     return {"metadata": metadata, "spec": kept | {"containers": containers}, CUT: digest}
