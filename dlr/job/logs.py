@@ -20,7 +20,7 @@ from crds.log_parts import is_log_part
 from dlr.job import report
 from dlr.job.groups import refuse_grouped
 from dlr.job.lookup import NoSuchJob, get_job, workers_of
-from dlr.job.wording import parse_time
+from dlr.job.wording import in_command, parse_time
 from dlr.kube.api import ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.connection import Connection
 from dlr.kube.errors import ApiError, Unavailable, UsageError
@@ -302,7 +302,9 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
     if is_cluster and rank is not None:
         raise UsageError(f"ElasticJob {name!r} has parameter servers, and so no ranks; drop --rank.")
     if not training:
-        raise ApiError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
+        raise ApiError(
+            f"ElasticJob {name!r} has no workers; `dlr job status {in_command(job['metadata'])}` says why."
+        )
     if rank is None:
         if len(training) > MOST_STREAMS:
             option = "a group with --group" if is_grouped(job) else "one with --rank"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from controller.wording import counted
 
@@ -14,6 +16,15 @@ FRACTIONS_SECONDS = 9.95
 def plain(text: str) -> str:
     """One line without control characters."""
     return "".join(character if character.isprintable() else " " for character in text.strip())
+
+
+def in_command(metadata: Mapping[str, Any], name: str = "") -> str:
+    """Return how a command names an object, in whatever namespace its user is: `digits -n research`.
+
+    Args:
+        name: of another object in the same namespace.
+    """
+    return f"{name or metadata['name']} -n {metadata['namespace']}"
 
 
 def printable_line(line: str) -> str:

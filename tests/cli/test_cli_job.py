@@ -401,7 +401,10 @@ class TestLogs:
         suspended = job(phase="Suspended")
         suspended["spec"]["suspend"] = True
         server.answers |= {f"GET {JOBS}/digits": suspended, f"GET {WORKERS}": listing()}
-        assert "has no workers; `dlr job status digits` says why" in dlr("job", "logs", "digits", "-f").err
+        assert (
+            "has no workers; `dlr job status digits -n default` says why"
+            in dlr("job", "logs", "digits", "-f").err
+        )
 
     def test_a_line_that_names_its_rank_twice_does_so_once(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
@@ -583,7 +586,7 @@ class TestDelete:
         assert told.startswith(
             "pod/digits-worker-0-1 has ended, and the finalizer example.com/copy-logs holds it"
         )
-        assert "--force" not in told and "kubectl patch pod digits-worker-0-1 --type=json" in told
+        assert "--force" not in told and "kubectl patch pod digits-worker-0-1 -n default --type=json" in told
         left["metadata"]["finalizers"] += ["b.example/y"]
         assert "the finalizers example.com/copy-logs, b.example/y hold it" in deletion.why_left(left, None, 5)
         assert not deletion.why_left(left, node("True"), 0), "garbage collection has yet to come to it"

@@ -31,7 +31,7 @@ from dlr.job.logs import (
 from dlr.job.lookup import get_group, get_job, workers_of
 from dlr.job.stacks import merge, stack_lines
 from dlr.job.unreadable import naming_what_cannot_be_read
-from dlr.job.wording import plain, printable_line, utc_now
+from dlr.job.wording import in_command, plain, printable_line, utc_now
 from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
@@ -126,7 +126,8 @@ def _without_culprit(job: dict[str, Any]) -> str:
     if status.get("phase") != "Failed":
         return f"Nothing has failed in ElasticJob {name!r}."
     why = ": ".join(status[each] for each in ("reason", "message") if status.get(each))
-    return f"No worker failed first in ElasticJob {name!r}; it failed by {why}. Its logs: dlr job logs {name}"
+    its_logs = f"dlr job logs {in_command(job['metadata'])}"
+    return f"No worker failed first in ElasticJob {name!r}; it failed by {why}. Its logs: {its_logs}"
 
 
 def _print_heading(culprit: Culprit) -> None:
