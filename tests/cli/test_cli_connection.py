@@ -75,6 +75,11 @@ def test_of_several_kubeconfigs_the_first_to_say_something_counts(
     assert connect(None, "y", None, environment).namespace == "other"
 
 
+def test_an_empty_list_of_kubeconfigs_names_none(files: dict[str, Path]) -> None:
+    found = find_source(None, {"KUBECONFIG": ":"}, files["user"], files["embedded"])
+    assert found.paths == (files["user"],)
+
+
 def test_inline_credentials_reach_disk_only_where_nobody_else_can_read(tmp_path: Path) -> None:
     config = kubeconfig_for("https://it")
     config["users"][0]["user"] = {
@@ -171,6 +176,7 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
             "credentials: exec: ",
         ),
         ("user", {"exec": {"command": "echo", "args": ["{}"], "env": ["A=B"]}}, "its settings or its answer"),
+        ("context", {"user": "gone"}, "Context 'x' of .* names user 'gone', which is not there"),
         ("user", {"auth-provider": {"name": "gcp"}}, "'gcp' of .* gave no credentials: its settings or its "),
     ],
 )
