@@ -504,6 +504,16 @@ class TestDelete:
         }
         assert selectors == {"elastic.iml.github.io/job-name=digits"}
 
+    def test_a_job_that_is_named_twice_is_deleted_once(self, server: ScriptedServer, dlr: Dlr) -> None:
+        deleted: dict[str, Any] = {"kind": "Status", "status": "Success"}
+        server.answers |= {
+            f"GET {JOBS}/digits": [job(), NO_JOB],
+            f"DELETE {JOBS}/digits": [Answer(200, deleted), NO_JOB],
+            f"GET {PODS}": listing(),
+        }
+        done = dlr("job", "delete", "digits", "digits")
+        assert (done.exit_code, done.out, done.err) == (0, "elasticjob default/digits deleted\n", "")
+
     def test_ctrl_c_says_that_the_deletion_goes_on(
         self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
     ) -> None:
