@@ -699,6 +699,14 @@ class TestFailures:
                 assert done.err.startswith(f"dlr: The server at {server.url}, which $KUBECONFIG ")
                 assert "something that is not a Kubernetes object" in done.err
 
+    def test_to_a_write_or_for_its_version(self, server: ScriptedServer, dlr: Dlr, tmp_path: Path) -> None:
+        login = Answer(200, "<html>hello</html>")
+        server.answers |= {f"POST {JOBS}": login, "GET /version": login}
+        for words in (["job", "submit", "-f", job_file(tmp_path)], ["doctor"]):
+            done = dlr(*words)
+            assert done.exit_code == 1
+            assert f"The server at {server.url}, which $KUBECONFIG " in done.err
+
     def test_refusal_of_a_proxy_says_whose_it_is(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers[f"GET {JOBS}"] = Answer(403, "<html>no</html>")
         assert dlr("job", "list").err == (
