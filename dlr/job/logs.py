@@ -20,7 +20,7 @@ from crds.log_parts import is_log_part
 from dlr.job import report
 from dlr.job.groups import refuse_grouped
 from dlr.job.lookup import NoSuchJob, get_job, workers_of
-from dlr.job.wording import in_command, parse_time
+from dlr.job.wording import in_command, parse_time, plain
 from dlr.kube.api import ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.connection import Connection
 from dlr.kube.errors import ApiError, Unavailable, UsageError
@@ -174,7 +174,7 @@ class Follower:
         if why != self.reason:
             self.reason = why
             with self.lines.lock:
-                print(f"dlr: waiting: {why}", file=sys.stderr, flush=True)
+                print(f"dlr: waiting: {plain(why)}", file=sys.stderr, flush=True)
 
     def _parameters(self, pod: JSON) -> dict[str, str | int]:
         parameters = self.wanted.parameters(pod)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.wording import counted
+from controller.wording import counted, printable
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FRACTIONS_SECONDS = 9.95
@@ -15,7 +15,7 @@ FRACTIONS_SECONDS = 9.95
 
 def plain(text: str) -> str:
     """One line without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text.strip())
+    return printable(text.strip())
 
 
 def in_command(metadata: Mapping[str, Any], name: str = "") -> str:

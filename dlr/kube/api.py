@@ -20,6 +20,7 @@ from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeep,
 from controller.connection import Connection
 from controller.errors import Gone, NotFound, Unavailable
 from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Resource
+from controller.wording import printable
 from crds import names
 from dlr.kube.waiting import waiting_for
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -253,4 +254,6 @@ def _text(line: bytes) -> str:
 def _warnings(answer: urllib3.BaseHTTPResponse) -> list[str]:
     """The texts of `Warning: 299 - "text"` headers."""
     header = answer.headers.get("Warning") or ""
-    return [text.replace('\\"', '"') for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header)]
+    return [
+        printable(text.replace('\\"', '"')) for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header)
+    ]

@@ -333,6 +333,17 @@ class TestStatus:
 
 
 class TestLogs:
+    def test_a_terminal_obeys_colours_in_them_alone(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_job(server)
+        said = "\x1b[1;31mred\x1b[0m\t9%\r10% \x1b]0;owned\x07\x1b[2J\x9b2J\x08é"
+        server.answers[f"GET {PODS}/digits-worker-1-1/log"] = f"2026-01-01T00:00:01Z {said}\n"
+        assert dlr("job", "logs", "digits", "--rank", "0").out == f"{said}\n"
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        shown = dlr("job", "logs", "digits", "--rank", "0").out
+        assert shown == "\x1b[1;31mred\x1b[0m\t9%\r10%  ]0;owned  [2J 2J é\n"
+
     def test_of_one_rank_are_bare_lines(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
         done = dlr("job", "logs", "digits", "--rank", "0", "--tail", "5")

@@ -6,6 +6,7 @@ the same log. Once the Pod is gone, the end that status kept is shown.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from datetime import timedelta
@@ -36,6 +37,8 @@ from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 
+TERMINAL_COMMANDS = re.compile(r"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+"""What a terminal would obey in a worker's line, but for colours, tabs and the return of a progress bar."""
 LAST_LINE_SECONDS = 0.5
 FAILED_LINES = 100
 """The number of lines with --failed and without --tail."""
@@ -98,6 +101,8 @@ def logs(
 
 
 def _print_line(line: str) -> None:
+    if sys.stdout.isatty():
+        line = TERMINAL_COMMANDS.sub(" ", line)
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -166,7 +171,7 @@ def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
         if not culprit.kept_log:
             raise
         why = f"the log of Pod {culprit.pod} cannot be read: {failure}"
-        print(f"dlr: warning: {why}", file=sys.stderr)  # its node may be what failed
+        print(f"dlr: warning: {plain(why)}", file=sys.stderr)  # its node may be what failed
     return []
 
 
