@@ -7,6 +7,7 @@ taken up again after the last line that was shown.
 
 from __future__ import annotations
 
+import queue
 import re
 import sys
 import threading
@@ -236,14 +237,16 @@ class Following:
         Args:
             on_end: called by each thread when it ends.
         """
-        self._failures: list[BaseException] = []
+        self._ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
         def follow_one(worker: JSON, lines: LogLines) -> None:
+            failure = None
             try:
                 Follower(Api(connection), job, worker["metadata"]["name"], wanted, lines).run()
             except Exception as error:
-                self._failures.append(error)
+                failure = error
             finally:
+                self._ends.put(failure)
                 on_end()
 
         self._threads = [
@@ -254,11 +257,11 @@ class Following:
             thread.start()
 
     def join(self) -> None:
-        """Wait until all have been followed to the end, and raise the first error."""
-        for thread in self._threads:
-            thread.join()
-        if self._failures:
-            raise self._failures[0]
+        """Wait until all have been followed to the end, or raise the first error at once: of two workers
+        one may be silent for hours after nobody reads the other's lines any more."""
+        for _ in self._threads:
+            if failure := self._ends.get():
+                raise failure
 
 
 def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) -> tuple[JSON, list[JSON]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from dlr.job import deletion, logs
 from dlr.job.report import phase_since, world_line
 from dlr.kube import following
+from dlr.kube.connection import connect
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -358,6 +360,38 @@ class TestLogs:
         assert done.out == "[digits-worker-1] one\n[digits-worker-1] two\n[digits-worker-2] other\n"
         assert done.exit_code == 1
         assert "digits-worker-0 has no Pod (yet)." in done.err
+
+    def test_followed_end_with_their_reader_though_a_worker_is_silent(self, server: ScriptedServer) -> None:
+        script_job(server)
+        ended, over = threading.Event(), threading.Event()
+
+        def silent(_request: Request) -> Answer:
+            def lines() -> Iterator[bytes]:
+                ended.wait(300)
+                over.set()
+                yield from ()
+
+            return Answer(200, lines())
+
+        server.answers |= {
+            f"GET {JOBS}/digits": lambda _: job(phase="Failed" if over.is_set() else "Running"),
+            f"GET {WORKERS}/digits-worker-1": worker(1),
+            f"GET {WORKERS}/digits-worker-2": worker(2),
+            f"GET {PODS}/digits-worker-2-1": pod("digits-worker-2-1", "Failed"),
+            f"GET {PODS}/digits-worker-2-1/log": silent,
+        }
+
+        def send(_line: str) -> None:
+            raise BrokenPipeError
+
+        wanted = logs.Wanted(None, None, previous=False)
+        following = logs.Following(connect(None, None, None), job(), [worker(1), worker(2)], wanted, send)
+        try:
+            with pytest.raises(BrokenPipeError):
+                following.join()
+            assert not over.is_set()
+        finally:
+            ended.set()
 
     def test_of_all_are_shown_though_one_node_does_not_answer_now(
         self, server: ScriptedServer, dlr: Dlr

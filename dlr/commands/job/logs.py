@@ -90,7 +90,7 @@ def logs(
     if follow:
         try:
             Following(connection, job, workers, wanted, _print_line).join()
-        except KeyboardInterrupt:
+        except BaseException:
             LogLines.lock.acquire(timeout=LAST_LINE_SECONDS)  # no thread writes while the interpreter ends
             raise
         return
