@@ -264,9 +264,13 @@ class TestStatus:
         assert done.exit_code == 1
         assert done.err.startswith("dlr: There is no ElasticJob 'digits' in namespace 'default'")
 
+    @pytest.mark.parametrize("on_dumb_terminal", [False, True])
     def test_watch_prints_a_line_a_change_and_ends_with_the_job(
-        self, server: ScriptedServer, dlr: Dlr
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, on_dumb_terminal: bool
     ) -> None:
+        if on_dumb_terminal:
+            monkeypatch.setenv("TERM", "dumb")
+            monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
         script_job(server)
         server.answers[f"GET {JOBS}/digits"] = [
             *[job(phase="Running", rendezvous=WORLD)] * 3,

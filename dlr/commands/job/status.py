@@ -67,7 +67,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
     cases = until_finished(lambda: read_people(api, name), lambda case: report.is_finished(case.job))
     if output is Format.JSON:
         last = _print_changes(cases, lambda case: json.dumps(_as_json(case)), _resource_versions)
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and not console().is_dumb_terminal:  # there rich draws the last one alone
         with Live(console=console(), auto_refresh=False) as live:
             for last in cases:
                 live.update(render(last, live.console), refresh=True)
