@@ -18,6 +18,8 @@ from typing import Any
 MOST_RETRY_AFTER_SECONDS = 30.0
 """A proxy may ask for an hour; a worker that is silent for so long counts as lost, and a person waits."""
 _MOST_CHARACTERS = 500
+_NOT_ALL_CHECKED = "some validation rules were not checked"
+"""What an API server adds to its refusals of an object: it is no fault of the object's."""
 _DENIED = ("denied the request", "denied request")
 """What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
 422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
@@ -77,7 +79,7 @@ class ApiError(Exception):
         return tuple(
             Cause(*(str(each.get(key) or "") for key in ("field", "message", "reason")))
             for each in (found if isinstance(found, list | tuple) else ())
-            if isinstance(each, dict)
+            if isinstance(each, dict) and _NOT_ALL_CHECKED not in str(each.get("message"))
         )
 
 

@@ -62,8 +62,8 @@ def find_source(
     """Return `--kubeconfig`, `$KUBECONFIG`, the Pod's service account, or `~/.kube/config`."""
     if explicit:
         return _existing("--kubeconfig", [explicit])
-    if environment.get("KUBECONFIG"):
-        return _existing("$KUBECONFIG", environment["KUBECONFIG"].split(os.pathsep))
+    if paths := [each for each in environment.get("KUBECONFIG", "").split(os.pathsep) if each]:
+        return _existing("$KUBECONFIG", paths)
     if (
         environment.get("KUBERNETES_SERVICE_HOST")
         and (service_account_folder(environment) / "token").is_file()
@@ -113,7 +113,7 @@ def contexts_of(source: Source) -> list[str]:
 
 def _existing(said_by: str, names: list[str]) -> Source:
     try:
-        paths = tuple(Path(name).expanduser() for name in names if name)
+        paths = tuple(Path(name).expanduser() for name in names)
     except RuntimeError as error:
         raise ConfigError(f"{said_by} names the home of an unknown user: {', '.join(names)}.") from error
     there = tuple(path for path in paths if path.exists())
@@ -194,7 +194,11 @@ def _resolve(source: Source, merged: JSON, context_name: str | None) -> JSON:
         raise ConfigError(
             f"Context {chosen!r} of {source} names cluster {context.get('cluster')!r}, which has no server."
         )
-    user = merged["users"].get(context.get("user"), {})
+    user = merged["users"].get(context.get("user")) if context.get("user") else {}
+    if user is None:
+        raise ConfigError(
+            f"Context {chosen!r} of {source} names user {context['user']!r}, which is not there."
+        )
     folder = tempfile.TemporaryDirectory(prefix="dlr-")
     user = _with_files(_logged_in(user, cluster, source), FILE_KEYS["user"], Path(folder.name), source)
     cluster = _with_files(cluster, FILE_KEYS["cluster"], Path(folder.name), source)

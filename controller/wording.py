@@ -21,6 +21,11 @@ def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
     return f"{separator.join(items[:most])}{more}"
 
 
+def printable(text: str) -> str:
+    """The text with a blank in place of each control character, which a terminal would obey."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def first_line(text: str | None) -> str:
     """The first that is not blank; "" if there is none."""
     lines = (text or "").strip().splitlines()

@@ -10,10 +10,18 @@ PRIVATE_FOLDER_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
 
 
+def unexpanded_root() -> Path:
+    """`$DLR_HOME`, or `~/.dlr`, with the `~` as it is."""
+    return Path(os.environ.get("DLR_HOME") or "~/.dlr")
+
+
 def default_root() -> Path:
-    """`$DLR_HOME`, or `~/.dlr`."""
-    configured = os.environ.get("DLR_HOME")
-    return Path(configured).expanduser() if configured else Path.home() / ".dlr"
+    """`$DLR_HOME`, or `~/.dlr`.
+
+    Raises:
+        RuntimeError: the home of the user in it is not known.
+    """
+    return unexpanded_root().expanduser()
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -174,7 +174,7 @@ def _refusal(api: Api, name: str, failure: ApiError) -> str:
             api.get(ELASTICJOBS, name)
             return (
                 f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already: delete it first "
-                f"(dlr job delete {name}), or choose another name."
+                f"(dlr job delete {name} -n {api.namespace}), or choose another name."
             )
         return (
             f"{str(failure).rstrip('.')} in namespace {api.namespace!r}: delete it, or choose another name."

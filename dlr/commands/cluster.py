@@ -16,7 +16,7 @@ from dlr.commands.errors import CommandError
 from dlr.commands.options import not_empty
 from dlr.kube.errors import UsageError
 from dlr.kube.waiting import waiting_for
-from localcluster.paths import Home
+from localcluster.paths import Home, unexpanded_root
 from localcluster.quantities import parse_quantity
 
 DEFAULT_NODES = 4
@@ -186,5 +186,6 @@ def _home(folder: str | None) -> Home:
         return Home(Path(folder).expanduser().absolute()) if folder else Home.default()
     except RuntimeError as error:
         raise CommandError(
-            f"The home of the user in {folder or '~/.dlr'} is not known; name the folder by its whole path."
+            f"The home of the user in {folder or unexpanded_root()} is not known; "
+            "name the folder by its whole path."
         ) from error

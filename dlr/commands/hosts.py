@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from agent.hosts import hosts_of
+from controller.wording import printable
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.job.lookup import get_job, list_workers
 from dlr.kube.api import Api
@@ -26,4 +27,4 @@ def hosts(
     api = Api(connect(kubeconfig, context, namespace))
     get_job(api, name)
     for line in hosts_of(list_workers(api, name), slots):
-        print(line)
+        print(printable(line))

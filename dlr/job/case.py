@@ -24,7 +24,7 @@ from dlr.job.lookup import find_nodes, get_job, groups_of, workers_of
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
-from dlr.job.wording import parse_time, plain, utc_now
+from dlr.job.wording import in_command, parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError, Forbidden
 
@@ -98,6 +98,10 @@ class Case:
     @property
     def name(self) -> str:
         return str(self.job["metadata"]["name"])
+
+    @property
+    def in_command(self) -> str:
+        return in_command(self.job["metadata"])
 
     @property
     def status(self) -> JSON:

@@ -10,6 +10,7 @@ from crds import names
 from crds.grouping import is_grouped
 from dlr.job.lookup import groups_of
 from dlr.job.report import FINISHED, is_ready
+from dlr.job.wording import in_command
 from dlr.kube.api import ELASTICJOBS, JSON, NODES, PODS, Api
 from dlr.kube.errors import ApiError
 
@@ -58,16 +59,17 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
         going_seconds: the time since the Pod was deleted; 0 before garbage collection has come to it.
     """
     name, on = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
+    it = in_command(pod["metadata"])
     finalizers = pod["metadata"].get("finalizers") or []
     has_ended = pod.get("status", {}).get("phase") in FINISHED or not on
     if going_seconds > 0 and finalizers and has_ended:
         holds = "the finalizer {} holds it" if len(finalizers) == 1 else "the finalizers {} hold it"
         return (
             f"pod/{name} has ended, and {holds.format(', '.join(finalizers[:MOST_NAMED]))}, which its owner "
-            f"takes away when it is done; where nobody will: kubectl patch pod {name} --type=json "
+            f"takes away when it is done; where nobody will: kubectl patch pod {it} --type=json "
             '-p \'[{"op": "remove", "path": "/metadata/finalizers"}]\''
         )
-    remedy = f"`kubectl delete pod {name} --force --grace-period=0` removes it from the cluster now"
+    remedy = f"`kubectl delete pod {it} --force --grace-period=0` removes it from the cluster now"
     if node is not None and not is_ready(node):
         return (
             f"pod/{name} cannot end: its node {on} is not ready, so nobody there hears of it. "

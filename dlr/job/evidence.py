@@ -27,7 +27,7 @@ from dlr.job.timeline.outages import (
     own_failures,
     total_hours,
 )
-from dlr.job.wording import duration, loss, parse_time
+from dlr.job.wording import duration, in_command, loss, parse_time
 from dlr.job.workers import AT_EASE
 from dlr.kube.api import JSON
 from reconcilers.cordon.policy import reason_of
@@ -99,7 +99,7 @@ def _groups(case: Case) -> Iterator[Sentence]:
         why = f" ({each['message']})" if each.get("message") else ""
         text = (
             f"group {index} does not train with the others: it is {each.get('phase') or 'Unobserved'}{why}; "
-            f"why: dlr job diagnose {group_name(case.name, index)}"
+            f"why: dlr job diagnose {in_command(case.job['metadata'], group_name(case.name, index))}"
         )
         yield sentence(text, case.of_job(f"status.groups[{index}]"))
     if len(apart) > MOST:

@@ -28,7 +28,7 @@ from dlr.job.failures import SAME_MOMENT, Culprit, ended_pods, worker_failures
 from dlr.job.goodput import goodput_line
 from dlr.job.nodes import words_of_checks
 from dlr.job.progress import progress_line
-from dlr.job.wording import age, duration
+from dlr.job.wording import age, duration, in_command
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
 from reconcilers.observed.exit_class import FREE
 
@@ -95,7 +95,7 @@ def _suspended(case: Case) -> Iterator[Finding]:
         statement = sentence(
             f"The job has been suspended for {since}, by spec.suspend", case.of_job("status.phase")
         )
-        advice = sentence(f"Let it go on: dlr job resume {case.name}", case.of_job("status.phase"))
+        advice = sentence(f"Let it go on: dlr job resume {case.in_command}", case.of_job("status.phase"))
         yield Finding("Suspended", statement, (advice,))
 
 
@@ -118,7 +118,8 @@ def _nodes(case: Case) -> Iterator[Finding]:
     checked = False
     for word in words_of_checks(case):
         checked = True
-        advice = sentence(f"See the evidence: kubectl describe nc {word.check}; docs/cordon.md", word.fields)
+        check = in_command(case.job["metadata"], word.check)
+        advice = sentence(f"See the evidence: kubectl describe nc {check}; docs/cordon.md", word.fields)
         yield Finding(word.reason, sentence(word.text, word.fields), (advice,))
     condition = case.condition(NODES_CHECKED, "False") or {}
     if condition and not checked and not case.trains and condition.get("reason") not in QUIET:
@@ -201,7 +202,7 @@ def _waits(case: Case) -> Iterator[Finding]:
             )
             yield Finding(reason, statement, (sentence(TOO_LARGE_ADVICE.format(why=why), where),))
             return
-        yield Finding(reason, statement, (sentence(advice.format(name=case.name), fields),))
+        yield Finding(reason, statement, (sentence(advice.format(name=case.in_command), fields),))
     elif check := case.status.get("activeCheck"):
         statement = sentence(f"The job waits for the node check {check}", case.of_job("status.activeCheck"))
         yield Finding("Checking", statement)
@@ -218,7 +219,7 @@ def _slow(case: Case) -> Iterator[Finding]:
     if warning and case.trains:
         fields = case.of_warning("Slow")
         statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
-        yield Finding("Slow", statement, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
+        yield Finding("Slow", statement, (sentence(SLOW_ADVICE.format(name=case.in_command), fields),))
 
 
 def _stalls(case: Case) -> Iterator[Finding]:
@@ -230,7 +231,8 @@ def _stalls(case: Case) -> Iterator[Finding]:
     behind = f"{stall.worker['metadata']['name']}, after step {stall.step}"
     text = f"No rank has made a step for {duration(stall.seconds)}; the furthest behind is {behind}"
     advice = sentence(
-        f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too", fields
+        f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too",
+        fields,
     )
     yield Finding("Stalled", sentence(text, fields), (advice,))
 
@@ -241,7 +243,7 @@ def _troubles(case: Case) -> Iterator[Finding]:
         if warning := case.warning(type_):
             cause, fields = str(warning.get("reason") or type_), case.of_warning(type_)
             advice = (
-                [sentence(TROUBLE_ADVICE[cause].format(name=case.name), fields)]
+                [sentence(TROUBLE_ADVICE[cause].format(name=case.in_command), fields)]
                 if cause in TROUBLE_ADVICE
                 else []
             )
@@ -332,7 +334,7 @@ def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
     fields = case.of_job("status.lastFailure.exitClass")
     if advice := AFTER.get(culprit.failure["exitClass"]):
         nodes = _failed_nodes(case, culprit) or ["NODE"]
-        text = advice.format(name=case.name, node=" ".join(nodes), nodes=",".join(nodes))
+        text = advice.format(name=case.in_command, node=" ".join(nodes), nodes=",".join(nodes))
         yield sentence(text, fields)
 
 

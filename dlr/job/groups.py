@@ -11,6 +11,7 @@ from crds.grouping import GroupOf, group_count, group_name, is_grouped, owner_of
 from dlr.job import report
 from dlr.job.report import Row, is_finished
 from dlr.job.tones import TONES, tone_of
+from dlr.job.wording import in_command
 from dlr.kube.api import JSON
 from dlr.kube.errors import UsageError
 
@@ -117,7 +118,7 @@ def refuse_group(job: JSON, act: str) -> None:
     if group is not None:
         raise UsageError(
             f"ElasticJob {job['metadata']['name']!r} is a replica group of {group.name!r}, which keeps it as "
-            f"it is; use the whole job: dlr job {act} {group.name}."
+            f"it is; use the whole job: dlr job {act} {in_command(job['metadata'], group.name)}."
         )
 
 
@@ -132,7 +133,8 @@ def refuse_grouped(job: JSON, command: str) -> None:
     if is_grouped(job):
         name = job["metadata"]["name"]
         first, _, options = command.partition(" ")
+        one = in_command(job["metadata"], group_name(name, 0))
         raise UsageError(
             f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with ranks of "
-            f"their own; name one, such as: dlr job {first} {group_name(name, 0)} {options}."
+            f"their own; name one, such as: dlr job {first} {one} {options}."
         )

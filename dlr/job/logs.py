@@ -7,6 +7,7 @@ taken up again after the last line that was shown.
 
 from __future__ import annotations
 
+import queue
 import re
 import sys
 import threading
@@ -20,7 +21,7 @@ from crds.log_parts import is_log_part
 from dlr.job import report
 from dlr.job.groups import refuse_grouped
 from dlr.job.lookup import NoSuchJob, get_job, workers_of
-from dlr.job.wording import parse_time
+from dlr.job.wording import in_command, parse_time, plain
 from dlr.kube.api import ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.connection import Connection
 from dlr.kube.errors import ApiError, Unavailable, UsageError
@@ -174,7 +175,7 @@ class Follower:
         if why != self.reason:
             self.reason = why
             with self.lines.lock:
-                print(f"dlr: waiting: {why}", file=sys.stderr, flush=True)
+                print(f"dlr: waiting: {plain(why)}", file=sys.stderr, flush=True)
 
     def _parameters(self, pod: JSON) -> dict[str, str | int]:
         parameters = self.wanted.parameters(pod)
@@ -236,14 +237,16 @@ class Following:
         Args:
             on_end: called by each thread when it ends.
         """
-        self._failures: list[BaseException] = []
+        self._ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
         def follow_one(worker: JSON, lines: LogLines) -> None:
+            failure = None
             try:
                 Follower(Api(connection), job, worker["metadata"]["name"], wanted, lines).run()
             except Exception as error:
-                self._failures.append(error)
+                failure = error
             finally:
+                self._ends.put(failure)
                 on_end()
 
         self._threads = [
@@ -254,11 +257,11 @@ class Following:
             thread.start()
 
     def join(self) -> None:
-        """Wait until all have been followed to the end, and raise the first error."""
-        for thread in self._threads:
-            thread.join()
-        if self._failures:
-            raise self._failures[0]
+        """Wait until all have been followed to the end, or raise the first error at once: of two workers
+        one may be silent for hours after nobody reads the other's lines any more."""
+        for _ in self._threads:
+            if failure := self._ends.get():
+                raise failure
 
 
 def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) -> tuple[JSON, list[JSON]]:
@@ -302,7 +305,9 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
     if is_cluster and rank is not None:
         raise UsageError(f"ElasticJob {name!r} has parameter servers, and so no ranks; drop --rank.")
     if not training:
-        raise ApiError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
+        raise ApiError(
+            f"ElasticJob {name!r} has no workers; `dlr job status {in_command(job['metadata'])}` says why."
+        )
     if rank is None:
         if len(training) > MOST_STREAMS:
             option = "a group with --group" if is_grouped(job) else "one with --rank"

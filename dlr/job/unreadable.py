@@ -85,5 +85,5 @@ def naming_what_cannot_be_read(api: Api, name: str) -> Iterator[None]:
             raise
         raise Unreadable(
             f"dlr {VERSION} cannot read ElasticJob {name!r}: {fault}. A later version may have written it; "
-            "`kubectl get ej,ew -o yaml` shows all of it."
+            f"`kubectl get ej,ew -n {api.namespace} -o yaml` shows all of it."
         ) from error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
-from controller.wording import counted
+from controller.wording import counted, printable
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FRACTIONS_SECONDS = 9.95
@@ -13,7 +15,16 @@ FRACTIONS_SECONDS = 9.95
 
 def plain(text: str) -> str:
     """One line without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text.strip())
+    return printable(text.strip())
+
+
+def in_command(metadata: Mapping[str, Any], name: str = "") -> str:
+    """Return how a command names an object, in whatever namespace its user is: `digits -n research`.
+
+    Args:
+        name: of another object in the same namespace.
+    """
+    return f"{name or metadata['name']} -n {metadata['namespace']}"
 
 
 def printable_line(line: str) -> str:

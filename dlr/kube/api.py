@@ -20,6 +20,7 @@ from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeep,
 from controller.connection import Connection
 from controller.errors import Gone, NotFound, Unavailable
 from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Resource
+from controller.wording import printable
 from crds import names
 from dlr.kube.waiting import waiting_for
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -90,7 +91,7 @@ class Api:
         )
 
     def get(self, kind: Resource, name: str) -> JSON:
-        return self._object(self._send("GET", kind, name), object_of)
+        return self._object(self._send("GET", kind, name))
 
     def find(
         self,
@@ -152,7 +153,7 @@ class Api:
         with waiting_for(f"the API server at {self.connection.server}"):
             answer = self._client.send("GET", "/version")
         date = answer.headers.get("Date")
-        return object_of(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
+        return self._read(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
     def create(
         self, kind: Resource, body: JSON, *, dry_run: bool = False, as_user: str | None = None
@@ -161,17 +162,19 @@ class Api:
         parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
         headers = {"Impersonate-User": as_user} if as_user else {}
         answer = self._send("POST", kind, query=parameters, body=body, headers=headers)
-        return object_of(answer), _warnings(answer)
+        return self._read(answer), _warnings(answer)
 
     def patch(self, kind: Resource, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
         """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
         query = _writing(dry_run)
-        return object_of(self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH))
+        return self._read(
+            self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH)
+        )
 
     def apply(self, kind: Resource, manifest: JSON, *, dry_run: bool = False) -> JSON:
         """The object after a server-side apply of dlr's, which takes fields that others have set."""
         query, name = _writing(dry_run) | {"force": "true"}, manifest["metadata"]["name"]
-        return object_of(
+        return self._read(
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
         )
 
@@ -202,15 +205,23 @@ class Api:
             raise
 
     def _object(
-        self, answer: urllib3.BaseHTTPResponse, read: Callable[[urllib3.BaseHTTPResponse], JSON]
+        self, answer: urllib3.BaseHTTPResponse, read: Callable[[urllib3.BaseHTTPResponse], JSON] = object_of
+    ) -> JSON:
+        found = self._read(answer, read)
+        if isinstance(found.get("metadata"), dict):
+            return found
+        raise self._no_object()
+
+    def _read(
+        self, answer: urllib3.BaseHTTPResponse, read: Callable[[urllib3.BaseHTTPResponse], JSON] = object_of
     ) -> JSON:
         try:
-            found = read(answer)
-            if isinstance(found.get("metadata"), dict):
-                return found
-        except Unavailable:
-            pass
-        raise Unavailable(
+            return read(answer)
+        except Unavailable as error:
+            raise self._no_object() from error
+
+    def _no_object(self) -> Unavailable:
+        return Unavailable(
             f"The server at {self.connection.server}, which {self.connection.source} names, has answered "
             "with something that is not a Kubernetes object: is it an API server, or a login page before one?"
         )
@@ -243,4 +254,6 @@ def _text(line: bytes) -> str:
 def _warnings(answer: urllib3.BaseHTTPResponse) -> list[str]:
     """The texts of `Warning: 299 - "text"` headers."""
     header = answer.headers.get("Warning") or ""
-    return [text.replace('\\"', '"') for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header)]
+    return [
+        printable(text.replace('\\"', '"')) for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header)
+    ]

@@ -14,7 +14,7 @@ from controller.kubeconfig import Source
 from controller.kubeconfig import contexts_of as contexts_of
 from dlr.kube.errors import UsageError
 from dlr.kube.waiting import waiting_for
-from localcluster.paths import Home
+from localcluster.paths import Home, unexpanded_root
 
 ADVICE = "; is the cluster up? (`dlr up` starts a local one.)"
 
@@ -29,7 +29,11 @@ def find_source(
     user_file = user_file or kubeconfig.default_kubeconfig()
     if (found := kubeconfig.find_source(explicit, environment, user_file)) is not None:
         return found
-    embedded_file = embedded_file or Home.default().kubeconfig
+    if embedded_file is None:
+        try:
+            embedded_file = Home.default().kubeconfig
+        except RuntimeError:  # a user without a home has no embedded cluster in it
+            embedded_file = Home(unexpanded_root()).kubeconfig
     if embedded_file.is_file():
         return Source("the embedded cluster's kubeconfig", (embedded_file,))
     raise ConfigError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from controller.errors import Unavailable
+from controller.wording import printable
 from dlr.kube.waiting import untold
 
 Seen = TypeVar("Seen")
@@ -49,7 +50,7 @@ def until_finished(
         except Unavailable as outage:
             if is_late or asked - answered > OUTAGE_LIMIT_SECONDS:
                 raise
-            print(f"dlr: {outage} Trying again.", file=sys.stderr)
+            print(f"dlr: {printable(str(outage))} Trying again.", file=sys.stderr)
             pause = max(INTERVAL_SECONDS, outage.retry_after_seconds)
         else:
             answered = asked

@@ -197,7 +197,7 @@ def event(kind: str, name: str, reason: str, when: str, message: str = "", **mor
 
 def pod(name: str, phase: str = "Running", *containers: str) -> JSON:
     return {
-        "metadata": {"name": name},
+        "metadata": {"name": name, "namespace": "default"},
         "spec": {"containers": [{"name": each} for each in containers or ("main",)]},
         "status": {"phase": phase},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def test_no_source_at_all_is_one_sentence(tmp_path: Path) -> None:
         find_source(None, {}, tmp_path / "none", tmp_path / "neither")
 
 
+def test_a_home_that_is_not_known_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dlr: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("DLR_HOME", "~nosuch-user/dlr")
+    with pytest.raises(ApiError, match=r"No cluster is configured.*~nosuch-user/dlr/kubeconfig exists"):
+        find_source(None, {}, tmp_path / "none")
+    done = dlr("kubeconfig")
+    assert done.exit_code == 1
+    assert done.err.startswith("dlr: The home of the user in ~nosuch-user/dlr is not known; ")
+
+
 def test_pods_use_their_service_account(files: dict[str, Path]) -> None:
     environment = {
         "KUBERNETES_SERVICE_HOST": "fd00::1",
@@ -73,6 +85,11 @@ def test_of_several_kubeconfigs_the_first_to_say_something_counts(
     environment = {"KUBECONFIG": f"{files['explicit']}:{tmp_path / 'missing'}:{tmp_path / 'second'}"}
     assert connect(None, None, None, environment).server == "https://explicit:6443"
     assert connect(None, "y", None, environment).namespace == "other"
+
+
+def test_an_empty_list_of_kubeconfigs_names_none(files: dict[str, Path]) -> None:
+    found = find_source(None, {"KUBECONFIG": ":"}, files["user"], files["embedded"])
+    assert found.paths == (files["user"],)
 
 
 def test_inline_credentials_reach_disk_only_where_nobody_else_can_read(tmp_path: Path) -> None:
@@ -171,6 +188,7 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
             "credentials: exec: ",
         ),
         ("user", {"exec": {"command": "echo", "args": ["{}"], "env": ["A=B"]}}, "its settings or its answer"),
+        ("context", {"user": "gone"}, "Context 'x' of .* names user 'gone', which is not there"),
         ("user", {"auth-provider": {"name": "gcp"}}, "'gcp' of .* gave no credentials: its settings or its "),
     ],
 )

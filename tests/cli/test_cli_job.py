@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from dlr.job import deletion, logs
 from dlr.job.report import phase_since, world_line
 from dlr.kube import following
+from dlr.kube.connection import connect
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -262,9 +264,13 @@ class TestStatus:
         assert done.exit_code == 1
         assert done.err.startswith("dlr: There is no ElasticJob 'digits' in namespace 'default'")
 
+    @pytest.mark.parametrize("on_dumb_terminal", [False, True])
     def test_watch_prints_a_line_a_change_and_ends_with_the_job(
-        self, server: ScriptedServer, dlr: Dlr
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, on_dumb_terminal: bool
     ) -> None:
+        if on_dumb_terminal:
+            monkeypatch.setenv("TERM", "dumb")
+            monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
         script_job(server)
         server.answers[f"GET {JOBS}/digits"] = [
             *[job(phase="Running", rendezvous=WORLD)] * 3,
@@ -333,6 +339,17 @@ class TestStatus:
 
 
 class TestLogs:
+    def test_a_terminal_obeys_colours_in_them_alone(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_job(server)
+        said = "\x1b[1;31mred\x1b[0m\t9%\r10% \x1b]0;owned\x07\x1b[2J\x9b2J\x08é"
+        server.answers[f"GET {PODS}/digits-worker-1-1/log"] = f"2026-01-01T00:00:01Z {said}\n"
+        assert dlr("job", "logs", "digits", "--rank", "0").out == f"{said}\n"
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        shown = dlr("job", "logs", "digits", "--rank", "0").out
+        assert shown == "\x1b[1;31mred\x1b[0m\t9%\r10%  ]0;owned  [2J 2J é\n"
+
     def test_of_one_rank_are_bare_lines(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
         done = dlr("job", "logs", "digits", "--rank", "0", "--tail", "5")
@@ -347,6 +364,38 @@ class TestLogs:
         assert done.out == "[digits-worker-1] one\n[digits-worker-1] two\n[digits-worker-2] other\n"
         assert done.exit_code == 1
         assert "digits-worker-0 has no Pod (yet)." in done.err
+
+    def test_followed_end_with_their_reader_though_a_worker_is_silent(self, server: ScriptedServer) -> None:
+        script_job(server)
+        ended, over = threading.Event(), threading.Event()
+
+        def silent(_request: Request) -> Answer:
+            def lines() -> Iterator[bytes]:
+                ended.wait(300)
+                over.set()
+                yield from ()
+
+            return Answer(200, lines())
+
+        server.answers |= {
+            f"GET {JOBS}/digits": lambda _: job(phase="Failed" if over.is_set() else "Running"),
+            f"GET {WORKERS}/digits-worker-1": worker(1),
+            f"GET {WORKERS}/digits-worker-2": worker(2),
+            f"GET {PODS}/digits-worker-2-1": pod("digits-worker-2-1", "Failed"),
+            f"GET {PODS}/digits-worker-2-1/log": silent,
+        }
+
+        def send(_line: str) -> None:
+            raise BrokenPipeError
+
+        wanted = logs.Wanted(None, None, previous=False)
+        following = logs.Following(connect(None, None, None), job(), [worker(1), worker(2)], wanted, send)
+        try:
+            with pytest.raises(BrokenPipeError):
+                following.join()
+            assert not over.is_set()
+        finally:
+            ended.set()
 
     def test_of_all_are_shown_though_one_node_does_not_answer_now(
         self, server: ScriptedServer, dlr: Dlr
@@ -401,7 +450,10 @@ class TestLogs:
         suspended = job(phase="Suspended")
         suspended["spec"]["suspend"] = True
         server.answers |= {f"GET {JOBS}/digits": suspended, f"GET {WORKERS}": listing()}
-        assert "has no workers; `dlr job status digits` says why" in dlr("job", "logs", "digits", "-f").err
+        assert (
+            "has no workers; `dlr job status digits -n default` says why"
+            in dlr("job", "logs", "digits", "-f").err
+        )
 
     def test_a_line_that_names_its_rank_twice_does_so_once(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
@@ -501,6 +553,16 @@ class TestDelete:
         }
         assert selectors == {"elastic.iml.github.io/job-name=digits"}
 
+    def test_a_job_that_is_named_twice_is_deleted_once(self, server: ScriptedServer, dlr: Dlr) -> None:
+        deleted: dict[str, Any] = {"kind": "Status", "status": "Success"}
+        server.answers |= {
+            f"GET {JOBS}/digits": [job(), NO_JOB],
+            f"DELETE {JOBS}/digits": [Answer(200, deleted), NO_JOB],
+            f"GET {PODS}": listing(),
+        }
+        done = dlr("job", "delete", "digits", "digits")
+        assert (done.exit_code, done.out, done.err) == (0, "elasticjob default/digits deleted\n", "")
+
     def test_ctrl_c_says_that_the_deletion_goes_on(
         self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -583,7 +645,7 @@ class TestDelete:
         assert told.startswith(
             "pod/digits-worker-0-1 has ended, and the finalizer example.com/copy-logs holds it"
         )
-        assert "--force" not in told and "kubectl patch pod digits-worker-0-1 --type=json" in told
+        assert "--force" not in told and "kubectl patch pod digits-worker-0-1 -n default --type=json" in told
         left["metadata"]["finalizers"] += ["b.example/y"]
         assert "the finalizers example.com/copy-logs, b.example/y hold it" in deletion.why_left(left, None, 5)
         assert not deletion.why_left(left, node("True"), 0), "garbage collection has yet to come to it"
@@ -685,6 +747,14 @@ class TestFailures:
                 assert done.exit_code == 1
                 assert done.err.startswith(f"dlr: The server at {server.url}, which $KUBECONFIG ")
                 assert "something that is not a Kubernetes object" in done.err
+
+    def test_to_a_write_or_for_its_version(self, server: ScriptedServer, dlr: Dlr, tmp_path: Path) -> None:
+        login = Answer(200, "<html>hello</html>")
+        server.answers |= {f"POST {JOBS}": login, "GET /version": login}
+        for words in (["job", "submit", "-f", job_file(tmp_path)], ["doctor"]):
+            done = dlr(*words)
+            assert done.exit_code == 1
+            assert f"The server at {server.url}, which $KUBECONFIG " in done.err
 
     def test_refusal_of_a_proxy_says_whose_it_is(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers[f"GET {JOBS}"] = Answer(403, "<html>no</html>")

@@ -183,6 +183,7 @@ class TestRefusals:
         causes = [
             {"field": "spec.accelerator", "message": supported},
             {"field": "spec.timeoutSeconds", "message": "Invalid value: 1: too small"},
+            {"field": "<nil>", "message": 'Invalid value: "null": some validation rules were not checked'},
         ]
         server.answers[f"POST {CHECKS}"] = refusal(422, "Invalid", "is invalid: …", causes=causes)
         done = dlr("node-check", "--all", "--accelerator", "amd.com/gpu", "--timeout", "1")

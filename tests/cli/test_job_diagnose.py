@@ -305,7 +305,7 @@ def test_failed_job_names_the_culprit_and_why_it_was_the_end() -> None:
     assert found.cause == "SameErrorRepeated"
     assert "rank 1 (digits-worker-1) on node-1 failed by an error of its own" in found.sentence.text
     assert found.sentence.lines[-1] == '  File "train.py", line 9'
-    assert found.advice[0].text.endswith("dlr job logs digits --failed.")
+    assert found.advice[0].text.endswith("dlr job logs digits -n default --failed.")
     assert_each_sentence_rests_on_fields(failed)
 
 
@@ -439,9 +439,9 @@ def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -
     assert whole[0] == "Verdict" and "faulty, 1m40s ago: node-1: it failed with node-1-peer" in text
     assert text.count("node-1-peer") == 1
     assert len(made[0].sentences) == 1 and len(whole) < 70
-    screen = one_screen(page(of, made, [], for_screen=True), 30, of.name)
+    screen = one_screen(page(of, made, [], for_screen=True), 30, of.in_command)
     assert len(screen) <= 29 and screen[0] == "Verdict"
-    assert any("dlr job diagnose digits | less" in line for line in screen)
+    assert any("dlr job diagnose digits -n default | less" in line for line in screen)
 
 
 def test_of_a_long_traceback_the_end_is_shown() -> None:

@@ -168,5 +168,5 @@ def test_a_job_that_failed_by_no_worker_says_by_what(server: ScriptedServer, dlr
     assert (done.exit_code, done.out) == (0, "")
     assert done.err == (
         f"No worker failed first in ElasticJob 'digits'; it failed by ShardsFailed: {message}. "
-        "Its logs: dlr job logs digits\n"
+        "Its logs: dlr job logs digits -n default\n"
     )

@@ -104,7 +104,7 @@ def test_status_has_a_line_for_each_group_in_place_of_a_world(server: ScriptedSe
         "1 Restarting no 4 101 3 - Waits: x",
         "2 Running yes 1 102 0 - -",
     ]
-    assert "one group and its workers: dlr job status digits-group-0" in lines
+    assert "one group and its workers: dlr job status digits-group-0 -n default" in lines
 
 
 def test_the_status_of_a_group_names_its_job(server: ScriptedServer, dlr: Dlr) -> None:
@@ -142,16 +142,25 @@ def test_logs_are_of_all_groups_or_of_one(server: ScriptedServer, dlr: Dlr) -> N
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("logs", "digits", "--rank", "0"), "name one, such as: dlr job logs digits-group-0 --rank 0."),
-        (("stacks", "digits", "--rank", "3"), "name one, such as: dlr job stacks digits-group-0 --rank 3."),
-        (("profile", "digits"), "name one, such as: dlr job profile digits-group-0 --rank 0."),
+        (
+            ("logs", "digits", "--rank", "0"),
+            "name one, such as: dlr job logs digits-group-0 -n default --rank 0.",
+        ),
+        (
+            ("stacks", "digits", "--rank", "3"),
+            "name one, such as: dlr job stacks digits-group-0 -n default --rank 3.",
+        ),
+        (("profile", "digits"), "name one, such as: dlr job profile digits-group-0 -n default --rank 0."),
         (
             ("logs", "digits", "--group", "5"),
             "ElasticJob 'digits' has no replica group 5; its groups are 0-2.",
         ),
-        (("scale", "digits-group-1", "--replicas", "3"), "use the whole job: dlr job scale digits."),
-        (("suspend", "digits-group-1"), "use the whole job: dlr job suspend digits."),
-        (("delete", "digits-group-1"), "use the whole job: dlr job delete digits."),
+        (
+            ("scale", "digits-group-1", "--replicas", "3"),
+            "use the whole job: dlr job scale digits -n default.",
+        ),
+        (("suspend", "digits-group-1"), "use the whole job: dlr job suspend digits -n default."),
+        (("delete", "digits-group-1"), "use the whole job: dlr job delete digits -n default."),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_the_command_that_has(
@@ -200,7 +209,7 @@ def test_a_diagnosis_names_the_groups_that_do_not_train(server: ScriptedServer, 
     script(server)
     out = " ".join(dlr("job", "diagnose", "digits").out.split())
     assert "Groups: 2 of 3 train together, version 7. [status.membership]" in out
-    why = "group 1 does not train with the others: it is Restarting (Waits: x); why: dlr job diagnose digits-group-1."
+    why = "group 1 does not train with the others: it is Restarting (Waits: x); why: dlr job diagnose digits-group-1 -n default."
     assert f"{why} [status.groups[1]]" in out
 
 

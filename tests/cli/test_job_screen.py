@@ -188,7 +188,7 @@ def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> Non
     failed = troubled_job(phase="Failed", conditions=[condition], completionTime=at(240))
     lines = drawn(Case(failed, [], [], NOW), terminal=False)
     assert entry(lines, "Phase") == "Failed 1m ago, 4m after its submission: SameErrorRepeated: three times"
-    assert "its log: dlr job logs digits --failed" in "\n".join(lines)
+    assert "its log: dlr job logs digits -n default --failed" in "\n".join(lines)
     assert entry(lines, "Time").startswith("Training 3m6s")  # to the job's end, not to now
 
 

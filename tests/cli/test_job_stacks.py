@@ -141,5 +141,5 @@ def test_who_may_not_patch_the_job_hears_what_the_server_says(server: ScriptedSe
 def test_a_finished_job_is_not_asked(server: ScriptedServer, dlr: Dlr) -> None:
     server.answers[f"GET {JOB}"] = job(phase="Succeeded")
     done = dlr("job", "stacks", "digits")
-    assert done.exit_code == 1 and "`dlr job diagnose digits` says how it ended" in done.err
+    assert done.exit_code == 1 and "`dlr job diagnose digits -n default` says how it ended" in done.err
     assert not [each for each in server.requests if isinstance(each, Request) and each.method == "PATCH"]

@@ -98,7 +98,7 @@ def test_job_that_cannot_be_read_is_a_sentence(server: ScriptedServer, dlr: Dlr,
     shown = dlr("job", command, "digits", *options)
     assert (shown.exit_code, shown.out) == (1, "")
     assert shown.err.startswith("dlr: dlr 0.1.0 cannot read ElasticJob 'digits': status.")
-    assert shown.err.endswith("`kubectl get ej,ew -o yaml` shows all of it.\n")
+    assert shown.err.endswith("`kubectl get ej,ew -n default -o yaml` shows all of it.\n")
 
 
 def test_worker_that_cannot_be_read_is_named(server: ScriptedServer, dlr: Dlr) -> None:

@@ -77,7 +77,9 @@ def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alon
 ) -> None:
     code = refusal(409, "AlreadyExists", f'configmaps "{NAME}-code" already exists')
     made.answers[f"POST {CONFIG_MAPS}"] = code
-    with pytest.raises(ApiError, match=r"There is an ElasticJob 'alone' .* \(dlr job delete alone\)"):
+    with pytest.raises(
+        ApiError, match=r"There is an ElasticJob 'alone' .* \(dlr job delete alone -n default\)"
+    ):
         dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
     made.answers[f"GET {JOBS}/{NAME}"] = refusal(404, "NotFound", "not found")
     with pytest.raises(
@@ -266,9 +268,11 @@ def test_replica_groups_are_jobs_of_their_own_and_none_of_the_clients(server: Sc
     server.answers[f"GET {JOBS}/digits-group-1"] = group(1)
     with pytest.raises(ValueError, match="has no replica group 3; its groups are 0-2"):
         found.group(3)
-    with pytest.raises(ValueError, match=r"name one, such as: dlr job logs digits-group-0 --rank 0\."):
+    with pytest.raises(
+        ValueError, match=r"name one, such as: dlr job logs digits-group-0 -n default --rank 0\."
+    ):
         list(found.logs(0))
-    with pytest.raises(ValueError, match=r"use the whole job: dlr job scale digits\."):
+    with pytest.raises(ValueError, match=r"use the whole job: dlr job scale digits -n default\."):
         found.group(1).scale(4)
 
 

@@ -50,7 +50,9 @@ def a_job(
 
 
 def made(lines: Lines | None = LINES) -> Submitted:
-    return Submitted({"metadata": {"name": "map"}}, Task("echo", 20, "", 1, 2, 99), lines)
+    return Submitted(
+        {"metadata": {"name": "map", "namespace": "default"}}, Task("echo", 20, "", 1, 2, 99), lines
+    )
 
 
 def test_nothing_is_left_when_all_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +75,9 @@ def test_where_they_cannot_be_written_the_end_is_told_all_the_same(tmp_path: Pat
     with pytest.raises(CommandError) as told:
         conclude(made(), a_job("Succeeded", failed=((2, 4),)), tmp_path / "none")
     assert "2 of 20 lines failed (numbers 3-4)" in str(told.value)
-    assert "cannot be written into" in str(told.value) and "dlr map --attach map" in str(told.value)
+    assert "cannot be written into" in str(told.value) and "dlr map --attach map -n default" in str(
+        told.value
+    )
 
 
 def test_of_a_job_that_failed_all_that_is_not_done_is_left(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def delete(
 ) -> None:
     """Delete ElasticJobs with everything they made."""
     api = Api(connect(kubeconfig, context, namespace))
+    job_names = list(dict.fromkeys(job_names))
     found = {name: get_job(api, name) for name in job_names}
     for job in found.values():
         refuse_group(job, "delete")

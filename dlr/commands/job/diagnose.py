@@ -48,7 +48,7 @@ def diagnose(
     elif sys.stdout.isatty():
         screen = console()
         lines = page(case, made, unread, width=min(screen.width, WIDTH), for_screen=True)
-        for line in one_screen(lines, screen.height, case.name):
+        for line in one_screen(lines, screen.height, case.in_command):
             show(Text(line, "" if line.startswith(" ") else "bold"))
     else:
         print("\n".join(page(case, made, unread)))
@@ -79,13 +79,17 @@ def page(
     return [*lines, f"ElasticJob {metadata['namespace']}/{metadata['name']} at {moment}, by dlr {VERSION}"]
 
 
-def one_screen(lines: Sequence[str], height: int, name: str) -> list[str]:
-    """Return the lines that a terminal has room for."""
+def one_screen(lines: Sequence[str], height: int, job: str) -> list[str]:
+    """Return the lines that a terminal has room for.
+
+    Args:
+        job: the job as a command names it.
+    """
     room = max(1, height - LINES_BELOW)
     if len(lines) <= room:
         return [*lines]
     more = counted(len(lines) - room, "more line")
-    return [*lines[:room], f"… and {more}, and the fields that they rest on: dlr job diagnose {name} | less"]
+    return [*lines[:room], f"… and {more}, with all fields: dlr job diagnose {job} | less"]
 
 
 def _sentence_lines(each: Sentence, width: int, *, with_fields: bool) -> list[str]:

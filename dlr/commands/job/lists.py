@@ -50,7 +50,8 @@ def list_jobs(
     show_table(columns, [[row[column] for column in columns] for row in rows], one_line=True)
     for row in rows if narrow else ():
         if row["WHY"]:
-            show(cell(f"{row['JOB']}: {row['WHY']}"))
+            where = f"{row['NAMESPACE']}/" if all_namespaces else ""
+            show(cell(f"{where}{row['JOB']}: {row['WHY']}"))
 
 
 def _rows(jobs: Sequence[JSON], now: datetime) -> list[dict[str, object]]:

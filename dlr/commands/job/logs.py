@@ -6,6 +6,7 @@ the same log. Once the Pod is gone, the end that status kept is shown.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from datetime import timedelta
@@ -31,11 +32,13 @@ from dlr.job.logs import (
 from dlr.job.lookup import get_group, get_job, workers_of
 from dlr.job.stacks import merge, stack_lines
 from dlr.job.unreadable import naming_what_cannot_be_read
-from dlr.job.wording import plain, printable_line, utc_now
+from dlr.job.wording import in_command, plain, printable_line, utc_now
 from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 
+TERMINAL_COMMANDS = re.compile(r"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+"""What a terminal would obey in a worker's line, but for colours, tabs and the return of a progress bar."""
 LAST_LINE_SECONDS = 0.5
 FAILED_LINES = 100
 """The number of lines with --failed and without --tail."""
@@ -87,7 +90,7 @@ def logs(
     if follow:
         try:
             Following(connection, job, workers, wanted, _print_line).join()
-        except KeyboardInterrupt:
+        except BaseException:
             LogLines.lock.acquire(timeout=LAST_LINE_SECONDS)  # no thread writes while the interpreter ends
             raise
         return
@@ -98,6 +101,8 @@ def logs(
 
 
 def _print_line(line: str) -> None:
+    if sys.stdout.isatty():
+        line = TERMINAL_COMMANDS.sub(" ", line)
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -126,7 +131,8 @@ def _without_culprit(job: dict[str, Any]) -> str:
     if status.get("phase") != "Failed":
         return f"Nothing has failed in ElasticJob {name!r}."
     why = ": ".join(status[each] for each in ("reason", "message") if status.get(each))
-    return f"No worker failed first in ElasticJob {name!r}; it failed by {why}. Its logs: dlr job logs {name}"
+    its_logs = f"dlr job logs {in_command(job['metadata'])}"
+    return f"No worker failed first in ElasticJob {name!r}; it failed by {why}. Its logs: {its_logs}"
 
 
 def _print_heading(culprit: Culprit) -> None:
@@ -165,7 +171,7 @@ def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
         if not culprit.kept_log:
             raise
         why = f"the log of Pod {culprit.pod} cannot be read: {failure}"
-        print(f"dlr: warning: {why}", file=sys.stderr)  # its node may be what failed
+        print(f"dlr: warning: {plain(why)}", file=sys.stderr)  # its node may be what failed
     return []
 
 

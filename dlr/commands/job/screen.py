@@ -17,7 +17,7 @@ from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.goodput import time_by_state
 from dlr.job.headline import headline
 from dlr.job.tones import terminal_style
-from dlr.job.wording import age
+from dlr.job.wording import age, in_command
 
 MOST_EVENTS = 10
 FEWEST_EVENTS = 3
@@ -66,7 +66,7 @@ def _with_groups(case: Case, console: Console, head: RenderableType) -> Group:
         parts += [Text(""), table(columns, rows, width)]
         if left_out:
             parts.append(Text(f"… and {counted(left_out, 'more group')}: dlr job status … | less", "dim"))
-        one = group_name(case.name, 0)
+        one = in_command(case.job["metadata"], group_name(case.name, 0))
         parts.append(Text(f"one group and its workers: dlr job status {one}", "dim"))
     return Group(*parts, *_events(case, console, event_count))
 
@@ -114,7 +114,7 @@ def _head(case: Case, *, with_bars: bool) -> RenderableType:
     facts = [*remarks_of(case), *facts_of(case)]
     lines += [(fact.label, _text(case, fact, with_bar=with_bars)) for fact in facts]
     if report.phase(case.job) == "Failed" and case.status.get("lastFailure"):
-        lines.append(("", Text(f"its log: dlr job logs {metadata['name']} --failed", "dim")))
+        lines.append(("", Text(f"its log: dlr job logs {case.in_command} --failed", "dim")))
     for label, line in lines:
         head.add_row(Text(label, style="dim"), line)
     return Group(verdict_line(top.word, top.text), head)

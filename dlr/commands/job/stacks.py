@@ -57,7 +57,9 @@ def stacks(
 ) -> None:
     """Show where all training processes are now."""
     api = Api(connect(kubeconfig, context, namespace))
-    ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
+    ended = (
+        f"none of its processes runs any more; `dlr job diagnose {name} -n {api.namespace}` says how it ended"
+    )
     job = get_unfinished_job(api, name, ended)
     timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
     if group is not None:

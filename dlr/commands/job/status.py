@@ -56,7 +56,7 @@ def _show(case: Case, output: Format) -> None:
 
 def _warn_of_unread(case: Case) -> None:
     if case.without_events:
-        print(f"dlr: warning: without Events: {case.without_events}", file=sys.stderr)
+        print(f"dlr: warning: without Events: {plain(case.without_events)}", file=sys.stderr)
 
 
 def _as_json(case: Case) -> JSON:
@@ -67,7 +67,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
     cases = until_finished(lambda: read_people(api, name), lambda case: report.is_finished(case.job))
     if output is Format.JSON:
         last = _print_changes(cases, lambda case: json.dumps(_as_json(case)), _resource_versions)
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and not console().is_dumb_terminal:  # there rich draws the last one alone
         with Live(console=console(), auto_refresh=False) as live:
             for last in cases:
                 live.update(render(last, live.console), refresh=True)

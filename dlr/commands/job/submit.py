@@ -17,8 +17,6 @@ from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, Cause, UsageError
 
-NOT_ALL_CHECKED = "some validation rules were not checked"
-"""What an API server adds to its refusals of an object: it is no fault of the object's."""
 STRICT_DECODING = re.compile(r'(unknown|duplicate) field "([^"]+)"')
 
 
@@ -84,8 +82,7 @@ def _refusal(api: Api, job: JobFile, failure: ApiError) -> str:
             f"{job.where()}: there is an ElasticJob {job.name!r} in namespace {api.namespace!r} already; "
             "delete it first (dlr job delete), or change it with kubectl apply."
         )
-    faults = tuple(cause for cause in failure.causes if NOT_ALL_CHECKED not in cause.message)
-    causes = faults or tuple(
+    causes = failure.causes or tuple(
         Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(str(failure))
     )
     if not causes:

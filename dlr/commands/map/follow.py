@@ -18,7 +18,7 @@ from dlr.commands.map.submission import Submitted
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.progress import pace_parts, sets_of
-from dlr.job.wording import percent_done, plain, utc_now
+from dlr.job.wording import in_command, percent_done, plain, utc_now
 from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
@@ -142,7 +142,7 @@ def _saved(made: Submitted, found: Outcome, folder: Path) -> str:
     except OSError as error:
         return (
             f"they cannot be written into {path}: {error.strerror}; while the job is there, "
-            f"`dlr map --attach {made.name}` in another folder writes them"
+            f"`dlr map --attach {in_command(made.job['metadata'])}` in another folder writes them"
         )
     return f"they are in {path}, which `dlr map` takes"
 

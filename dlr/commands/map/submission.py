@@ -80,7 +80,7 @@ def _create(api: Api, manifest: JSON) -> JSON:
         if failure.reason == "AlreadyExists":
             raise CommandError(
                 f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already; attach to it with "
-                f"`dlr map --attach {name}`, or choose another --name."
+                f"`dlr map --attach {name} -n {api.namespace}`, or choose another --name."
             ) from failure
         raise
     return job
@@ -97,7 +97,8 @@ def attach(api: Api, name: str) -> Submitted:
     made = config_map_names(job)
     if not made:
         raise CommandError(
-            f"The job {name!r} was not made by `dlr map`; `dlr job status {name}` shows how it is."
+            f"The job {name!r} was not made by `dlr map`; "
+            f"`dlr job status {name} -n {api.namespace}` shows how it is."
         )
     try:
         task, lines = task_and_lines([api.get(CONFIGMAPS, each) for each in made])
