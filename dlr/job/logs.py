@@ -63,6 +63,16 @@ def default_container(pod: JSON) -> str:
     return named or (DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers else str(containers[0]))
 
 
+def refuse_unknown_container(pod: JSON, name: str | None) -> None:
+    """Raise UsageError unless the Pod has the container: the API server answers as for one yet to run."""
+    kinds = ("containers", "initContainers", "ephemeralContainers")
+    there = [container["name"] for kind in kinds for container in pod["spec"].get(kind) or ()]
+    if name is not None and name not in there:
+        raise UsageError(
+            f"The Pod {pod['metadata']['name']} has no container {name}; it has {plain(', '.join(there))}."
+        )
+
+
 def why_no_log(pod: JSON) -> str | None:
     """Explain why there is nothing to read yet, where the API server does not: the Pod has no node."""
     status = pod.get("status") or {}
@@ -158,6 +168,7 @@ class Follower:
             if why := why_no_log(pod):
                 self._print_reason(why)
                 return
+            refuse_unknown_container(pod, self.wanted.container)
             with self.api.log(pod_name, self._parameters(pod), follow=True) as stream:
                 self.lines.take(stream)
             if _has_ended(self.api.get(PODS, pod_name)):

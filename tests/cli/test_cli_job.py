@@ -424,6 +424,20 @@ class TestLogs:
         followed = dlr("job", "logs", "digits", "--rank", "0", "-f")
         assert (followed.exit_code, followed.err) == (0, f"dlr: waiting: {said}\n"), "it is told once"
 
+    def test_followed_of_a_container_that_is_not_there_are_refused(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logs.LogLines, "lock", threading.Lock())  # a command that fails ends with it
+        script_job(server)
+        server.answers |= {
+            f"GET {WORKERS}/digits-worker-1": worker(1),
+            f"GET {PODS}/digits-worker-1-1": pod("digits-worker-1-1", "Running", "side", "trainer"),
+            f"GET {PODS}/digits-worker-1-1/log": refusal(400, "BadRequest", "container is not valid"),
+        }
+        done = dlr("job", "logs", "digits", "--rank", "0", "-f", "-c", "nope")
+        said = "The Pod digits-worker-1-1 has no container nope; it has side, trainer."
+        assert (done.exit_code, done.out, done.err) == (2, "", f"dlr: {said}\n")
+
     def test_followed_wait_for_all_workers_of_a_job_just_made(
         self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
     ) -> None:
