@@ -9,6 +9,7 @@ import typer
 from agent.hosts import hosts_of
 from controller.wording import printable
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.job.groups import refuse_grouped
 from dlr.job.lookup import get_job, list_workers
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -25,6 +26,6 @@ def hosts(
 ) -> None:
     """Print a job's workers for Horovod: `address:slots`."""
     api = Api(connect(kubeconfig, context, namespace))
-    get_job(api, name)
+    refuse_grouped(get_job(api, name), "hosts")
     for line in hosts_of(list_workers(api, name), slots):
         print(printable(line))

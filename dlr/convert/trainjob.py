@@ -55,7 +55,9 @@ def convert_trainjob(manifest: Reader, documents: Sequence[JSON]) -> JSON:
 
 
 def _runtime(reference: Reader, documents: Sequence[JSON]) -> Reader:
-    name, kind = str(reference.take("name")), str(reference.take("kind", "ClusterTrainingRuntime"))
+    name, kind = str(reference.take("name", "")), str(reference.take("kind", "ClusterTrainingRuntime"))
+    if not name:
+        raise NotConvertible(f"{reference.path}.name is missing.")
     reference.take("apiGroup")
     reference.finish()
     for document in documents:

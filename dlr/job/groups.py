@@ -122,19 +122,19 @@ def refuse_group(job: JSON, act: str) -> None:
         )
 
 
-def refuse_grouped(job: JSON, command: str) -> None:
+def refuse_grouped(job: JSON, command: str, options: str = "") -> None:
     """
     Args:
-        command: with its options, such as `logs --rank 0`; the job's name comes after the first word.
+        command: such as `job logs`.
+        options: what comes after the job's name, such as `--rank 0`.
 
     Raises:
         UsageError: the job has replica groups; the message names a command for one of them.
     """
     if is_grouped(job):
         name = job["metadata"]["name"]
-        first, _, options = command.partition(" ")
         one = in_command(job["metadata"], group_name(name, 0))
         raise UsageError(
             f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with ranks of "
-            f"their own; name one, such as: dlr job {first} {one} {options}."
+            f"their own; name one, such as: {f'dlr {command} {one} {options}'.rstrip()}."
         )

@@ -308,7 +308,7 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
     """Return the training workers in rank order, or one of them; with parameter servers all workers."""
     name = job["metadata"]["name"]
     if rank is not None:
-        refuse_grouped(job, f"logs --rank {rank}")
+        refuse_grouped(job, "job logs", f"--rank {rank}")
     is_cluster = bool(job["spec"]["replicaSpecs"].get(names.PS, {}).get("replicas"))
     types = [names.CHIEF, names.WORKER, names.EVALUATOR, names.PS] if is_cluster else [names.WORKER]
     ordered = workers if is_grouped(job) else report.sort_workers(workers)

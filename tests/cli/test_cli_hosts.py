@@ -28,3 +28,12 @@ def test_no_hosts_are_an_answer_and_no_job_is_none(server: ScriptedServer, dlr: 
     server.answers |= {JOB: job(phase="Pending"), WORKERS: listing()}
     assert (dlr("hosts", "digits").exit_code, dlr("hosts", "digits").out) == (0, "")
     assert dlr("hosts", "nosuch").exit_code == 1
+
+
+def test_of_a_job_with_replica_groups_names_one(server: ScriptedServer, dlr: Dlr) -> None:
+    grouped = job(phase="Running")
+    grouped["spec"]["elasticPolicy"] = {"replicaGroups": {"workers": 2, "min": 1}}
+    server.answers |= {JOB: grouped, WORKERS: listing()}
+    done = dlr("hosts", "digits")
+    assert (done.exit_code, done.out) == (2, "")
+    assert done.err.endswith("name one, such as: dlr hosts digits-group-0 -n default.\n")

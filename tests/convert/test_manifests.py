@@ -256,6 +256,7 @@ def runtime_of(spec: Any) -> JSON:
             "spec.parallelism is '4', which is no whole",
         ),
         ([{**JOB, "spec": []}], "spec is no object"),
+        ([{**TRAINJOB, "spec": {}}], "spec.runtimeRef.name is missing"),
         ([job_of({"name": "a", "image": "i"})], "spec.template.spec.containers is no list."),
         ([job_of(["a"])], "spec.template.spec.containers is no list of objects."),
         (

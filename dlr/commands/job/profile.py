@@ -71,7 +71,7 @@ def profile(
     if group is not None:
         job = get_group(api, job, group)
         name = job["metadata"]["name"]
-    refuse_grouped(job, f"profile --rank {rank}")
+    refuse_grouped(job, "job profile", f"--rank {rank}")
     world = (job.get("status") or {}).get("rendezvous") or {}
     if world.get("phase") != "Formed" or rank >= world.get("worldSize", 0):
         formed = world.get("phase") == "Formed"

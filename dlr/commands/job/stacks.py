@@ -66,7 +66,7 @@ def stacks(
         name = get_group(api, job, group)["metadata"]["name"]
     elif is_grouped(job):
         if rank is not None:
-            refuse_grouped(job, f"stacks --rank {rank}")
+            refuse_grouped(job, "job stacks", f"--rank {rank}")
         _stacks_of_groups(api, job, timeout, output, native=native)
         return
     answers = ask(api, name, timeout, native=native)
