@@ -248,9 +248,9 @@ def _standard(
         most: how many of them may be slow. Of groups half may, if each has a slow node.
         total: the number of values of all figures.
     """
-    settings = settings.of_class(class_)
     if len(values) < LEAST_VALUES:
         return _small_standard(metric, class_, values, settings)
+    settings = settings.of_class(class_)
     sign = 1 if metric.higher_is_better else -1
     chance = settings.false_straggler_chance * len(values) / total
     well = belonging([sign * value for value in values], chance, most)
@@ -269,8 +269,8 @@ def _small_standard(metric: Metric, class_: str, values: Sequence[float], settin
     if len(values) == 1 and reference is not None:
         values = [reference]
     ordered = sorted(values, reverse=metric.higher_is_better)
-    typical = median(ordered[: ceil(len(ordered) / 2)])
-    return Standard(metric, typical, max(settings.small_fleet_ratio, _floor(metric, settings)))
+    typical, own = median(ordered[: ceil(len(ordered) / 2)]), settings.of_class(class_)
+    return Standard(metric, typical, max(own.small_fleet_ratio, _floor(metric, own)))
 
 
 def _floor(metric: Metric, settings: Settings) -> float:

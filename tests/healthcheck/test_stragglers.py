@@ -87,6 +87,15 @@ def test_each_class_is_judged_by_its_own_settings(by_class: dict[str, Settings],
     assert set(slow_nodes(local, nodes, Settings(by_class=by_class))) == slow
 
 
+@pytest.mark.parametrize("by_class", [{}, {"cpu": Settings(small_fleet_ratio=1.5)}])
+def test_the_only_node_of_a_class_with_its_own_settings_is_compared_with_earlier_checks(
+    by_class: dict[str, Settings],
+) -> None:
+    nodes = [Node(str(i), hardware_class="cpu" if i == 1 else "H100") for i in range(1, 9)]
+    known = Settings(by_class=by_class, references={("cpu", GEMM): 1.0})
+    assert set(slow_nodes(gemm(0.4, *noisy(7, 650)), nodes, known)) == {"1"}
+
+
 @pytest.mark.parametrize("factor", [1.1, 1.5, 3.0])
 def test_a_node_with_a_slow_network_is_a_straggler_and_its_first_partner_is_not(factor: float) -> None:
     played = play(fleet(16), network({"6": factor}))
