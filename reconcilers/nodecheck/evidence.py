@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import counted
+from crds import names
 from crds.findings import MAX_TEXT, Action, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheckStatus
 from healthcheck.fleet import Node
@@ -97,9 +98,9 @@ def _back(finding: Finding) -> Finding:
 
 
 def _without_untested_gpus(finding: Finding, node: Mapping[str, Any]) -> Finding:
-    """Judge a node that passed: no Pod gets its unhealthy GPUs, so none was tested, and it is not cleared."""
+    """Judge a cordoned node that passed: its unhealthy GPUs, which no Pod gets, may be why it is cordoned."""
     gpus = unhealthy_gpus(node)
-    if gpus <= 0:
+    if gpus <= 0 or names.ANNOTATION_CORDON not in (node["metadata"].get("annotations") or {}):
         return finding
     those = counted(gpus, "of its GPUs is", "of its GPUs are")
     message = f"{those} unhealthy by its device plugin, and could not be tested; {finding.message}"[:MAX_TEXT]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from controller.reconciler import Request
 from controller.resources import NODES
+from crds import names
 from crds.nodecheck import NodeCheck
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
@@ -332,12 +333,21 @@ async def test_node_without_the_gpu_that_was_asked_for_withdraws_at_once_and_get
 
 
 @pytest.mark.parametrize(
-    ("usable", "verdict"), [("8", "Healthy"), ("7", "Inconclusive"), ("0", "Inconclusive")]
+    ("usable", "cordoned", "verdict"),
+    [
+        ("8", True, "Healthy"),
+        ("7", True, "Inconclusive"),
+        ("0", True, "Inconclusive"),
+        ("7", False, "Healthy"),
+    ],
 )
-async def test_node_with_gpus_that_no_pod_gets_is_not_cleared(usable: str, verdict: str) -> None:
+async def test_cordoned_node_with_gpus_that_no_pod_gets_is_not_cleared(
+    usable: str, cordoned: bool, verdict: str
+) -> None:
     staged = stage()
     gpus = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": usable}}
-    staged.update(NODES, "node-1", {"status": gpus})
+    mark = {"metadata": {"annotations": {names.ANNOTATION_CORDON: "{}"}}}
+    staged.update(NODES, "node-1", {"status": gpus} | (mark if cordoned else {}))
     await staged.play()
     assert staged.verdicts()["node-1"] == verdict and staged.verdicts()["node-2"] == "Healthy"
 
