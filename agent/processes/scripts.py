@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.processes.orphans import descendants, open_exit_fd
+from agent.processes.orphans import Descendant, descendants, open_exit_fd
 
 
 def above_scripts(leaders: Collection[int]) -> list[int]:
@@ -21,16 +21,16 @@ def above_scripts(leaders: Collection[int]) -> list[int]:
     """
     if all(map(_is_python, leaders)):
         return list(leaders)
-    children: dict[int, list[int]] = {}
+    children: dict[int, list[Descendant]] = {}
     for process in descendants():
         if not process.ended:
-            children.setdefault(process.parent, []).append(process.pid)
+            children.setdefault(process.parent, []).append(process)
     found: list[int] = []
     for leader in leaders:
         line = [leader]
         for pid in line:
             if not _is_python(pid):
-                line += [child for child in children.get(pid, ()) if _group(child) == leader]
+                line += [child.pid for child in children.get(pid, ()) if child.session == leader]
         readers = _readers_of_scripts(line)
         found += [pid for pid in line if pid == leader or pid not in readers]
     return found
@@ -62,13 +62,6 @@ def _is_python(pid: int) -> bool:
     except OSError:
         return True
     return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
-
-
-def _group(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None
 
 
 def await_ends(pids: Sequence[int], deadline: float) -> None:
