@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.processes.orphans import descendants, open_exit_fd
+from agent.processes.orphans import Descendant, descendants, open_exit_fd
 
 
 def above_scripts(leaders: Collection[int]) -> list[int]:
     """Return these processes and what they started, down to the first Python process of each line.
 
-    A shell does not pass a signal on, so what it runs gets the signal too. A script's own processes do not:
-    a script that saves at SIGTERM needs its data loader for the step that it is in.
+    A shell does not pass a signal on, so what it runs gets the signal too. What a script needs to save at
+    SIGTERM does not: its own processes, such as its data loader for the step that it is in, and what reads
+    what it prints, such as `tee`.
     """
     if all(map(_is_python, leaders)):
         return list(leaders)
-    children: dict[int, list[int]] = {}
+    children: dict[int, list[Descendant]] = {}
     for process in descendants():
         if not process.ended:
-            children.setdefault(process.parent, []).append(process.pid)
+            children.setdefault(process.parent, []).append(process)
     found: list[int] = []
     for leader in leaders:
         line = [leader]
         for pid in line:
             if not _is_python(pid):
-                line += [child for child in children.get(pid, ()) if _group(child) == leader]
-        found += line
+                line += [child.pid for child in children.get(pid, ()) if child.session == leader]
+        readers = _readers_of_scripts(line)
+        found += [pid for pid in line if pid == leader or pid not in readers]
     return found
+
+
+def _readers_of_scripts(line: Sequence[int]) -> set[int]:
+    """Return the programs behind a script in a pipeline, which end with it."""
+    written = {pipe for pid in line if _is_python(pid) for pipe in _pipes(pid, 1, 2)}
+    readers = set()
+    for pid in line:
+        if not _is_python(pid) and not written.isdisjoint(_pipes(pid, 0)):
+            readers.add(pid)
+            written |= _pipes(pid, 1, 2)
+    return readers
+
+
+def _pipes(pid: int, *fds: int) -> set[str]:
+    found = set()
+    for fd in fds:
+        with contextlib.suppress(OSError):  # it has ended, is another user's, or has closed it
+            found.add(str(Path(f"/proc/{pid}/fd/{fd}").readlink()))
+    return {each for each in found if each.startswith("pipe:")}
 
 
 def _is_python(pid: int) -> bool:
@@ -40,13 +62,6 @@ def _is_python(pid: int) -> bool:
     except OSError:
         return True
     return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
-
-
-def _group(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None
 
 
 def await_ends(pids: Sequence[int], deadline: float) -> None:

@@ -35,7 +35,7 @@ AFTER: dict[str, str] = {
     ExitClass.NODE_LOST: "Look at the node: kubectl describe node {node}.",
     ExitClass.HARDWARE_ERROR: "Check the node, and keep it out of service until it passes: "
     "dlr node-check --nodes {nodes}.",
-    ExitClass.CHECK_FAILED: "Look at what the check found: kubectl describe nc.",
+    ExitClass.CHECK_FAILED: "Look at what the check found: kubectl describe nc -n {namespace}.",
     ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {nodes}.",
 }
 """What to do after such a failure."""
@@ -54,7 +54,7 @@ TROUBLE_ADVICE: dict[str, str] = {
     "NoSteps": "See where all processes are: dlr job stacks {name}; if they train, call dlr.report(step) in "
     "the script",
     "WorkersGivenUp": "Correct what made them fail, dlr job logs {name} --failed, and try one again by "
-    "kubectl delete ew WORKER",
+    "kubectl delete ew WORKER -n {namespace}",
 }
 """What to do about a warning, by its type or its reason."""
 UNSCHEDULABLE = "Unschedulable"
@@ -74,11 +74,14 @@ WAITS: dict[str, tuple[str, str]] = {
     "NoReplicas": ("has no workers to train", "Ask for some: dlr job scale {name} --replicas N."),
     "WaitingForDeletion": (
         "waits for an earlier job of its name",
-        "See what keeps its Pods: kubectl get pods.",
+        "See what keeps its Pods: kubectl get pods -n {namespace}.",
     ),
 }
 """By `status.reason`: what a job waits for, and what to do."""
-CANNOT_START = ("has Pods that cannot start", "Do what the message says; kubectl describe pod tells more.")
+CANNOT_START = (
+    "has Pods that cannot start",
+    "Do what the message says; kubectl describe pod -n {namespace} tells more.",
+)
 """For the reasons of the kubelet's and of others."""
 
 

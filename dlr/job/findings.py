@@ -202,7 +202,7 @@ def _waits(case: Case) -> Iterator[Finding]:
             )
             yield Finding(reason, statement, (sentence(TOO_LARGE_ADVICE.format(why=why), where),))
             return
-        yield Finding(reason, statement, (sentence(advice.format(name=case.in_command), fields),))
+        yield Finding(reason, statement, (sentence(_said(advice, case), fields),))
     elif check := case.status.get("activeCheck"):
         statement = sentence(f"The job waits for the node check {check}", case.of_job("status.activeCheck"))
         yield Finding("Checking", statement)
@@ -219,7 +219,7 @@ def _slow(case: Case) -> Iterator[Finding]:
     if warning and case.trains:
         fields = case.of_warning("Slow")
         statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
-        yield Finding("Slow", statement, (sentence(SLOW_ADVICE.format(name=case.in_command), fields),))
+        yield Finding("Slow", statement, (sentence(_said(SLOW_ADVICE, case), fields),))
 
 
 def _stalls(case: Case) -> Iterator[Finding]:
@@ -242,11 +242,7 @@ def _troubles(case: Case) -> Iterator[Finding]:
     for type_, what in TROUBLES.items():
         if warning := case.warning(type_):
             cause, fields = str(warning.get("reason") or type_), case.of_warning(type_)
-            advice = (
-                [sentence(TROUBLE_ADVICE[cause].format(name=case.in_command), fields)]
-                if cause in TROUBLE_ADVICE
-                else []
-            )
+            advice = [sentence(_said(TROUBLE_ADVICE[cause], case), fields)] if cause in TROUBLE_ADVICE else []
             yield Finding(cause, sentence(f"{what}: {warning['message']}", fields), tuple(advice))
     if condition := case.condition("Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"
@@ -334,8 +330,12 @@ def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
     fields = case.of_job("status.lastFailure.exitClass")
     if advice := AFTER.get(culprit.failure["exitClass"]):
         nodes = _failed_nodes(case, culprit) or ["NODE"]
-        text = advice.format(name=case.in_command, node=" ".join(nodes), nodes=",".join(nodes))
+        text = _said(advice, case, node=" ".join(nodes), nodes=",".join(nodes))
         yield sentence(text, fields)
+
+
+def _said(advice: str, case: Case, **nodes: str) -> str:
+    return advice.format(name=case.in_command, namespace=case.job["metadata"]["namespace"], **nodes)
 
 
 def _failed_nodes(case: Case, culprit: Culprit) -> list[str]:

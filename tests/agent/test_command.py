@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -41,10 +42,11 @@ while true; do sleep 0.02; done
 """
 
 
-def test_what_a_shell_runs_has_the_time_to_save(tmp_path: Path) -> None:
-    """The shell itself ends at once."""
+@pytest.mark.parametrize("runs", ["sh", "timeout 600 sh"])
+def test_what_a_shell_runs_has_the_time_to_save(tmp_path: Path, runs: str) -> None:
+    """The shell itself ends at once; timeout(1) makes a process group of its own."""
     (tmp_path / "script").write_text(SAVES)
-    command = Command(["sh", "-c", f"cd {tmp_path}; sh script; true"], os.environ, "NAME=nobody's")
+    command = Command(["sh", "-c", f"cd {tmp_path}; {runs} script; true"], os.environ, "NAME=nobody's")
     command.start({})
     wait_for(tmp_path / "begun")
     poll = select.poll()
@@ -56,6 +58,31 @@ def test_what_a_shell_runs_has_the_time_to_save(tmp_path: Path) -> None:
     assert poll.poll(300_000)
     (tmp_path / "go").touch()
     ending.join(300)
+    assert (tmp_path / "saved").exists()
+
+
+PRINTS = """
+import pathlib, signal, sys, time
+def save(*_):
+    time.sleep(0.2)
+    print("saved", flush=True)
+    pathlib.Path("saved").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("begun").touch()
+while True:
+    time.sleep(0.02)
+"""
+
+
+def test_what_a_script_prints_while_it_saves_has_a_reader(tmp_path: Path) -> None:
+    """Without `tee` it would fail: Broken pipe."""
+    (tmp_path / "script").write_text(PRINTS)
+    words = ["sh", "-c", f"cd {tmp_path}; {sys.executable} script | cat | tee log"]
+    command = Command(words, os.environ, "NAME=nobody's")
+    command.start({})
+    wait_for(tmp_path / "begun")
+    command.end(300)
     assert (tmp_path / "saved").exists()
 
 

@@ -251,6 +251,13 @@ def test_each_warning_that_is_a_finding_says_what_to_do(kind: str, reason: str |
     of = case(job(phase="Running", warnings=[warning(kind, "no", reason)]))
     found = next(each for each in findings(of) if each.cause == (reason or kind))
     assert found.advice
+    assert ("kubectl" in found.advice[0].text) <= ("WORKER -n default" in found.advice[0].text)
+
+
+@pytest.mark.parametrize("reason", ["WaitingForDeletion", "ErrImagePull"])
+def test_what_to_do_about_a_job_that_waits_is_asked_in_its_namespace(reason: str) -> None:
+    (advice,) = findings(case(job(phase="Pending", reason=reason), []))[0].advice
+    assert "kubectl" in advice.text and " -n default" in advice.text
 
 
 def a_job_that_became_slower() -> Case:
