@@ -194,7 +194,7 @@ function renderJob(page) {
   renderRanks(page.ranks);
   part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
   optional("waits", page.evidence.length && page.evidence, () => page.evidence.flatMap((group) => [el("h2", {}, group.title), sentences(group.sentences)]));
-  optional("stacks", page.stacks, () => stacksPart(page.stacks, page.name));
+  optional("stacks", page.stacks, () => stacksPart(page.stacks, page));
   part("events", page.events, eventsPart);
 }
 
@@ -236,7 +236,7 @@ function groupsPart(page) {
   const { shown, leftOut: more } = page.groups;
   const rows = shown.map((group) => [link(group), state(group.PHASE), group.TRAINS, group.ROUND, group.STEP, group.RESTARTS, group["LAST FAILURE"], group.WHY]);
   return [el("h2", {}, TITLES.groups), tableOf(TITLES.groups, columns, rows, { classes: "tall" }),
-    leftOut(more, `groups: dlr job status ${page.name} | less`)];
+    leftOut(more, `groups: dlr job status ${page.name} -n ${page.namespace} | less`)];
 }
 
 let drawnAt = 0;
@@ -306,12 +306,12 @@ function culpritPart({ culprit, phase }) {
     [culprit.message, culprit.log].filter((lines) => lines.length).map((lines) => el("pre", { tabindex: 0, "aria-label": "Its lines" }, lines.join("\n"))));
 }
 
-function stacksPart(stacks, name) {
+function stacksPart(stacks, page) {
   const answered = `${stacks.processes} process${stacks.processes === 1 ? "" : "es"}${stacks.asked === null ? "" : ` at ${clock(stacks.asked, 0)} UTC`}`;
   const silent = stacks.silent ? `; ${stacks.silent} worker${stacks.silent === 1 ? " has" : "s have"} not answered` : "";
   return [
     el("h2", {}, TITLES.stacks),
-    stacks.processes ? el("p", {}, `${answered}, the odd ones first${silent}`) : quiet("See where each process is: ", command(`dlr job stacks ${name}`)),
+    stacks.processes ? el("p", {}, `${answered}, the odd ones first${silent}`) : quiet("See where each process is: ", command(`dlr job stacks ${page.name} -n ${page.namespace}`)),
     stacks.lines.length ? el("pre", { tabindex: 0, "aria-label": TITLES.stacks }, stacks.lines.join("\n")) : null,
     leftOut(stacks.leftOut, "lines"),
   ];
