@@ -338,16 +338,16 @@ def _propose_when_reforming(
         return Decision(waiting, look_again_seconds=wait)
     if not bounds.floor(len(joinable)):
         return Decision(waiting)  # fewer than the minimum: the next worker to join wakes us
-    if not _has_survivors(published, joinable) and (wait := last_call(joinable, bounds)) > 0:
+    if not _has_survivors(published, ranked) and (wait := last_call(joinable, bounds)) > 0:
         return Decision(waiting, look_again_seconds=wait)  # nobody goes on: all begin anew, as at first
     reason = f"{reason}; no replacement within {bounds.shrink_after_seconds:g} s"
     return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
 
 
-def _has_survivors(published: Rendezvous, joinable: Sequence[Participant]) -> bool:
-    """Whether one of these was a member, by the Pod that it has now."""
+def _has_survivors(published: Rendezvous, ranked: Sequence[Participant]) -> bool:
+    """Whether a Pod of the world is left, be it one that is to leave."""
     incarnations = published.incarnation_by_index()
-    return any(incarnations.get(p.index) == p.incarnation for p in joinable)
+    return any(p.alive and incarnations.get(p.index) == p.incarnation for p in ranked)
 
 
 def _propose_when_forming(
