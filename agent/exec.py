@@ -39,7 +39,7 @@ from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.processes.orphans import Orphans, adopt, open_exit_fd
-from agent.processes.scripts import above_scripts, await_ends
+from agent.processes.scripts import above_scripts, await_ends, send
 from agent.report import launch_mark
 from agent.report.failed_start import refuse_to_start
 from agent.report.report import Facts
@@ -355,9 +355,7 @@ class Command:
             deadline = time.monotonic() + grace_seconds
             _, *below = above_scripts([process.pid])
             process.terminate()
-            for pid in below:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGTERM)
+            send(below, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace_seconds)
             await_ends(below, deadline)

@@ -19,7 +19,7 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing import PContext
 
 from agent.processes.orphans import Orphans, collect, open_exit_fd
-from agent.processes.scripts import above_scripts
+from agent.processes.scripts import above_scripts, send
 from agent.signals import deferred
 
 logger = logging.getLogger(__name__)
@@ -126,9 +126,7 @@ class TrainingProcesses:
         scripts = above_scripts(self.alive().values())
         self._written = {pid: _bytes_written(pid) for pid in scripts}
         self._below = [pid for pid in scripts if pid not in self._pids.values()]
-        for pid in scripts:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
-                os.kill(pid, death_signal)
+        send(scripts, death_signal)
         deadline = started_at + grace_seconds
         while not self._wait(deadline, wake_fd):
             hurry = hurry_after_seconds()

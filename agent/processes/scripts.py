@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -62,6 +63,13 @@ def _is_python(pid: int) -> bool:
     except OSError:
         return True
     return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
+
+
+def send(pids: Collection[int], signum: signal.Signals) -> None:
+    """Send a signal to processes; one may have ended meanwhile, or be another user's."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
 
 
 def await_ends(pids: Sequence[int], deadline: float) -> None:

@@ -14,6 +14,7 @@ import select
 import sys
 from collections.abc import Sequence
 
+from controller.wording import printable
 from crds.names import POD_COMMANDS
 from crds.release import DISTRIBUTION
 from dlr.commands import interrupts
@@ -102,8 +103,8 @@ def _failed(error: Exception) -> int:
         sys.excepthook(*sys.exc_info())
     else:
         # It may quote what a worker or a server says, and a terminal is to obey nothing of that.
-        shown = (letter if letter.isprintable() or letter == "\n" else " " for letter in sentence)
-        print(f"dlr: {''.join(shown)}", file=sys.stderr)
+        shown = "\n".join(map(printable, sentence.split("\n")))
+        print(f"dlr: {shown}", file=sys.stderr)
     return code
 
 

@@ -11,7 +11,6 @@ from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 PROBE_SECONDS = 2
-"""Several times what it takes; docs/capacity.md has what was measured."""
 
 
 def test_a_freed_node_is_trained_on_until_a_pod_of_higher_priority_takes_it(
