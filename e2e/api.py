@@ -19,7 +19,7 @@ import requests
 
 Object = dict[str, Any]
 
-CALL_TIMEOUT_SECONDS = 15.0
+CALL_TIMEOUT_SECONDS = 60.0
 WATCH_SECONDS = 60
 WATCH_IDLE_SECONDS = 90.0
 """A watch that says nothing for longer than the server was told to keep it open is dead."""

@@ -24,7 +24,7 @@ from e2e.observation import Observation
 from e2e.processes import TrainingProcess
 
 REPOSITORY = Path(__file__).parent.parent
-KUBECTL_TIMEOUT_SECONDS = 60.0
+KUBECTL_TIMEOUT_SECONDS = 300.0
 OLD_KUBECTL = "1.32"
 CORDON_ANNOTATION = "elastic.iml.github.io/cordon"
 MAY_CORDON_LABEL = "elastic.iml.github.io/may-cordon"
@@ -167,7 +167,7 @@ class Cluster(ABC):
             )
         return done
 
-    def dlr(self, *arguments: str, timeout_seconds: float = 60.0) -> str:
+    def dlr(self, *arguments: str, timeout_seconds: float = 300.0) -> str:
         """The dlr command, as a person calls it."""
         done = self.run_dlr(*arguments, timeout_seconds=timeout_seconds)
         if done.returncode != 0:
@@ -176,7 +176,7 @@ class Cluster(ABC):
             )
         return done.stdout
 
-    def run_dlr(self, *arguments: str, timeout_seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run_dlr(self, *arguments: str, timeout_seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
         """The same, for who wants to see the exit code."""
         return subprocess.run(
             [str(Path(sys.executable).with_name("dlr")), *arguments],

@@ -329,10 +329,10 @@ class Saver:
     def activity(self) -> tuple[bytes, ...]:
         """What changes as long as it does anything: its processor time, and what it has read and written."""
         found = []
-        if self._process is not None:
+        if (process := self._process) is not None:  # another thread may close it meanwhile
             for name in ("schedstat", "io"):
                 with suppress(OSError):  # it has ended, or the kernel does not say
-                    found.append(Path(f"/proc/{self._process.pid}/{name}").read_bytes())
+                    found.append(Path(f"/proc/{process.pid}/{name}").read_bytes())
         return tuple(found)
 
     def abandon(self) -> None:

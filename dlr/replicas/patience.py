@@ -139,9 +139,9 @@ class LongWait(threading.Thread):
             self._watch(store)
             store.add(_waiting(self._place), -1)
             if self._is_teller:
-                store.add(self._teller, -1)
                 if self._late:
                     self._patience.late(())
+                store.add(self._teller, -1)  # last, so that what the next one names is not taken back
         except Exception as error:  # the version is over, or its lead cannot be reached
             logger.debug("which other groups wait cannot be seen: %s", error)
 

@@ -95,13 +95,13 @@ class Agents:
     def log(self, index: int, incarnation: int = 1) -> str:
         return (self.directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
 
-    def wait_log(self, index: int, text: str, *, times: int = 1, timeout_seconds: float = 120.0) -> None:
+    def wait_log(self, index: int, text: str, *, times: int = 1, timeout_seconds: float = 300.0) -> None:
         deadline = time.monotonic() + timeout_seconds
         while self.log(index).count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} is not in: {self.log(index)}"
             time.sleep(0.05)
 
-    def wait_file(self, name: str, timeout_seconds: float = 120.0) -> None:
+    def wait_file(self, name: str, timeout_seconds: float = 300.0) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not (self.directory / name).exists():
             assert time.monotonic() < deadline, f"no file {name}"

@@ -173,13 +173,13 @@ class FakeCluster:
     def check_agent(self, index: int) -> dict[str, Any]:
         return self.agent(index, f"{CHECK}-check")
 
-    def wait(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 120.0) -> None:
+    def wait(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 300.0) -> None:
         with self.changed:
             if not self.changed.wait_for(condition, timeout_seconds):
                 seen = {name: worker["status"].get("agent") for name, worker in self.workers.items()}
                 raise AssertionError(f"waited {timeout_seconds} s for {what}: {json.dumps(seen, indent=1)}")
 
-    def wait_state(self, states: dict[int, str], round_: int, timeout_seconds: float = 120.0) -> None:
+    def wait_state(self, states: dict[int, str], round_: int, timeout_seconds: float = 300.0) -> None:
         def reached() -> bool:
             return all(
                 self.agent(i).get("state") == s and self.agent(i).get("observedRound") == round_
@@ -194,7 +194,7 @@ class FakeCluster:
             f"step {step} of worker {index}",
         )
 
-    def wait_refusals(self, count: int, timeout_seconds: float = 120.0) -> None:
+    def wait_refusals(self, count: int, timeout_seconds: float = 300.0) -> None:
         self.wait(lambda: len(self.refusals) >= count, f"{count} requests", timeout_seconds)
 
     def replace_worker(self, name: str, incarnation: int) -> None:
@@ -314,7 +314,7 @@ class _Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        request.settimeout(60)
+        request.settimeout(300)
         with contextlib.suppress(OSError):
             wrapped = self.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
             with self._lock:  # one that was accepted at the last moment must not outlive the server
@@ -390,7 +390,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, answer)
 
     def _refused(self) -> bool:
-        self.cluster.hanging.wait(120)
+        self.cluster.hanging.wait(300)
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             self._answer(401, {"message": "who are you?"})
         elif self.cluster.broken_status is not None:
@@ -428,7 +428,7 @@ class _Handler(BaseHTTPRequestHandler):
                 events = [(v, e) for v, r, e in cluster.history if v > version and r == resource]
                 if not events and not gone and not cluster.changed.wait(deadline - time.monotonic()):
                     break
-            cluster.hanging.wait(120)
+            cluster.hanging.wait(300)
             with cluster.changed:
                 cluster.changed.wait_for(
                     lambda: number > cluster.frozen_watches or cluster.server is not server, 120

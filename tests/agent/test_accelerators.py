@@ -36,7 +36,7 @@ def add(devices: Path, *names: str) -> None:
 def wedged(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A driver that does not answer, as in an ioctl that never returns."""
     released = threading.Event()
-    monkeypatch.setattr(Nvml, "nvmlInit", lambda _: released.wait(60), raising=True)
+    monkeypatch.setattr(Nvml, "nvmlInit", lambda _: released.wait(300), raising=True)
     monkeypatch.setattr(accelerators, "NVML_SECONDS", 0.2)
     yield
     released.set()

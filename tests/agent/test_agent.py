@@ -26,7 +26,7 @@ def test_trains_and_leaves_when_the_job_succeeded(cluster: FakeCluster, agents: 
     cluster.wait_state({0: "Succeeded"}, round_)
     assert agent.poll() is None  # until the job has ended, another round may need it
     cluster.publish(phase="Succeeded")
-    assert agent.wait(120) == 0
+    assert agent.wait(300) == 0
     assert cluster.agent(0)["state"] == "Succeeded"
 
 
@@ -48,7 +48,7 @@ def test_failure_is_told_with_exception_exit_code_and_rank(cluster: FakeCluster,
     assert failure["message"].startswith("ValueError: the data is bad\nTraceback")
     assert "about to fail" in failure["logTail"]
     cluster.publish(phase="Failed")
-    assert agent.wait(120) == 1
+    assert agent.wait(300) == 1
     assert "[rank1]: ValueError: the data is bad" in agents.log(0)  # the Pod's own log
 
 
@@ -111,7 +111,7 @@ def test_sigterm_lets_processes_save_and_is_told(
     cluster.form([0])
     cluster.wait_step(0, 1)
     agent.terminate()
-    assert agent.wait(120) == 143
+    assert agent.wait(300) == 143
     assert (tmp_path / "work/saved").exists()
     assert cluster.agent(0)["state"] == "Stopped"
 
@@ -130,7 +130,7 @@ def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster
     (process,) = training_processes(agent.pid)
     terminated_at = time.monotonic()
     agent.terminate()
-    assert agent.wait(120) == 143
+    assert agent.wait(300) == 143
     assert time.monotonic() - terminated_at < 20  # of which the grace is 6
     assert not Path(f"/proc/{process}").exists()
     assert cluster.agent(0)["state"] == "Stopped"
@@ -140,7 +140,7 @@ def test_sigterm_while_waiting_for_a_world(cluster: FakeCluster, agents: Agents)
     agent = agents.start(0, agents.script(COUNT))
     cluster.wait_state({0: "Ready"}, 0)
     agent.terminate()
-    assert agent.wait(120) == 143
+    assert agent.wait(300) == 143
     assert cluster.agent(0)["state"] == "Stopped"
 
 
@@ -151,7 +151,7 @@ def test_replaced_incarnation_leaves(cluster: FakeCluster, agents: Agents) -> No
     cluster.wait_step(0, 0)
     rendezvous = cluster.job["status"]["rendezvous"]
     cluster.publish(rendezvous={**rendezvous, "round": 2, "incarnations": {"2": "0"}})
-    assert old.wait(120) == 143
+    assert old.wait(300) == 143
 
 
 def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_to_leave(
@@ -174,7 +174,7 @@ def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_
     assert len(cluster.renewals) <= renewals + 1
     assert training_processes(agent.pid) == [process]
     agent.terminate()
-    assert agent.wait(120) == 143
+    assert agent.wait(300) == 143
     assert cluster.refused == ["job-worker-0"]
 
 
@@ -303,7 +303,7 @@ def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeClust
     cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat")
     assert training_processes(agent.pid) == before
     cluster.publish(phase="Suspended")  # and it still listens
-    assert agent.wait(120) == 143
+    assert agent.wait(300) == 143
     assert cluster.agent(0)["state"] == "Stopped"
 
 
@@ -329,7 +329,7 @@ def test_max_restarts_given_ends_the_agent_with_the_process_exit_code(
     agent = agents.start(0, "--max-restarts=0", script)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    assert agent.wait(120) == 128 + signal.SIGSEGV
+    assert agent.wait(300) == 128 + signal.SIGSEGV
     assert cluster.agent(0)["failure"]["signal"] == "SIGSEGV"
 
 
@@ -337,7 +337,7 @@ def test_command_that_does_not_exist(cluster: FakeCluster, agents: Agents) -> No
     agent = agents.start(0, "--max-restarts=0", "--no-python", "/no/such/program")
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    assert agent.wait(120) == 127
+    assert agent.wait(300) == 127
     assert "/no/such/program" in cluster.agent(0)["failure"]["message"]
 
 
@@ -357,7 +357,7 @@ def test_what_a_round_that_ended_well_left_behind_lives_until_the_next_round_or_
     first, second = (int(pid) for pid in (tmp_path / "work/uploader").read_text().split())
     assert not runs(first) and runs(second)
     cluster.publish(phase="Succeeded")
-    assert agent.wait(120) == 0
+    assert agent.wait(300) == 0
     assert not runs(second)
 
 
@@ -409,7 +409,7 @@ def test_run_path_runs_a_function(cluster: FakeCluster, agents: Agents) -> None:
     cluster.form([0])
     cluster.wait_state({0: "Succeeded"}, 1)
     cluster.publish(phase="Succeeded")
-    assert agent.wait(120) == 0
+    assert agent.wait(300) == 0
 
 
 def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once(
@@ -433,7 +433,7 @@ def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once
 
 def test_outside_of_a_job_one_sentence_says_what_to_do(agents: Agents) -> None:
     agent = agents.start(0, agents.script(COUNT), DLR_JOB_NAME="")
-    assert agent.wait(120) == 2
+    assert agent.wait(300) == 2
     assert agents.log(0) == (
         "dlr run: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: submit the job with "
         "`dlr job submit`, or train on this machine alone with `dlr run --standalone`\n"

@@ -59,7 +59,7 @@ class Round:
             if rank not in self.closed:
                 ballot.look(all_live=True)
 
-    def look_until(self, what: Callable[[], bool], within_seconds: float = 60.0) -> float:
+    def look_until(self, what: Callable[[], bool], within_seconds: float = 300.0) -> float:
         """How long it took."""
         begun_at = time.monotonic()
         while not what():

@@ -46,7 +46,7 @@ def told(agent: dict[str, Any]) -> AgentCheck:
     return read
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_seconds: float = 120.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout_seconds: float = 300.0) -> Any:
     deadline = time.monotonic() + timeout_seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {timeout_seconds} s for {what}"
@@ -119,7 +119,7 @@ def test_pods_of_a_check_test_their_nodes_and_then_each_other_and_leave_with_it(
         assert check.local
 
     cluster.publish_check(phase="Succeeded")
-    assert [process.wait(120) for process in processes] == [0, 0]
+    assert [process.wait(300) for process in processes] == [0, 0]
     assert cluster.check_agent(0)["state"] == "Stopped"
 
 
@@ -160,14 +160,14 @@ def test_the_end_of_the_check_ends_its_pods_with_all_their_probes(
         cluster.delete_check()
     else:
         cluster.publish_check(phase="Failed")
-    assert agent.wait(120) == 0
+    assert agent.wait(300) == 0
     assert not runs(probe)
     assert cluster.check_agent(0)["state"] == "Stopped"
     assert not cluster.check_agent(0).get("check")
 
 
 def test_a_check_that_is_gone_already_is_left_at_once(cluster: FakeCluster, agents: Agents) -> None:
-    assert agents.check(0).wait(120) == 0
+    assert agents.check(0).wait(300) == 0
 
 
 def test_sigterm_ends_the_pod_of_a_check_with_its_probes(cluster: FakeCluster, agents: Agents) -> None:
@@ -175,7 +175,7 @@ def test_sigterm_ends_the_pod_of_a_check_with_its_probes(cluster: FakeCluster, a
     agent = agents.check(0)
     probe = hanging_probe_of(agent)
     agent.terminate()
-    assert agent.wait(120) == 143
+    assert agent.wait(300) == 143
     assert not runs(probe)
     assert cluster.check_agent(0)["state"] == "Stopped"
 
@@ -192,7 +192,7 @@ def test_probes_do_not_outlive_an_agent_that_is_killed(cluster: FakeCluster, age
 
 def test_a_pod_that_is_not_of_a_check_says_so(cluster: FakeCluster, agents: Agents) -> None:
     agent = agents.start(0, module="agent.node_check")
-    assert agent.wait(120) == 2
+    assert agent.wait(300) == 2
     assert "DLR_CHECK_NAME is not set" in agents.log(0)
 
 
@@ -253,10 +253,10 @@ def test_probes_end_when_the_agent_has_no_time_for_them_any_more(
     probe = hanging_probe_of(agent)
     if end == "suspended":
         cluster.publish(phase="Suspended")
-        assert agent.wait(120) == 143
+        assert agent.wait(300) == 143
     elif end == "sigterm":
         agent.terminate()
-        assert agent.wait(120) == 143
+        assert agent.wait(300) == 143
     else:
         cluster.publish(activeCheck=None)
     wait_for(lambda: not runs(probe), "the end of the probe")
@@ -313,4 +313,4 @@ def test_an_api_server_that_is_away_while_probes_run_hurts_nobody(
     cluster.wait(lambda: cluster.check_agent(0).get("check"), "the report")
     assert [p.round for p in told(cluster.check_agent(0)).pairs] == [1]
     cluster.publish_check(phase="Succeeded")
-    assert agent.wait(120) == 0
+    assert agent.wait(300) == 0

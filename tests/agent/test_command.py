@@ -32,7 +32,7 @@ def test_what_outlives_sigkill_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
         assert time.monotonic() - began < 50 and stuck.exit_fd is None
     finally:
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(120)
+        process.wait(300)
 
 
 SAVES = """

@@ -75,7 +75,7 @@ def test_stock_torchrun_outside_of_a_job_ends_with_one_sentence(agents: Agents) 
     agent = agents.start(
         0, "--rdzv-backend=dlr", agents.script(TRAIN), module="torch.distributed.run", DLR_JOB_NAME=""
     )
-    assert agent.wait(120) == 2
+    assert agent.wait(300) == 2
     assert "Traceback" not in agents.log(0)
     assert agents.log(0).endswith(  # torch may have notices of its own
         "torchrun --rdzv-backend=dlr: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: "
@@ -113,5 +113,5 @@ def test_stock_torchrun_trains_through_a_restart(
     for index in range(2):
         agents.wait_log(index, f"first step: rank={index} of=2", times=2)
     for agent in running:
-        assert agent.wait(120) == 0
+        assert agent.wait(300) == 0
     assert cluster.agent(0)["state"] == "Succeeded"

@@ -35,7 +35,7 @@ def _torchrun(
         env={"PATH": "/usr/bin:/bin", **(environ or cluster.environ(0))},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -118,7 +118,7 @@ def test_a_rendezvous_that_torchs_own_launcher_cannot_make_says_why_behind_the_m
     message.touch()
     text = f"import sys; sys.argv = [{program!r}]; from dlr.torchrun import get_handler; get_handler()(None)"
     environ = {"PATH": "/usr/bin:/bin", "DLR_TERMINATION_LOG": str(message)}
-    assert subprocess.run([sys.executable, "-c", text], env=environ, timeout=60).returncode
+    assert subprocess.run([sys.executable, "-c", text], env=environ, timeout=300).returncode
     assert message.read_text().startswith(f"dlr: torchrun {HAS_BEGUN}\ndlr: ")
     assert message.read_text().splitlines()[-1].startswith(last)
 

@@ -78,7 +78,7 @@ def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_st
     assert cluster.agent(0)["state"] == "Running"
     assert "File" in (folder / "1" / "stacks.txt").read_text()
     cluster.publish(phase="Succeeded")
-    assert agent.wait(120) == 0
+    assert agent.wait(300) == 0
 
 
 def test_where_the_processes_are_is_told_once_for_each_new_request(

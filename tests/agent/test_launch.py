@@ -13,7 +13,7 @@ from agent.launch import HUGE_PAGES, prefer_huge_pages
 from crds.names import ENV_MEMORY_BYTES
 from tests.agent.conftest import Agent, Agents
 
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 @pytest.mark.parametrize("warm", [True, False])

@@ -54,7 +54,7 @@ def test_lines_are_copied_as_they_come_and_to_the_end(tmp_path: Path) -> None:
         dst.wait_for("sec")
         file.write(b"ond\n 10%\r 20%\r\nlast")
         finished.set()
-    copier.join(120)
+    copier.join(300)
     assert not copier.is_alive()
     lines = ["first", "second", " 10%", " 20%", "last"]
     assert dst.getvalue() == "".join(f"[rank0]: {line}\n" for line in lines)

@@ -19,7 +19,7 @@ thread = threading.Thread(target=lambda: exit(3)); thread.start(); thread.join()
 
 def test_a_thread_that_ends_by_a_defect_is_told_with_its_traceback() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
     )
     assert (
         done.stderr.count("the thread dlr-example has ended, and the agent goes on without what it did") == 1

@@ -28,6 +28,6 @@ def test_a_profile_is_whole_in_a_log_that_another_program_has_set_to_non_blockin
     with os.fdopen(writable, "w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
         write_parts("profile", data)
-    reader.join(60)
+    reader.join(300)
     os.close(readable)
     assert read.decode().splitlines() == list(log_parts("profile", data))

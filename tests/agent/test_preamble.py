@@ -91,5 +91,5 @@ def test_script_that_sets_threads_gets_them_and_is_told_how_to_start_faster(
     cluster.wait_state({0: "Succeeded"}, 1)
     assert cluster.agent(0)["progress"]["step"] == 2
     cluster.publish(phase="Succeeded")
-    assert agent.wait(120) == 0
+    assert agent.wait(300) == 0
     assert agents.log(0).count("sets OMP_NUM_THREADS (line 2)") == 1

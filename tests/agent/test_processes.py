@@ -75,7 +75,7 @@ def signal_handlers() -> Iterator[None]:
         signal.signal(signum, handler)
 
 
-def wait_exit(fds: list[int], timeout_seconds: float = 60.0) -> None:
+def wait_exit(fds: list[int], timeout_seconds: float = 300.0) -> None:
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -99,7 +99,7 @@ def test_end_of_a_process_is_seen_at_once_with_its_exit_code(tmp_path: Path) -> 
     assert not running.all_exited
     running.kill()
     assert running.all_exited
-    running.join(120)
+    running.join(300)
 
 
 def test_exit_codes_of_a_shell_and_of_a_signal(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_exit_codes_of_a_shell_and_of_a_signal(tmp_path: Path) -> None:
     wait_exit(running.exit_fds())
     assert running.collect_exits() == {0: -15}
     running.kill()
-    running.join(120)
+    running.join(300)
 
 
 def test_grace_is_not_waited_out_when_all_have_ended(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_grace_is_not_waited_out_when_all_have_ended(tmp_path: Path) -> None:
     started_at = time.monotonic()
     running.stop(signal.SIGTERM, 30)
     assert time.monotonic() - started_at < 25
-    running.join(120)
+    running.join(300)
 
 
 def test_what_ignores_the_signal_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_ignores_the_signal_is_killed_after_the_grace(tmp_path: Path) -> No
     assert 0.5 <= time.monotonic() - started_at < 25
     assert running.collect_exits() == {}
     assert running.all_exited
-    running.join(120)
+    running.join(300)
 
 
 SAVES_AT_SIGTERM = """
@@ -166,7 +166,7 @@ def test_a_script_that_is_asked_to_stop_keeps_its_own_processes_to_save(
         _, running = start(tmp_path, script)
     running.stop(signal.SIGTERM, 300)  # the shells end at once
     assert saved.read_text() == "True", "the script's child got the signal too"
-    running.join(120)
+    running.join(300)
 
 
 WRITES = """
@@ -190,7 +190,7 @@ def test_what_still_writes_is_not_killed_in_the_middle_and_what_sits_there_is(tm
     running.stop(signal.SIGTERM, 0.5)
     assert done.exists(), "it was killed while it saved"
     assert time.monotonic() - started_at < processes.SAVING_GRACE_SECONDS
-    running.join(120)
+    running.join(300)
 
 
 UPLOADS = """
@@ -235,7 +235,7 @@ def test_what_uploads_to_an_object_store_is_not_killed_in_the_middle_either(
         server.shutdown(socket.SHUT_RDWR)  # ends accept(2), where nobody came
         storing.join()
     assert done.exists(), "it was killed while it saved"
-    running.join(120)
+    running.join(300)
 
 
 def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
     running.stop(signal.SIGTERM, 30, wake_fd=wake, hurry_after_seconds=lambda: 0.5)
     assert 0.5 <= time.monotonic() - started_at < 25
     os.close(wake)
-    running.join(120)
+    running.join(300)
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_children_of_a_killed_process_do_not_outlive_it(tmp_path: Path) -> None:
     os.kill(running.pids[0], signal.SIGKILL)
     wait_exit(running.exit_fds())
     running.kill()
-    running.join(120)
+    running.join(300)
     assert not Path(f"/proc/{child}").exists()  # not even as a zombie
 
 
@@ -309,7 +309,7 @@ def test_daemons_with_sessions_of_their_own_end_with_the_round(tmp_path: Path) -
     daemons = await_pids(tmp_path / "pids")
     assert set(daemons) <= {process.pid for process in descendants()}
     running.stop(signal.SIGTERM, 5)
-    running.join(120)
+    running.join(300)
     assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
     assert ours.poll() is None and kept.poll() is None, "they are not the round's"
     for process in (ours, kept):
@@ -328,7 +328,7 @@ def test_daemons_of_others_outlive_the_round(tmp_path: Path, env: dict[str, str]
     _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=600))
     daemons = await_pids(tmp_path / "pids")
     running.stop(signal.SIGTERM, 5)
-    running.join(120)
+    running.join(300)
     assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
     assert all(process_runs(pid) for pid in strangers)
     for pid in reversed(strangers):
@@ -348,7 +348,7 @@ def test_data_loader_that_hides_its_environment_is_known_by_its_session(tmp_path
     wait_exit(running.exit_fds())
     pcontext.close(timeout=1)  # it collects what has ended
     running.kill()
-    running.join(120)
+    running.join(300)
     assert not Path(f"/proc/{child}").exists()
 
 
@@ -370,9 +370,9 @@ def test_strangers_that_end_during_a_round_are_collected_and_no_others(tmp_path:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert Path(f"/proc/{child}").exists(), "what lives is left alone"
-    assert ours.wait(120) == 0 and running.collect_exits() == {1: -signal.SIGKILL}
+    assert ours.wait(300) == 0 and running.collect_exits() == {1: -signal.SIGKILL}
     running.kill()
-    running.join(120)
+    running.join(300)
     assert not Path(f"/proc/{child}").exists()
 
 
@@ -392,7 +392,7 @@ def test_a_process_that_a_helper_has_left_in_its_session_is_collected(tmp_path: 
         kept.reap(spared=())
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert helper.wait(120) == -signal.SIGKILL, "somebody asks for that"
+    assert helper.wait(300) == -signal.SIGKILL, "somebody asks for that"
 
 
 def test_abandoned_start_whose_processes_cannot_be_killed_is_given_up(
@@ -421,7 +421,7 @@ def test_kill_that_a_signal_interrupted_is_repeated(tmp_path: Path, monkeypatch:
         running.kill()
     running.kill()
     assert running._closing is not None, "torch's log tails would run on, and the agent with them"
-    running.join(120)
+    running.join(300)
 
 
 def test_descriptors_are_closed_even_if_torch_cannot_close_its_logs(
@@ -437,7 +437,7 @@ def test_descriptors_are_closed_even_if_torch_cannot_close_its_logs(
         broken.setattr(pcontext, "close", close)
         broken.setattr(threading, "excepthook", lambda _: None)
         running.kill()
-        running.join(120)
+        running.join(300)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
     pcontext.close()
@@ -455,7 +455,7 @@ def test_python_without_pidfd_open_sees_the_end_all_the_same(monkeypatch: pytest
     child.kill()
     wait_exit([fd])
     os.close(fd)
-    assert child.wait(120) == -signal.SIGKILL
+    assert child.wait(300) == -signal.SIGKILL
 
 
 def test_a_process_that_was_collected_already_has_ended() -> None:
@@ -469,5 +469,5 @@ def test_a_process_that_was_collected_already_has_ended() -> None:
 def test_descriptors_are_closed_once(tmp_path: Path) -> None:
     _, running = start(tmp_path, "")
     running.kill()
-    running.join(120)
+    running.join(300)
     running.release()

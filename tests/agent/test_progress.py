@@ -48,7 +48,7 @@ def files(monkeypatch: pytest.MonkeyPatch):
 
 
 def run_script(env: dict[str, str], code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, check=True, timeout=300)
 
 
 def report_step(env: dict[str, str], step: int) -> None:
@@ -366,23 +366,23 @@ def test_a_checkpoint_that_is_awaited_is_told_before_the_next_look(
     report_step(env, 1)
     monitor.start()
     try:
-        assert told.get(timeout=60) == ("step", None)
+        assert told.get(timeout=300) == ("step", None)
         save_checkpoint(env, 1)
         assert told.empty()
         is_awaited.set()
         monitor.note_news()
-        assert told.get(timeout=60) == ("hastened", 1), "what was looked at before, and not yet reported"
-        assert told.get(timeout=60) == ("awaited", 1)
+        assert told.get(timeout=300) == ("hastened", 1), "what was looked at before, and not yet reported"
+        assert told.get(timeout=300) == ("awaited", 1)
         save_checkpoint(env, 2)
-        assert told.get(timeout=60) == ("awaited", 2)
+        assert told.get(timeout=300) == ("awaited", 2)
         save_checkpoint(env, 1)  # the script went back, which is no reason to look all the time
         while not asked.empty():
             asked.get()
-        first, *_, last = [asked.get(timeout=60) for _ in range(4)]
+        first, *_, last = [asked.get(timeout=300) for _ in range(4)]
         assert last - first >= progress_monitor.AWAITED_LOOK_SECONDS
     finally:
         monitor.stop()
-        monitor.join(timeout=60)
+        monitor.join(timeout=300)
     assert not monitor.is_alive() and told.empty()
 
 

@@ -94,7 +94,7 @@ def reporter(api: FakeApi) -> Iterator[Reporter]:
     yield reporter
     reporter.stop()
     if reporter.is_alive():
-        reporter.join(60)
+        reporter.join(300)
 
 
 @given(st.lists(st.tuples(st.sampled_from(AgentState), st.booleans())), st.data())
@@ -219,7 +219,7 @@ def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> 
         trained.append(step)
         reporter.progress()
     while (api.told[-1]["progress"] or {}).get("step") != 99:
-        assert api.attempts.acquire(timeout=60)
+        assert api.attempts.acquire(timeout=300)
     assert len(api.told) <= 3 + int((time.monotonic() - began) / 0.3)
 
 
@@ -233,10 +233,10 @@ def test_news_that_never_ends_is_written_at_its_interval(api: FakeApi, reporter:
     for step in range(1, sent):
         reporter.progress(within_seconds=0.0)
         while step <= NEWS_BURST and (api.told[-1]["progress"] or {}).get("step") != step:
-            assert api.attempts.acquire(timeout=60)  # it does not wait
+            assert api.attempts.acquire(timeout=300)  # it does not wait
         api.attempts.acquire(timeout=0.01)
     while (api.told[-1]["progress"] or {}).get("step") != sent - 1:
-        assert api.attempts.acquire(timeout=60)
+        assert api.attempts.acquire(timeout=300)
     seconds = time.monotonic() - began
     assert len(api.told) <= 1 + NEWS_BURST + seconds / reporter._news_seconds + 1
 
@@ -248,8 +248,8 @@ def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, report
     attempts = len(api.told)
     reporter.progress(within_seconds=0.0)
     reporter.progress()  # does not put it off
-    assert api.attempts.acquire(timeout=60)
-    assert api.attempts.acquire(timeout=60)  # sooner than progress_seconds
+    assert api.attempts.acquire(timeout=300)
+    assert api.attempts.acquire(timeout=300)  # sooner than progress_seconds
     assert attempts == 1
 
 
@@ -260,7 +260,7 @@ def saved(api: FakeApi) -> list[int | None]:
 
 def wait_saved(api: FakeApi, step: int) -> None:
     while step not in saved(api):
-        assert api.attempts.acquire(timeout=60)
+        assert api.attempts.acquire(timeout=300)
 
 
 def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_time_has_come(
@@ -348,7 +348,7 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
     reporter._api = News()  # type: ignore[assignment]
     reporter.start()
     while (api.told[-1:] or [{"progress": None}])[0]["progress"] != StepProgress(2, NOW).to_wire():
-        assert api.attempts.acquire(timeout=60)
+        assert api.attempts.acquire(timeout=300)
 
 
 def test_every_write_says_what_the_pod_uses_now(api: FakeApi) -> None:
@@ -409,7 +409,7 @@ def test_what_is_refused_for_good_is_said_once_and_not_tried_again(api: FakeApi)
     api.refusal = "only the Pod job-worker-0-3 may report for this ElasticWorker"
     reporter.start()
     assert not reporter.flush(60)
-    reporter.join(60)
+    reporter.join(300)
     assert not reporter.is_alive()
     assert refused.is_set()
     reporter.report(AgentState.STOPPED)

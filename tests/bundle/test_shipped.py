@@ -157,7 +157,7 @@ def launch(
         env={"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -197,7 +197,7 @@ def test_a_launcher_refuses_a_zip_that_it_was_not_built_with(
 
 def test_dlr_bundle_prints_the_sum_of_what_it_has_written(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("dlr"), "bundle", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     written = hashlib.sha256((tmp_path / agent_bundle.AGENT_ZIP).read_bytes()).hexdigest()
     assert done.stdout.splitlines()[0] == f"dlr.pyz: SHA-256 {written}"
 
@@ -242,7 +242,7 @@ def test_a_python_that_is_too_old_is_named_behind_the_mark(tmp_path: Path) -> No
             env={"DLR_TERMINATION_LOG": str(message)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 69
         assert done.stderr.startswith(f"dlr: Python 3.10 or newer is needed, and {sys.executable} is 3.9;")
@@ -311,7 +311,7 @@ def test_the_images_own_torchrun_goes_on_as_the_agent(folder: Path) -> None:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2, done.stderr

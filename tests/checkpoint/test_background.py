@@ -40,7 +40,7 @@ class Gate:
 
         def held(views: list[Tensor], sources: list[Tensor]) -> None:
             self.reached.set()
-            assert self.opened.wait(60)
+            assert self.opened.wait(300)
             copy(views, sources)
 
         monkeypatch.setattr(torch, "_foreach_copy_", held)
@@ -233,7 +233,7 @@ def test_it_waits_for_the_copy(act: str, gate: Gate, tmp_path: Path, monkeypatch
     given(slots := slots_for(made), tmp_path, monkeypatch)
     checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
     checkpointer.step(1)
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(300)
     threading.Timer(0.1, gate.open).start()
     if act == "the next save":
         checkpointer.step(2)
@@ -366,7 +366,7 @@ def test_an_optimizer_in_a_fork_does_not_wait_for_a_thread_that_it_does_not_have
     given(slots_for(made), tmp_path, monkeypatch)
     checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
     checkpointer.step(1)
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(300)
 
     def child() -> None:
         signal.alarm(60)
@@ -385,7 +385,7 @@ def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
     given(slots := slots_for(made), tmp_path, monkeypatch)
     checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
     checkpointer.step(1)
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(300)
 
     def child() -> None:
         signal.alarm(60)

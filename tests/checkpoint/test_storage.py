@@ -393,6 +393,19 @@ def test_who_leaves_waits_for_no_saver_that_has_just_been_started(
     assert not checkpointer._storage._saver.runs
 
 
+def test_what_a_saver_does_is_seen_while_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that watches it died, where training left at that moment."""
+    saver = persistence_module.Saver()
+    saver.start()
+
+    def read(path: Path) -> bytes:
+        saver.close()
+        return b""
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert saver.activity() == (b"", b"")
+
+
 def test_training_goes_on_where_there_can_be_no_more_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -621,7 +634,7 @@ def test_storage_that_hangs_holds_up_no_resume_from_memory(
 ) -> None:
     answers = threading.Event()
     monkeypatch.setattr(choosing, "HUNG_SECONDS", 0.2)
-    monkeypatch.setattr(storage, "clear_attempt", lambda *_: answers.wait(60))
+    monkeypatch.setattr(storage, "clear_attempt", lambda *_: answers.wait(300))
     try:
         assert choosing.choose(files_at(tmp_path), here(), 5, is_start=True) is None
     finally:
@@ -641,7 +654,7 @@ def test_a_newer_checkpoint_whose_files_hang_holds_up_no_resume_from_memory(
         for _ in reads:  # as long as parts come, it does not hang
             time.sleep(0.15)
             note_read()
-        answers.wait(60)
+        answers.wait(300)
         raise OSError(errno.ENOTCONN, "the mount was ended")
 
     monkeypatch.setattr(choosing, "HUNG_SECONDS", 0.2)

@@ -294,7 +294,7 @@ def test_a_saver_that_stands_still_is_left_behind_and_told(
     sentence = "step 2 is not saved to .*: the process that saves it has stood still for"
     assert re.search(sentence, told(record)["StorageFails"])
     assert len(re.findall("step 2 is not saved to", caplog.text)) == 1
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(300) == -signal.SIGKILL
     assert steps_in(tmp_path / "path") == [1]
 
 
@@ -368,12 +368,12 @@ def test_other_ranks_do_not_wait_for_one_that_has_nothing_to_write(
 
     def held(views: list[Tensor], sources: list[Tensor]) -> None:
         reached.set()
-        assert changed.wait(60)
+        assert changed.wait(300)
         copy(views, sources)
 
     monkeypatch.setattr(torch, "_foreach_copy_", held)
     checkpointer.step(2)
-    assert reached.wait(60)
+    assert reached.wait(300)
     with torch.no_grad():
         made["model"][0].weight.add_(1)
     changed.set()

@@ -69,7 +69,7 @@ def server(cluster: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def kubectl(*words: str, text: str | None = None) -> list[str]:
     done = subprocess.run(
-        [str(KUBECTL), *words], input=text, capture_output=True, text=True, check=False, timeout=60
+        [str(KUBECTL), *words], input=text, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

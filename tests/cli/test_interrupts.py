@@ -64,7 +64,7 @@ def test_an_interrupted_import_is_no_traceback(import_number: int, line: str, tm
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert "Traceback" not in done.stderr
     assert ended(done.returncode) or done.returncode in (0, 1)  # it was over before
@@ -115,7 +115,7 @@ except KeyboardInterrupt:
 
 def test_an_interrupt_that_meets_a_finalizer_is_neither_lost_nor_shown() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FINALIZED], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", FINALIZED], capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
@@ -151,7 +151,7 @@ def test_an_interrupted_request_leaves_no_file(tmp_path: Path) -> None:
             with connection:
                 connection.recv(1)  # the request is there, and the command waits for its answer
                 child.send_signal(signal.SIGINT)
-                _, said = child.communicate(timeout=120)
+                _, said = child.communicate(timeout=300)
         assert (child.returncode, said) == (130, "")
         assert list(temporary.iterdir()) == []
 

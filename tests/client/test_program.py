@@ -51,7 +51,7 @@ def test_submodules_that_a_function_reaches_come_along(tmp_path: Path) -> None:
     (tmp_path / "shipped.py").write_text(program.source)
     record = tmp_path / "step.0"
     environ = {**os.environ, "DLR_PROGRESS_FILE": str(record), "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, str(tmp_path / "shipped.py")], check=True, env=environ, timeout=120)
+    subprocess.run([sys.executable, str(tmp_path / "shipped.py")], check=True, env=environ, timeout=300)
     assert json.loads((tmp_path / "step.0.result").read_text()) == {"value": "&amp;a"}
 
 

@@ -19,8 +19,8 @@ import kubernetes.config
 
 from tests.ports import free_port
 
-START_TIMEOUT_SECONDS = 60.0
-STOP_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 300.0
+STOP_TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 OPTION = "--conformance-kubeconfig"
 VARIABLE = "DLR_CONFORMANCE_KUBECONFIG"
-NODE_START_SECONDS = 60.0
-CONTROLLER_START_SECONDS = 60.0
+NODE_START_SECONDS = 300.0
+CONTROLLER_START_SECONDS = 300.0
 
 _KUBECTLS = found_kubectls()
 
@@ -71,7 +71,7 @@ async def _install_widgets(backend: Backend) -> None:
         else:
             created.expect(201)
         await eventually(
-            lambda: api.list(WIDGETS), within_seconds=60, until=lambda reply: reply.status == 200
+            lambda: api.list(WIDGETS), within_seconds=300, until=lambda reply: reply.status == 200
         )
 
 

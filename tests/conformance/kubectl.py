@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 OLDEST_SUPPORTED_MINOR = 32
-COMMAND_TIMEOUT_SECONDS = 60.0
-LINE_TIMEOUT_SECONDS = 60.0
+COMMAND_TIMEOUT_SECONDS = 300.0
+LINE_TIMEOUT_SECONDS = 300.0
 SELECTION = "DLR_KUBECTLS"
 """Unset: the oldest and the newest found. `all`: all found. Else: paths, separated as in PATH."""
 
@@ -143,7 +143,7 @@ def _version(path: Path) -> Binary | None:
             [path, "version", "--client", "-o", "json"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         version = json.loads(answer.stdout)["clientVersion"]["gitVersion"]

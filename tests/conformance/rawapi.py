@@ -22,8 +22,8 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-REQUEST_TIMEOUT_SECONDS = 60.0
-EVENT_TIMEOUT_SECONDS = 60.0
+REQUEST_TIMEOUT_SECONDS = 300.0
+EVENT_TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)

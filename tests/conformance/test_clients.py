@@ -34,7 +34,7 @@ from .resources import WIDGETS
 JSON = dict[str, Any]
 
 CUSTOM = {"group": WIDGETS.group, "version": WIDGETS.version, "plural": WIDGETS.plural}
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 300
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from .waiting import eventually
 
 JSON = dict[str, Any]
 
-POD_START_SECONDS = 60.0
+POD_START_SECONDS = 300.0
 EVICTIONS = Resource("policy", "v1", "evictions", "Eviction")
 
 

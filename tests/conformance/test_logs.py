@@ -16,7 +16,7 @@ from .waiting import eventually
 
 JSON = dict[str, Any]
 
-POD_START_SECONDS = 60.0
+POD_START_SECONDS = 300.0
 
 pytestmark = pytest.mark.usefixtures("nodes")
 
@@ -141,5 +141,5 @@ async def test_a_running_pod_is_deleted_gracefully(api: Api, namespace: str) -> 
     assert body["metadata"]["deletionTimestamp"]
     assert body["metadata"]["deletionGracePeriodSeconds"] == 20
     await eventually(
-        lambda: api.get(PODS, namespace, "p"), within_seconds=60, until=lambda reply: reply.status == 404
+        lambda: api.get(PODS, namespace, "p"), within_seconds=300, until=lambda reply: reply.status == 404
     )

@@ -22,7 +22,7 @@ from .waiting import eventually
 
 JSON = dict[str, Any]
 
-POD_START_SECONDS = 60.0
+POD_START_SECONDS = 300.0
 
 pytestmark = pytest.mark.usefixtures("nodes")
 

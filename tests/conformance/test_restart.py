@@ -43,7 +43,7 @@ async def own_api(cluster: EmbeddedCluster) -> AsyncIterator[Api]:
         api = Api(session, Access.from_kubeconfig(cluster.kubeconfig))
         (await api.create(CRDS, widget_crd())).expect(201)
         await eventually(
-            lambda: api.list(WIDGETS), within_seconds=60, until=lambda reply: reply.status == 200
+            lambda: api.list(WIDGETS), within_seconds=300, until=lambda reply: reply.status == 200
         )
         (await api.create(NAMESPACES, {"metadata": {"name": "kept"}})).expect(201)
         yield api
@@ -170,7 +170,7 @@ async def test_everything_is_as_it_was_after_a_restart(cluster: EmbeddedCluster,
     path = SERVICEACCOUNTS.path("kept", "default", "token")
     await eventually(
         lambda: own_api.get(SERVICEACCOUNTS, "kept", "default"),
-        within_seconds=60,
+        within_seconds=300,
         until=lambda reply: reply.status == 200,
     )
     token = (await own_api.call("POST", path, body={"spec": {}})).expect(201)["status"]["token"]
@@ -196,7 +196,7 @@ async def test_a_deletion_is_finished_after_a_restart(cluster: EmbeddedCluster, 
     (await own_api.patch(WIDGETS, "kept", "held", {"metadata": {"finalizers": None}})).expect(200)
     await eventually(
         lambda: own_api.get(NAMESPACES, None, "kept"),
-        within_seconds=60,
+        within_seconds=300,
         until=lambda reply: reply.status == 404,
     )
 

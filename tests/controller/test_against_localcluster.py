@@ -193,7 +193,7 @@ async def test_a_stopped_server_breaks_contact_and_the_watch_goes_on_afterwards(
 
 async def created_at_last(client, obj):
     """Once the server has caught up; an attempt that timed out may have come through."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             with suppress(Unavailable):
                 with suppress(AlreadyExists):

@@ -48,14 +48,14 @@ class Heard:
         self.news.set()
 
     async def until(self, condition):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not condition():
                 self.news.clear()
                 await self.news.wait()
 
 
 async def until(condition):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
             await asyncio.sleep(0.01)
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from controller.serving import listening
 from controller.serving.listening import serve_http
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 NOT_HTTP = [
     b"GET / HTTP/9.9\r\n\r\n",
     b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",

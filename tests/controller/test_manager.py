@@ -73,7 +73,7 @@ class Marking(Reconciler):
         return Result()
 
     async def until_called_for(self, name):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while Request("ns", name) not in self.requests:
                 self.called.clear()
                 await self.called.wait()
@@ -94,7 +94,7 @@ async def running(manager):
         yield task
     finally:
         stop.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await asyncio.wait([task])
 
 
@@ -103,7 +103,7 @@ def is_watching(cache):
 
 
 async def eventually(condition):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
             await asyncio.sleep(0.01)
 
@@ -171,7 +171,7 @@ async def test_a_leader_cut_off_from_the_server_ends_with_a_clear_error():
             with pytest.raises(
                 LeadershipLost, match=r"lease dlr/dlr-controller could not be renewed within 0\.7 s"
             ):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(300):
                     await task
 
 

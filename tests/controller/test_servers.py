@@ -109,7 +109,7 @@ class Slow(Collector):
         self.go_on = threading.Event()
 
     def collect(self):
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(300)
         yield GaugeMetricFamily("slow", "Slow", value=1)
 
 

@@ -17,8 +17,8 @@ import aiohttp
 JSON = dict[str, Any]
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-START_SECONDS = 60.0
-WAIT_SECONDS = 60.0
+START_SECONDS = 300.0
+WAIT_SECONDS = 300.0
 
 
 class Page:

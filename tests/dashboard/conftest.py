@@ -25,7 +25,7 @@ JSON = dict[str, Any]
 
 WITHIN = f"{GROUP_PATH}/default"
 JOB = f"GET {WITHIN}/elasticjobs/digits"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 
 
 @dataclass

@@ -25,7 +25,7 @@ from tests.cli.troubled import troubled_job
 JSON = dict[str, Any]
 
 DLR = Path(sys.executable).with_name("dlr")
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 
 BROWSER = """
 import html, json, pathlib, re, sys, time, urllib.parse, urllib.request
@@ -44,7 +44,7 @@ found = {
     "modes": [page.stat().st_mode, page.parent.stat().st_mode], "page": str(page), "title": None,
 }
 if follows != "does not follow":
-    with urllib.request.urlopen(target, timeout=120) as answer:
+    with urllib.request.urlopen(target, timeout=300) as answer:
         found["title"] = re.search("<title>(.*)</title>", answer.read().decode())[1]
 scratch = pathlib.Path(notes + ".part")
 scratch.write_text(json.dumps(found))

@@ -20,7 +20,7 @@ from localcluster.paths import Home
 
 JSON = dict[str, Any]
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 300.0
 """When something will never come. Beside a dozen busy processes a controller alone takes 20 s to start."""
 GROUP = "/apis/elastic.iml.github.io/v1alpha1"
 TOKEN_REQUEST = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
@@ -47,7 +47,7 @@ class Server:
                 json=body,
                 headers={"Authorization": f"Bearer {token}"} | patch,
                 verify=str(self._authority),
-                timeout=60,
+                timeout=300,
             )
 
     def as_admin(self, method: str, path: str, body: JSON | None = None) -> JSON:
@@ -94,7 +94,7 @@ def running_server(folder: Path) -> Iterator[Server]:
             yield Server(home.kubeconfig, folder)
         finally:
             process.terminate()
-            process.wait(timeout=60)
+            process.wait(timeout=300)
 
 
 def install(server: Server, documents: Sequence[JSON]) -> None:
@@ -119,7 +119,7 @@ def running_controller(server: Server, folder: Path, *options: str) -> Iterator[
             yield log
         finally:
             process.terminate()
-            process.wait(timeout=60)
+            process.wait(timeout=300)
 
 
 def collection_of(document: JSON) -> str:

@@ -64,7 +64,7 @@ def test_images_have_the_version_of_the_release() -> None:
 @pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl beside this Python")
 def test_documents_are_what_kustomize_renders() -> None:
     command = [str(KUBECTL), "kustomize", str(REPOSITORY / "deploy")]
-    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert sorted(yaml.safe_load_all(rendered), key=identity) == sorted(deploy.documents(), key=identity)
 
 
@@ -75,7 +75,7 @@ def test_options_are_what_kustomize_makes_of_components(chosen: tuple[str, ...],
     overlay = {"resources": [str(base)], "components": [str(base / name) for name in chosen]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     command = [str(KUBECTL), "kustomize", str(tmp_path)]
-    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     options: JSON = {COMPONENTS[name]: True for name in chosen}
     if "jobs_namespace" in options:
         options["jobs_namespace"] = deploy.DEFAULT_JOBS_NAMESPACE
@@ -186,7 +186,7 @@ def test_images_carry_the_release_s_version_and_are_what_kind_builds() -> None:
     assert f"dlr-worker:{release.VERSION}" == deploy.DEFAULT_CHECK_IMAGE == pod_options.DEFAULT_CHECK_IMAGE
     assert f"dlr-agent:{release.VERSION}" == deploy.DEFAULT_AGENT_IMAGE == pod_options.DEFAULT_AGENT_IMAGE
     script = f'source {REPOSITORY}/kind/common.sh; echo "$CONTROLLER_IMAGE $WORKER_IMAGE $AGENT_IMAGE"'
-    named = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    named = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert named.stdout.split() == [
         deploy.DEFAULT_IMAGE,
         deploy.DEFAULT_CHECK_IMAGE,
@@ -268,7 +268,7 @@ def test_controller_holds_what_it_gives_to_workers(
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (REPOSITORY / "kind").glob("*.sh")))
 def test_kind_script_is_sound_bash(script: str) -> None:
-    subprocess.run(["bash", "-n", str(REPOSITORY / "kind" / script)], check=True, timeout=60)
+    subprocess.run(["bash", "-n", str(REPOSITORY / "kind" / script)], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("script", ["up.sh", "down.sh", "build.sh", "load.sh"])
@@ -281,7 +281,7 @@ def test_kind_script_says_in_a_sentence_that_docker_is_missing(script: str, tmp_
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 1
     assert "docker is not installed" in done.stderr

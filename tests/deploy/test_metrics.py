@@ -309,7 +309,7 @@ def test_panels_do_not_overlap_and_name_the_datasource() -> None:
 @pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl beside this Python")
 def test_kustomize_renders_what_is_shipped() -> None:
     command = [str(KUBECTL), "kustomize", str(FOLDER)]
-    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     documents = {document["kind"]: document for document in yaml.safe_load_all(rendered)}
     assert documents == {document["kind"]: document for document in render(FOLDER)}
     assert documents.keys() == {

@@ -68,7 +68,7 @@ def read(url: str, authorization: str | None) -> requests.Response:
     with requests.Session() as session:
         session.trust_env = False
         headers = {} if authorization is None else {"Authorization": authorization}
-        return session.get(url, headers=headers, timeout=60)
+        return session.get(url, headers=headers, timeout=300)
 
 
 def account(server: Server, name: str) -> str:

@@ -50,7 +50,7 @@ def member(rank: int, port: int, *arguments: str, prefix: str = "check/uid/1", k
     return Probe(
         "pair",
         (*meeting, "--device=cpu", f"--rank={rank}", *arguments),
-        timeout_seconds=60,
+        timeout_seconds=300,
         package="agent.node_check",
         variables=((ENV_JOB_KEY, key.hex()),),
     )
@@ -90,13 +90,13 @@ def test_a_stranger_joins_no_group(agent: Agent) -> None:
 
 
 def test_the_devices_of_one_node_gather_in_a_process_each() -> None:
-    result = run(Probe("intra_node", ("--device=cpu", "--cpu-ranks=2"), timeout_seconds=60))
+    result = run(Probe("intra_node", ("--device=cpu", "--cpu-ranks=2"), timeout_seconds=300))
     assert result.ending is ProbeEnding.PASSED, result
     assert set(result.figures) == {Metric.INTRA_NODE_BUS_GBPS}
 
 
 def test_a_node_with_one_device_has_nobody_to_gather_from() -> None:
-    assert run(Probe("intra_node", ("--device=cpu",), timeout_seconds=60)).ending is ProbeEnding.SKIPPED
+    assert run(Probe("intra_node", ("--device=cpu",), timeout_seconds=300)).ending is ProbeEnding.SKIPPED
 
 
 def test_content_that_changed_on_its_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ from localcluster.kubelet.container import Isolation, detect_isolation
 from localcluster.paths import Home
 
 JSON = dict[str, Any]
-START_SECONDS = 60.0
-WAIT_SECONDS = 60.0
+START_SECONDS = 300.0
+WAIT_SECONDS = 300.0
 LOG_TAIL = 8000
 
 
@@ -189,14 +189,14 @@ def living(text: str) -> list[int]:
     return found
 
 
-async def until_none_living(text: str, seconds: float = 60.0) -> list[int]:
+async def until_none_living(text: str, seconds: float = 300.0) -> list[int]:
     deadline = time.monotonic() + seconds
     while (left := living(text)) and time.monotonic() < deadline:  # noqa: ASYNC110 - /proc sends no events
         await asyncio.sleep(0.02)
     return left
 
 
-async def until_living(text: str, count: int, seconds: float = 60.0) -> list[int]:
+async def until_living(text: str, count: int, seconds: float = 300.0) -> list[int]:
     deadline = time.monotonic() + seconds
     while len(found := living(text)) < count:
         assert time.monotonic() < deadline, f"{found} instead of {count} processes"

@@ -16,7 +16,7 @@ from localcluster.kubelet.confinement import Confinement
 from localcluster.kubelet.container import ContainerRuntime, ContainerSpec, Exit, Isolation, StartRefused
 from tests.localcluster.running import best_isolation
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 MIB = 2**20
 V1_MOUNTS = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755

@@ -256,7 +256,7 @@ async def test_temporary_files_go_with_the_pod(seen: Observer, name: str) -> Non
     assert len(str(folder)) < 76, "there is room for a Unix socket"
     await seen.delete(name)
     await seen.until_gone(name)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while folder.exists():  # noqa: ASYNC110, ASYNC240 - a folder sends no events
             await asyncio.sleep(0.02)
 

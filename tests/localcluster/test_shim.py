@@ -28,7 +28,7 @@ from localcluster.kubelet.container import (
 from localcluster.kubelet.execution import Inside, act
 from tests.localcluster.running import best_isolation
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 
 
 def available() -> list[Isolation]:

@@ -26,7 +26,7 @@ from localcluster.supervision import silence
 from localcluster.supervisor import Addon, ClusterError, down, up
 from tests.localcluster.running import living, observing, read, shell, until_living, until_none_living
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 PARTS = ("supervisor", "apiserver", "nodes", "addon")
 
 

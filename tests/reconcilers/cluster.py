@@ -35,7 +35,7 @@ from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from reconcilers.worker.silences import NODE_LEASE_NAMESPACE
 from tests.reconcilers.build import in_lists
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 NAMESPACE = "default"
 
 

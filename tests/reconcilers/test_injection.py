@@ -171,8 +171,8 @@ WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categori
 def test_what_is_not_launched_by_us_runs_with_the_very_words_it_had(arguments: list[str]) -> None:
     words = ["printf", "<%s>", *arguments]
     command, _ = with_agent(words, "/dlr")
-    wrapped = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
-    assert wrapped == subprocess.run(words, capture_output=True, check=True, timeout=60).stdout
+    wrapped = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout
+    assert wrapped == subprocess.run(words, capture_output=True, check=True, timeout=300).stdout
 
 
 @given(WORDS.filter(bool))

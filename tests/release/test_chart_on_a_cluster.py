@@ -70,7 +70,7 @@ class Person:
     def call(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
         return subprocess.run(
-            words, input=stdin, env=environment, capture_output=True, text=True, timeout=120, check=False
+            words, input=stdin, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
 
     def kubectl(self, *words: str, stdin: JSON | None = None) -> str:

@@ -31,7 +31,7 @@ def start(directory: Path, *launcher: str, step_delay_seconds: float = 0) -> sub
 
 
 def finish(training: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = training.communicate(timeout=120)
+    output, _ = training.communicate(timeout=300)
     return training.returncode, output
 
 

@@ -36,7 +36,7 @@ def each(folder: Path, world: int, act: Act) -> list[str]:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
     return [(folder / f"{rank}").read_text() for rank in range(world)]
 
 

@@ -123,14 +123,14 @@ def test_a_thread_that_saves_may_be_the_first_to_tell(progress_file: Path) -> No
     at_once = threading.Barrier(2)
 
     def tell(say: Callable[[int], None], step: int) -> None:
-        at_once.wait(60)
+        at_once.wait(300)
         say(step)
 
     threads = [threading.Thread(target=tell, args=pair) for pair in ((report, 7), (checkpoint_saved, 5))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert numbers(progress_file)[:4:2] == (7, 5)
 
 
@@ -199,7 +199,7 @@ def test_a_script_may_have_an_agent_of_its_own_beside_it(tmp_path: Path) -> None
     (tmp_path / "step").write_bytes(bytes(RECORD_BYTES))
     files = {"DLR_PROGRESS_FILE": str(tmp_path / "step"), "DLR_STACKS_FILE": str(tmp_path / "stacks")}
     variables = {**os.environ, **files, "DLR_STACKS_SIGNAL": str(int(signal.SIGRTMIN) + 5)}
-    subprocess.run([sys.executable, str(tmp_path / "train.py")], env=variables, check=True, timeout=120)
+    subprocess.run([sys.executable, str(tmp_path / "train.py")], env=variables, check=True, timeout=300)
     assert (tmp_path / "stacks").read_text().startswith("pid ")
 
 

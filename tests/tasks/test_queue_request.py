@@ -32,7 +32,7 @@ script_path, status_in = queue.script_path, queue.status_in
 def run(request: Any, number: int, folder: Path, **environ: str) -> int:
     path = folder / "job.sh"
     path.write_text(script(request, str(folder), environ))
-    return subprocess.run(["/bin/bash", str(path), str(number)], check=False, timeout=120).returncode
+    return subprocess.run(["/bin/bash", str(path), str(number)], check=False, timeout=300).returncode
 
 
 @pytest.mark.parametrize(

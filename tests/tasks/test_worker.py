@@ -122,7 +122,7 @@ def test_a_worker_that_is_to_go_does_not_count_what_its_commands_come_to(alone: 
     while len(list(began.iterdir())) < 2:
         thread.join(0.01)
     slots.stop()
-    thread.join(120)
+    thread.join(300)
     assert not thread.is_alive()
     assert len(list(began.iterdir())) == 2, "no other was begun"
     assert not alone.sets[0].failed and alone.sets[0].done == 0

@@ -67,7 +67,7 @@ class World:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
             assert not thread.is_alive(), "the agents do not agree"
         return [self._told(agent) for agent in range(self.size)]
 

@@ -80,7 +80,7 @@ def test_two_workers_three_and_two_again(cluster: FakeCluster, agents: Agents) -
     cluster.form([0, 1])
     os.kill(training.running[2].pid, signal.SIGTERM)  # its Pod is deleted as soon as a world does without it
     training.train(2)
-    assert training.running.pop(2).wait(180) == 143
+    assert training.running.pop(2).wait(300) == 143
     if "kept in storage" not in agents.log(2):  # the signal came before the world
         assert "has been copied to the memory of another Pod" in agents.log(2)
         assert "kept in storage" not in agents.log(0)
@@ -121,7 +121,7 @@ def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) ->
     training = Training(cluster, agents, 2, **MEMORY)
     training.form([0, 1])
     os.kill(training.running[1].pid, signal.SIGTERM)
-    assert training.running[1].wait(180) == 143
+    assert training.running[1].wait(300) == 143
     cluster.wait_state({0: "Ready"}, 1)
     cluster.replace_worker("job-worker-1", 2)
     training.running[1] = training.start(1, incarnation=2)
@@ -129,7 +129,7 @@ def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) ->
     training.form([0, 1])
 
     cluster.publish(phase="Suspended")
-    assert [agent.wait(180) for agent in training.running.values()] == [143, 143]
+    assert [agent.wait(300) for agent in training.running.values()] == [143, 143]
     for index, incarnation in ((0, 2), (1, 3)):
         cluster.replace_worker(f"job-worker-{index}", incarnation)
         training.running[index] = training.start(index, incarnation)

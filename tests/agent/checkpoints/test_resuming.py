@@ -40,7 +40,7 @@ class Logs:
         steps = [line for line in self._lines(round_, rank) if line.startswith("step ")]
         return int(steps[-1].split()[1]) if steps else -1
 
-    def wait_steps(self, round_: int, ranks: range, step: int, timeout_seconds: float = 60.0) -> None:
+    def wait_steps(self, round_: int, ranks: range, step: int, timeout_seconds: float = 300.0) -> None:
         deadline = time.monotonic() + timeout_seconds
         while any(self.last_step(round_, rank) < step for rank in ranks):
             assert time.monotonic() < deadline, f"no step {step} in round {round_}"

@@ -28,7 +28,7 @@ from dlr.shards import ShardsError, pull
 from reconcilers.shards.sets import of_status
 from tests.agent.shards.conftest import Job
 
-WAIT_SECONDS = 120
+WAIT_SECONDS = 300
 
 
 def at_once(work: Callable[[], None], number: int) -> None:

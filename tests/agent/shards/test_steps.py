@@ -21,7 +21,7 @@ from dlr.shards import ShardsError, pull
 from dlr.shards.source import AgentSource
 from tests.agent.shards.conftest import Job
 
-WAIT_SECONDS = 120
+WAIT_SECONDS = 300
 EPOCHS = 2
 
 

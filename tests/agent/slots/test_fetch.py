@@ -266,9 +266,9 @@ def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_th
     )
     thread.follow("127.0.0.1:2")
     thread.start()
-    assert done.wait(60)
+    assert done.wait(300)
     thread.stop()
-    thread.join(60)
+    thread.join(300)
     told = [record.getMessage() for record in caplog.records]
     assert replicated == [15]
     assert took[:5] == sorted(took[:5]), "what has not come takes as long as the one before, at least"
@@ -301,15 +301,15 @@ def test_a_pause_is_over_when_nothing_is_written_over_any_more(
     )
     thread.follow("127.0.0.1:2")
     thread.start()
-    assert offers.get(timeout=60) == 10
+    assert offers.get(timeout=300) == 10
     if event == "another round":
         thread.follow(None)
         thread.follow("127.0.0.1:2")
     else:
         thread.hasten()
-    assert offers.get(timeout=60) == 10
+    assert offers.get(timeout=300) == 10
     thread.stop()
-    thread.join(60)
+    thread.join(300)
 
 
 def test_a_copy_that_fails_now_and_then_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
 PODS = "/api/v1/namespaces/default/pods"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-EVENT_TIMEOUT_SECONDS = 60.0
+EVENT_TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)

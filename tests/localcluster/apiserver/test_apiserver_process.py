@@ -39,7 +39,7 @@ async def test_sigterm_ends_it_and_its_pidfile(home: Home) -> None:
     process = start(home)
     process.stdout.readline()
     process.terminate()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     assert not home.pidfile("apiserver").exists()
 
 
@@ -49,7 +49,7 @@ async def test_a_port_in_use_is_told_in_a_sentence(home: Home) -> None:
         occupied.listen()
         port = occupied.getsockname()[1]
         process = start(home, port)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         with pytest.raises(CannotListen):
             async with serve(home, port):
                 pass
@@ -63,7 +63,7 @@ async def test_a_port_in_use_is_told_in_a_sentence(home: Home) -> None:
 async def test_two_servers_cannot_share_a_home(home: Home) -> None:
     async with serve(home):
         process = start(home)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert errors.strip().endswith("another API server is using it")
 

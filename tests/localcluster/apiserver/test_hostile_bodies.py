@@ -153,7 +153,7 @@ class Client:
 
     def __init__(self, home: Home) -> None:
         trust = ssl.create_default_context(cafile=str(home.ca_certificate))
-        self._pool = urllib3.PoolManager(ssl_context=trust, maxsize=4, retries=False, timeout=60)
+        self._pool = urllib3.PoolManager(ssl_context=trust, maxsize=4, retries=False, timeout=300)
         self._url = Running(home).url
         self._token = home.admin_token.read_text()
 
