@@ -144,7 +144,7 @@ class EmbeddedCluster(Cluster):
         os.kill(victim.pid, number)
         return victim
 
-    def processes_left(self, within_seconds: float = 15.0) -> dict[int, str]:
+    def processes_left(self, within_seconds: float = 60.0) -> dict[int, str]:
         """Processes that still belong to this cluster, once those that are just ending had their time."""
         deadline = time.monotonic() + within_seconds
         while (found := processes.mentioning(str(self._folder))) and time.monotonic() < deadline:

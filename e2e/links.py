@@ -32,7 +32,7 @@ OURS = re.compile(r"dlr(\d+)(-.*)?")
 INTERFACE = "eth0"
 NOBODY = "02:00:00:00:00:00"
 """A hardware address that no interface has: what is sent there is lost without a word, as on a cut cable."""
-COMMAND_SECONDS = 10.0
+COMMAND_SECONDS = 60.0
 COPY_BYTES = 64 * 1024
 
 Address = tuple[str, int]

@@ -22,7 +22,7 @@ from aiohttp import web
 from controller.connection import Connection
 from controller.kubeconfig import load_connection
 
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 _MOST_BYTES = 64 * 2**20
 _PASSED_ON = ("Accept", "Content-Type")
 _BURST_SECONDS = 3.0

@@ -22,7 +22,7 @@ SCRIPTS = Path(__file__).parent / "fixtures" / "strangers"
 SAMPLE_SECONDS = "0.01"
 STEPS = 5
 """So many in a row, and it trains."""
-RESTART_SECONDS = 30
+RESTART_SECONDS = 120
 """Several times what a restart in place takes; the time-outs of what could be waited for are longer."""
 BARE_PATH = os.defpath
 """PATH without any virtual environment."""

@@ -75,7 +75,7 @@ def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     assert seen["dlr_job_world_workers", ""] == seen["dlr_job_world_size", ""] == 2
     assert 0 < seen["dlr_job_goodput_ratio", ""] <= 1
     for worker in WORKERS:
-        assert 0.05 < seen["dlr_worker_step_duration_seconds", worker] < 5
+        assert 0.05 < seen["dlr_worker_step_duration_seconds", worker] < 60
         assert 0 < seen["dlr_worker_cpu_usage_cores", worker] < 8
         assert 50 * 2**20 < seen["dlr_worker_memory_usage_bytes", worker] < 4 * 2**30
 
