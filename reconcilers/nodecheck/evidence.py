@@ -25,7 +25,7 @@ from crds.nodecheck import NodeCheckStatus
 from healthcheck.fleet import Node
 from healthcheck.intermittent import NodeTests, intermittent
 from reconcilers.nodecheck.actions import action_for
-from reconcilers.nodecheck.nodes import unhealthy_gpus
+from reconcilers.nodecheck.nodes import gpus_of, unhealthy_gpus
 from reconcilers.nodecheck.record import (
     nodes_in_domains,
     read_record,
@@ -41,12 +41,14 @@ def with_all_evidence(
     findings: Sequence[Finding],
     fleet: Sequence[Node],
     nodes: Mapping[str, dict[str, Any]],
+    gpus: Mapping[str, int],
     now: datetime,
 ) -> list[Finding]:
     """The final findings, each with what to do.
 
     Args:
         status: of the check, with its finished rounds, links and racks.
+        gpus: how many were tested of each node that took part itself.
     """
     lost = {dropped.node for dropped in status.node_results if Cause.NO_ANSWER in dropped.causes}
     shared = nodes_in_domains(status)
@@ -56,7 +58,7 @@ def with_all_evidence(
         if finding.node in lost and is_ready(node):
             finding = _back(finding)
         if finding.healthy and node is not None:
-            finding = _without_untested_gpus(finding, node)
+            finding = _without_untested_gpus(finding, node, gpus.get(finding.node))
         if shared is not None and finding.node not in shared:
             finding = _with_own_fault(finding, node)
         judged.append(finding)
@@ -97,13 +99,19 @@ def _back(finding: Finding) -> Finding:
     return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "message": message})
 
 
-def _without_untested_gpus(finding: Finding, node: Mapping[str, Any]) -> Finding:
-    """Judge a cordoned node that passed: its unhealthy GPUs, which no Pod gets, may be why it is cordoned."""
-    gpus = unhealthy_gpus(node)
-    if gpus <= 0 or names.ANNOTATION_CORDON not in (node["metadata"].get("annotations") or {}):
+def _without_untested_gpus(finding: Finding, node: Mapping[str, Any], tested: int | None) -> Finding:
+    """Judge a cordoned node that passed: a GPU that the check's Pod did not get may be why it is cordoned."""
+    if names.ANNOTATION_CORDON not in (node["metadata"].get("annotations") or {}):
         return finding
-    those = counted(gpus, "of its GPUs is", "of its GPUs are")
-    message = f"{those} unhealthy by its device plugin, and could not be tested; {finding.message}"[:MAX_TEXT]
+    message = ""
+    if (unhealthy := unhealthy_gpus(node)) > 0:
+        those = counted(unhealthy, "of its GPUs is", "of its GPUs are")
+        message = f"{those} unhealthy by its device plugin, and could not be tested"
+    elif tested is not None and tested < (there := gpus_of(node)):
+        message = f"only {tested} of its {there} GPUs got tested" if tested else "none of its GPUs got tested"
+    if not message:
+        return finding
+    message = f"{message}; {finding.message}".removesuffix("; ")[:MAX_TEXT]
     update = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.NODE_CONDITION,), "message": message}
     return finding.model_copy(update=update)
 

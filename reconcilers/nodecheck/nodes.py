@@ -241,6 +241,26 @@ def lacks_gpu(node: Mapping[str, Any]) -> bool:
     return str(_allocatable(node).get(NVIDIA, "0")) == "0"
 
 
+def tested_gpus(participants: Iterable[CheckedNode]) -> dict[str, int]:
+    """Return how many GPUs were tested of each node that took part itself."""
+    here = (participant for participant in participants if not participant.reused)
+    return {
+        each.node: found.count if (found := _accelerators(each)) and _is_tested(each) else 0 for each in here
+    }
+
+
+def gpus_of(node: Mapping[str, Any]) -> int:
+    """Return how many GPUs a node has, however many Pods may share one; 0 where that is not to be seen.
+
+    Source: the labels of NVIDIA's GPU feature discovery, `nvidia.com/gpu.replicas` for shared ones.
+    """
+    there = str((node.get("status", {}).get("capacity") or {}).get(NVIDIA, "0"))
+    shares = str((node["metadata"].get("labels") or {}).get(f"{NVIDIA}.replicas", "1"))
+    if not (there.isdecimal() and shares.isdecimal()):
+        return 0
+    return int(there) // max(int(shares), 1)
+
+
 def unhealthy_gpus(node: Mapping[str, Any]) -> int:
     """The number of GPUs that the kubelet gives to no Pod: their device plugin calls them unhealthy."""
     status = node.get("status", {})

@@ -42,6 +42,7 @@ from reconcilers.nodecheck.nodes import (
     fleet_of,
     lacks_gpu,
     settings_of,
+    tested_gpus,
     untested_accelerators,
 )
 from reconcilers.nodecheck.reference import references_on, speeds_of
@@ -354,7 +355,7 @@ class NodeCheckReconciler(Reconciler):
         status = status.model_copy(update={"class_speeds": speeds})
         made = turn.check.metadata.creation_timestamp or LONG_AGO
         status, findings = check_status.without_replaced(status, step.nodes, nodes, made, turn.now)
-        findings = with_all_evidence(status, findings, fleet, nodes, turn.now)
+        findings = with_all_evidence(status, findings, fleet, nodes, tested_gpus(participants), turn.now)
         return self._finish(turn, status, findings)
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, findings: Sequence[Finding]) -> NodeCheckStatus:

@@ -98,6 +98,8 @@ class Stage:
     """What happens while the next status write is under way."""
     here: str = NAMESPACE
     """The namespace of all objects that are named."""
+    accelerators: JSON = field(default_factory=lambda: {"kind": "cpu", "count": 2, "model": "a CPU"})
+    """What each agent computes on."""
 
     def __post_init__(self) -> None:
         add_indexes(self.stores)
@@ -215,7 +217,7 @@ class Stage:
             "localWorldSize": 1,
             "state": "Ready",
             "since": "2026-01-01T00:00:00Z",
-            "accelerators": {"kind": "cpu", "count": 2, "model": "a CPU"},
+            "accelerators": self.accelerators,
         }
         self.update(ELASTICWORKERS, worker, {"status": status | {"agent": report | agent}})
 

@@ -333,18 +333,20 @@ async def test_node_without_the_gpu_that_was_asked_for_withdraws_at_once_and_get
 
 
 @pytest.mark.parametrize(
-    ("usable", "cordoned", "verdict"),
+    ("usable", "tested", "cordoned", "verdict"),
     [
-        ("8", True, "Healthy"),
-        ("7", True, "Inconclusive"),
-        ("0", True, "Inconclusive"),
-        ("7", False, "Healthy"),
+        ("8", 8, True, "Healthy"),
+        ("8", 1, True, "Inconclusive"),
+        ("7", 7, True, "Inconclusive"),
+        ("0", 0, True, "Inconclusive"),
+        ("7", 7, False, "Healthy"),
     ],
 )
 async def test_cordoned_node_with_gpus_that_no_pod_gets_is_not_cleared(
-    usable: str, cordoned: bool, verdict: str
+    usable: str, tested: int, cordoned: bool, verdict: str
 ) -> None:
     staged = stage()
+    staged.accelerators = {"kind": "nvidia", "count": tested, "model": "a GPU"}
     gpus = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": usable}}
     mark = {"metadata": {"annotations": {names.ANNOTATION_CORDON: "{}"}}}
     staged.update(NODES, "node-1", {"status": gpus} | (mark if cordoned else {}))

@@ -289,7 +289,7 @@ def test_condition_of_a_node_counts_unless_it_may_be_behind_a_cut(named: int, ve
     ended = check(faultyDomains=[domain])
     open_ = Finding(node="a", verdict=Verdict.INCONCLUSIVE, causes=["PairTest"])
     nodes = {"a": {"metadata": {"name": "a"}} | conditioned("NetworkingReady", "False")}
-    told = with_all_evidence(ended.status, [open_], [Node("a")], nodes, NOW)
+    told = with_all_evidence(ended.status, [open_], [Node("a")], nodes, {}, NOW)
     assert [found.verdict for found in told] == [verdict]
 
 
@@ -301,5 +301,30 @@ def test_node_that_was_lost_and_is_back_at_the_end_was_seen_to_be_gone_only_once
     ended = check(nodeResults=[lost.to_wire()])
     found = lost.model_copy(update={"verdict": Verdict.FAULTY})
     nodes = {"a": {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}}
-    told = with_all_evidence(ended.status, [found], [Node("a")], nodes, NOW)
+    told = with_all_evidence(ended.status, [found], [Node("a")], nodes, {}, NOW)
     assert [result.verdict for result in told] == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("tested", "labels", "cordoned", "verdict"),
+    [
+        (8, {}, True, "Healthy"),
+        (1, {}, True, "Inconclusive"),
+        (0, {}, True, "Inconclusive"),
+        (1, {}, False, "Healthy"),
+        (2, {"nvidia.com/gpu.replicas": "4"}, True, "Healthy"),
+        (1, {"nvidia.com/gpu.replicas": "4"}, True, "Inconclusive"),
+    ],
+)
+def test_check_that_saw_some_gpus_does_not_clear_a_node_that_may_be_cordoned_for_another(
+    tested: int, labels: dict[str, str], cordoned: bool, verdict: str
+) -> None:
+    marks = {names.ANNOTATION_CORDON: "{}"} if cordoned else {}
+    node = {
+        "metadata": {"name": "a", "labels": labels, "annotations": marks},
+        "status": {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"}},
+    }
+    passed = Finding(node="a", verdict=Verdict.HEALTHY)
+    (found,) = with_all_evidence(check().status, [passed], [Node("a")], {"a": node}, {"a": tested}, NOW)
+    assert found.verdict == verdict
+    assert ("of its" in found.message) is (verdict == "Inconclusive")
