@@ -281,6 +281,7 @@ class CheckpointMemory:
             OSError: they cannot be written.
         """
         with self._lock:
+            self._pool.wait_for_slots(len(ranks))
             agreed, decision = self._agreed, self._agreed.decision
             checkpoint = None if decision.shards else decision.checkpoint
             resumed = [self._pool.find(checkpoint.part(rank)) if checkpoint else None for rank in ranks]

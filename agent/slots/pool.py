@@ -19,7 +19,7 @@ from agent.slots.format import Commit, Mark
 from agent.slots.pages import HUGE_PAGE_BYTES, populate
 from agent.slots.resume import Checkpoint
 from agent.slots.slot import DamagedError, Slot
-from agent.slots.wire import FetchError, fetch
+from agent.slots.wire import TIMEOUT_SECONDS, FetchError, fetch
 from crds.checkpoint_files import OWN_SLOTS
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class Pool:
         self._toucher = threading.Thread(target=self._touch, name="dlr-touch", daemon=True)
         self._touched: set[Slot] = set()
         self._summing = threading.Lock()
-        self.lock = threading.Lock()
-        """Lock of who uses which slot. It is held where a slot is taken."""
+        self.lock = threading.Condition(threading.Lock())
+        """Lock of who uses which slot: held where a slot is taken, and notified where one is given back."""
         self.taken: list[Slot] = []
         """Slots that copies are fetched into."""
 
@@ -162,6 +162,21 @@ class Pool:
     def _give_back(self, slot: Slot) -> None:
         with self.lock:
             self.taken.remove(slot)
+            self.lock.notify_all()
+
+    def wait_for_slots(self, ranks: int) -> None:
+        """Wait, with the lock held, until so many local ranks can have their slots.
+
+        A fetch from a peer that is silent keeps its slot until its connection times out.
+
+        Raises:
+            OSError: too many slots are still taken by then.
+        """
+        needed = OWN_SLOTS * ranks
+        if not self.lock.wait_for(lambda: len(self.slots) - len(self.taken) >= needed, 2 * TIMEOUT_SECONDS):
+            raise OSError(
+                f"{len(self.taken)} of {len(self.slots)} slots in memory wait for peers that are silent"
+            )
 
     def take_oldest(self, checkpoint: Checkpoint) -> Slot:
         """Take the oldest slot, for a part of that checkpoint; raise FetchError where there is none."""

@@ -100,6 +100,20 @@ def test_a_rank_writes_beside_what_it_resumes_from_and_over_the_oldest() -> None
     assert assign(pooled, [None, None]) == [[empty, old, new], [replica, other, another]]
 
 
+def test_ranks_wait_for_slots_of_fetches_that_hang_and_not_for_ever(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool.lock:
+        taken = [pool.take(slot) for slot in pool.slots[:2]]
+        pool.make_ready(taken[0])  # which gives it back, as soon as it has the lock
+        pool.wait_for_slots(1)
+        assert pool.taken == [taken[1]]
+        pool.take(pool.slots[0])
+        monkeypatch.setattr("agent.slots.pool.TIMEOUT_SECONDS", 0.01)
+        with pytest.raises(OSError, match="2 of 4 slots in memory wait for peers that are silent"):
+            pool.wait_for_slots(1)
+
+
 def test_a_replica_never_takes_the_newest_of_its_rank() -> None:
     older, newer = slots(mark(5, rank=2), mark(6, rank=2))
     wanted = mark(7, rank=2)
