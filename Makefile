@@ -52,12 +52,12 @@ bytecode: $(READY)
 # modules begin; xdist would begin with those of many tests, and end with those of one long test.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 
-# So many that both end at about the same time.
+# So many that both end at about the same time, and few, since each of these processes imports all tests first.
 unit: $(READY)
-	$(PYTEST) -n 4 tests -m "not slow"
+	$(PYTEST) -n 3 tests -m "not slow"
 
 e2e: $(READY)
-	$(PYTEST) -n 3 e2e -m "not slow" --durations=10
+	$(PYTEST) -n 2 e2e -m "not slow" --durations=10
 
 # What is left out above to keep `make test` under 20 minutes on 2 cores.
 e2e-all: $(READY)
