@@ -34,6 +34,12 @@ from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 JobWatcher = Watcher[JobView]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("connect", "read"):
+        monkeypatch.setitem(ApiClient.__init__.__kwdefaults__, f"{limit}_timeout_seconds", 300.0)
+
+
 @pytest.fixture
 def watcher(cluster: FakeCluster) -> Iterator[JobWatcher]:
     api = ApiClient.in_cluster(cluster.environ(0))
