@@ -351,6 +351,7 @@ def test_a_peer_that_is_stopped_while_it_proves_the_key_does_it_again(
     monkeypatch.setattr(handshake, "CONNECT_SECONDS", 300.0)
     for module in (handshake, listening):
         monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.1)
+        monkeypatch.setattr(module, "time", time)
     challenged, times = handshake._challenged, iter([1])
 
     def stopped(*place: Any) -> tuple[socket.socket, bytes]:
@@ -371,6 +372,7 @@ def test_a_response_that_comes_in_time_counts_however_late_the_agent_reads_it(
     listener: Listener, taken: Queue[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(listening, "time", time)
     is_stopped, goes_on, expire = threading.Event(), threading.Event(), listener._expire
 
     def stop(looked_at: float) -> None:
