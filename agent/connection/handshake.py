@@ -27,6 +27,8 @@ SERVICE_BYTES = 24
 """Length of a service's name on the wire, padded with zeros."""
 RESPONSE_BYTES = SERVICE_BYTES + NONCE_BYTES + PROOF_BYTES
 
+HANDSHAKE_SECONDS = 1.0
+"""Time limit for a new connection to prove the job's key."""
 CONNECT_SECONDS = 10.0
 """Time limit for a connection and its handshake."""
 ATTEMPT_SECONDS = 0.25
@@ -102,6 +104,16 @@ def connect(
         RefusedError: it has another key, or does not offer the service now.
     """
     deadline = time.monotonic() + min(seconds, CONNECT_SECONDS)
+    while True:
+        began_at = time.monotonic()
+        try:
+            return _connected(host, port, key, service, deadline)
+        except ConnectionError:  # a process that was stopped meanwhile has proved the key too late
+            if not began_at + HANDSHAKE_SECONDS <= time.monotonic() < deadline:
+                raise
+
+
+def _connected(host: str, port: int, key: bytes, service: str, deadline: float) -> socket.socket:
     connection, nonce = _challenged(host, port, deadline)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -18,13 +18,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.connection.handshake import RESPONSE_BYTES, Challenge, packed_address
+from agent.connection.handshake import HANDSHAKE_SECONDS, RESPONSE_BYTES, Challenge, packed_address
 from crds.names import with_port
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_SECONDS = 1.0
-"""Time limit for a new connection to prove the job's key."""
 MAX_UNPROVEN = 256
 """Connections that may be without a proof at a time; with one more, one is closed."""
 ACCEPTED_AT_ONCE = 32
@@ -112,6 +110,7 @@ class Listener:
 
     def _run(self) -> None:
         while not self._closed:
+            looked_at = time.monotonic()
             ready = [fd for fd, _ in self._epoll.poll(self._wait_seconds())]
             # Who may prove the key now goes before those who come: each of them may be one too many.
             for fd in sorted(ready, key=lambda fd: fd == self._socket.fileno()):
@@ -123,7 +122,7 @@ class Listener:
                 except Exception:  # one connection's trouble is no other's
                     logger.exception("a connection was given up")
                     self._give_up(fd)
-            self._expire()
+            self._expire(looked_at)
         for fd in list(self._unproven):
             self._give_up(fd)
         self._socket.close()
@@ -189,8 +188,13 @@ class Listener:
         with contextlib.suppress(OSError):
             connection.send(accepted[1])
 
-    def _expire(self) -> None:
-        now = time.monotonic()
+    def _expire(self, now: float) -> None:
+        """End what has had its time.
+
+        Args:
+            now: time before the last look at what has come. A response that is there by the deadline counts,
+                however late this thread reads it.
+        """
         while self._unproven and next(iter(self._unproven.values())).deadline <= now:
             self._give_up(next(iter(self._unproven)))
         if self._resumes_at is not None and self._resumes_at <= now:

@@ -23,8 +23,9 @@ from agent.warm.script import runs_python
 
 READY_SECONDS = 300.0
 """How long a round waits for torch to be imported: minutes, where thousands of nodes read one file server."""
-ANSWER_SECONDS = 10.0
-"""How long a parent that is ready may take to fork."""
+ANSWER_SECONDS = 60.0
+"""Time limit for a parent that is ready to fork. It is long on a crowded node alone, where a new parent would
+take longer."""
 
 MODULE = "agent.warm.parent"
 ROOT = str(Path(__file__).parents[__name__.count(".")])
@@ -149,7 +150,11 @@ class WarmParent:
         self._control.settimeout(timeout_seconds)
         data = self._control.recv(MAX_BYTES)
         if not data:
-            raise ConnectionResetError(f"it ended with exit code {self._process.wait(ANSWER_SECONDS)}")
+            try:
+                code = self._process.wait(ANSWER_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                raise ConnectionResetError("it has closed its connection, and does not end") from error
+            raise ConnectionResetError(f"it ended with exit code {code}")
         answer = ParentReply.decode(data)
         if answer.error:
             raise OSError(answer.error)

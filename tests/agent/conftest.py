@@ -144,7 +144,8 @@ def runs(pid: int) -> bool:
 
 def training_processes(agent: int) -> list[int]:
     """An agent's children but for the parent that it has them forked from."""
-    return [pid for pid in children(agent) if "warm" not in command(pid)]
+    commands = {pid: command(pid) for pid in children(agent)}
+    return [pid for pid, words in commands.items() if words and "warm" not in words]
 
 
 def command(pid: int) -> str:

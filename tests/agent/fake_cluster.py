@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 from crds import names
 from crds.ranges import from_text, grouped, to_text
 from reconcilers.job.published import world_spec
+from tests.ports import free_port
 
 JOB = "job"
 CHECK = "nightly"
@@ -75,8 +76,8 @@ class FakeCluster:
         self.hanging = threading.Event()
         self.hanging.set()  # set = not hanging
         self._write_credentials()
-        self.server = self._serve(0)
-        self.port = self.server.server_address[1]
+        self.port = free_port()
+        self.server = self._serve(self.port)
 
     # The controller's side.
 
@@ -209,9 +210,10 @@ class FakeCluster:
         Args:
             draining: those that are open go on being answered, but watches on them end at once.
         """
-        server, self.server = self.server, None
+        server = self.server
         if not draining:
-            server.break_connections()
+            server.break_connections()  # first: a watch that sees that the server is gone ends in good order
+        self.server = None
         with self.changed:
             self.changed.notify_all()
         server.shutdown()

@@ -36,7 +36,7 @@ def main() -> None:
         return  # a script has ended here
     warm = WarmStart(Preloads(), parent)
     never, _ = os.pipe()
-    warm.await_warm(never, lambda: True)
+    warm.await_warm(never, lambda: True, SECONDS)
     orders = json.loads((folder / "orders.json").read_text())
     codes = {name: run(warm, argv, folder / name, env) for name, argv in orders.items()}
     (folder / "codes.json").write_text(json.dumps(codes))

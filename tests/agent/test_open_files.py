@@ -41,7 +41,7 @@ def test_agent_takes_the_hard_limit_and_training_processes_that_of_the_image(
         f"while resource.getrlimit(resource.RLIMIT_NOFILE)[0] != {low_limit}: time.sleep(0.02)\n"
         "print('limit', resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)\n"
         "dlr.report(1)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     agent = agents.start(0, script, warm=warm, forked=False)  # for its limit

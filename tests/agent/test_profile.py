@@ -23,7 +23,7 @@ from agent.supervision.asked import ProfileRequest, asked_profile
 from agent.warm.profiler import Profiler
 from crds.agent_report import MAX_PROFILE_BYTES
 from crds.log_parts import MARK, from_log, log_parts
-from crds.progress_record import PROFILE_SECONDS
+from crds.progress_record import PROFILE_ERROR, PROFILE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,31 +43,38 @@ while True:
         time.sleep(0.002)
 """
 SELF = """
+from itertools import count
 from torch.profiler import ProfilerActivity
-def train(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+from agent.torch_compat.training import is_profiling
+def train(is_over):
+    while not is_over():
         torch.mm(torch.ones(64, 64), torch.ones(64, 64))
         time.sleep(0.002)
+def is_told():
+    return os.path.exists(os.environ["TOLD"])
 print("trains", flush=True)
-train(float(os.environ["BEFORE"]))
+if os.environ["MOMENT"] == "before":
+    train(is_profiling)
 own = torch.profiler.profile(activities=[ProfilerActivity.CPU])
 own.start()
-train(1.5)
+train(is_told)
+steps = count()
+train(lambda: next(steps) == 30)
 own.stop()
 open(os.environ["COUNT"] + ".new", "w").write(str(sum(event.name == "aten::mm" for event in own.events())))
 os.rename(os.environ["COUNT"] + ".new", os.environ["COUNT"])
-train(60)
+train(lambda: False)
 """
 WARMS_UP = SELF.replace("[ProfilerActivity.CPU])", "[ProfilerActivity.CPU], schedule=warms_up)").replace(
-    "own.start()", "own.start(); train(0.6); own.step()"
+    "own.start()", "own.start(); train(is_told); own.step()"
 )
 WARMS_UP = f"import torch\nwarms_up = torch.profiler.schedule(wait=0, warmup=1, active=1)\n{WARMS_UP}"
 OFFER = "import torch; from agent.warm import profiler; profiler.offer(os.environ)"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Subject]]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Subject]]:
+    monkeypatch.setattr(profile, "EXPORT_SECONDS", 300.0)
     running: list[subprocess.Popen[str]] = []
 
     def started(offer: str, script: str = "", **variables: str) -> Subject:
@@ -86,30 +93,35 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Subject]]:
         process.wait()
 
 
+def events_of(made: Profile) -> set[str]:
+    """The names of a trace's events."""
+    return {event.get("name") for event in json.loads(gzip.decompress(made.data))["traceEvents"]}
+
+
 def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Subject]) -> None:
     subject = start(OFFER)
     for _ in range(2):
-        made = take(subject, 0.2, "")
+        while "aten::mm" not in events_of(made := take(subject, 0.2, "")):
+            pass  # it was not scheduled in that time
         assert (made.by, made.seconds, made.note) == (TORCH, 0.2, "")
-        trace = json.loads(gzip.decompress(made.data))
-        assert "aten::mm" in {event.get("name") for event in trace["traceEvents"]}
     os.kill(subject.pid, 0)
 
 
-@pytest.mark.parametrize(("script", "before_seconds"), [(SELF, 0.0), (SELF, 0.5), (WARMS_UP, 0.0)])
+@pytest.mark.parametrize(("script", "moment"), [(SELF, "amid"), (SELF, "before"), (WARMS_UP, "amid")])
 def test_a_script_that_profiles_itself_has_its_own_profile_whole(
-    start: Callable[..., Subject], script: str, before_seconds: float, tmp_path: Path
+    start: Callable[..., Subject], script: str, moment: str, tmp_path: Path
 ) -> None:
     """Asked before it begins, while it is at it, or warms up.
 
     Who asked is told, and may ask again when it has ended.
     """
     count = tmp_path / "count"
-    subject = start(OFFER, script, BEFORE=str(before_seconds), COUNT=str(count))
+    told = tmp_path / PROFILE_ERROR
+    subject = start(OFFER, script, MOMENT=moment, TOLD=str(told), COUNT=str(count))
     with pytest.raises(ProfileError, match="the script profiles itself"):
         take(subject, 30.0, TORCH)
     assert not (tmp_path / PROFILE_SECONDS).exists(), "the signal at its end finds nothing to begin"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not count.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -198,7 +210,7 @@ def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(
     assert (status.size, status.note) == (len(b"trace"), "short")
     assert from_log("new/3/1/", capfd.readouterr().err.splitlines()) == b"trace"
     assert told == ["told"] * 2
-    monkeypatch.setattr(asking.time, "monotonic", lambda: float("inf"))
+    monkeypatch.setattr(asking, "time", SimpleNamespace(monotonic=lambda: float("inf")))
     assert asked.to_status() is None
 
 

@@ -71,7 +71,7 @@ def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
     report_step(first, 6)
     newest = files.read().newest
     assert newest.step == 6
-    assert 0 <= time.monotonic() - newest.at < 60
+    assert 0 <= time.monotonic() - newest.at < 300
 
 
 def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
@@ -102,7 +102,7 @@ def test_script_that_tells_only_its_checkpoints_is_at_least_that_far(files: Prog
     (env,) = files.renew(1, Start(1))
     save_checkpoint(env, 20)
     assert (newest_step(files), files.read().checkpoint_step) == (20, 20)
-    assert 0 <= time.monotonic() - files.read().newest.at < 60
+    assert 0 <= time.monotonic() - files.read().newest.at < 300
 
 
 def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> None:
@@ -131,7 +131,7 @@ def test_a_process_that_tells_only_its_checkpoints_is_at_the_last_of_them(files:
     save_checkpoint(env, 20)
     rank = files.read_rank(0)
     assert rank.step == 20
-    assert 0 <= time.monotonic() - rank.last_report_at < 60
+    assert 0 <= time.monotonic() - rank.last_report_at < 300
 
 
 def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> None:
@@ -150,7 +150,7 @@ def test_the_shared_metrics_file_speaks_for_processes_that_tell_nothing_else(fil
     assert files.read_rank(1).step == 11
     rank = files.read_rank(0)
     assert rank.step == 12
-    assert 0 <= time.monotonic() - rank.last_report_at < 60
+    assert 0 <= time.monotonic() - rank.last_report_at < 300
 
 
 def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
@@ -294,7 +294,7 @@ def test_a_defect_ends_no_reports_of_progress(
     (env,) = files.renew(1, Start(1))
     report_step(env, 7)
     monitor.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not reporter.told:
         assert time.monotonic() < deadline and monitor.is_alive()
         time.sleep(0.01)
@@ -569,7 +569,8 @@ def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: Pro
 def test_a_first_count_waits_for_what_the_script_may_tell_in_a_moment(files: ProgressFiles) -> None:
     (env,) = files.renew(1, Start(1))
     now = time.monotonic()
-    count(env, 1, now, first=StepReport(now, 1))
+    just_now = now + 3_600  # however late it is read
+    count(env, 1, just_now, first=StepReport(just_now, 1))
     assert files.read() == Snapshot({})
     assert files.read_rank(0) == RankProgress()
     long_ago = now - FIRST_COUNT_SECONDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import statistics
 import threading
-import time
 
 import pytest
 from hypothesis import given
@@ -92,13 +91,15 @@ def test_other_failures_wait_as_before() -> None:
         assert all(wait <= USUAL_SECONDS for wait in waits_after(error))
 
 
-def test_a_wait_ends_when_the_thread_is_asked_to_stop(cluster: FakeCluster) -> None:
-    cluster.broken_status, cluster.retry_after = 429, "30"
+def test_a_wait_ends_when_the_thread_is_asked_to_stop(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.errors.MOST_RETRY_AFTER_SECONDS", 3_600.0)
+    cluster.broken_status, cluster.retry_after = 429, "3600"
     environ = cluster.environ(0)
     heartbeat = Heartbeat(ApiClient.in_cluster(environ), Environment.read(environ))
     heartbeat.start()
     cluster.wait_refusals(1)
-    asked_at = time.monotonic()
     heartbeat.stop()
-    heartbeat.join(20)
-    assert not heartbeat.is_alive() and time.monotonic() - asked_at < 20
+    heartbeat.join(300)
+    assert not heartbeat.is_alive()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ from agent.standalone.cluster import LocalCluster, next_world
 from controller.errors import ApiError, SilentWatch
 from crds import names
 from crds.agent_report import AgentState
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
@@ -77,16 +77,19 @@ def run(folder: Path, what_happens: str, *flags: str) -> subprocess.CompletedPro
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
     env |= {"PYTHONPATH": str(ROOT), "OUT": str(folder), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*command, str(script)], env=env, capture_output=True, text=True, timeout=240, check=False
+        [*command, str(script)], env=env, capture_output=True, text=True, timeout=600, check=False
     )
 
 
 def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) -> None:
     done = run(tmp_path, "raise ValueError('no luck')", "--memory-checkpoint=64Mi")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["begins at 1 with 0", "begins at 21 with 20", "ends with 30"]
+    begun, resumed, ended = done.stdout.splitlines()
+    assert (begun, ended) == ("begins at 1 with 0", "ends with 30")
+    # Rank 0 may be ended before its copy of step 20 is complete.
+    assert resumed in ("begins at 21 with 20", "begins at 20 with 19")
     assert "training process failed: rank=1 exit_code=1 message=ValueError: no luck" in done.stderr
-    assert "resumes from memory, step=20" in done.stderr
+    assert f"resumes from memory, step={resumed.split()[-1]}" in done.stderr
 
 
 def test_what_a_script_prints_is_encoded_as_by_an_interpreter_of_its_own(tmp_path: Path) -> None:
@@ -119,9 +122,7 @@ dist.barrier()
 
 
 def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     script = tmp_path / "train.py"
     script.write_text(MEETS_AT_A_PORT)
     command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2"]
@@ -131,7 +132,7 @@ def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(
         env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -196,7 +197,7 @@ def run_script(
         env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
         preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
     )
@@ -208,13 +209,13 @@ def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) ->
         "import os, time\n"
         "block = (b'x' * 99 + b'\\n') * 10_000\n"
         "for _ in range(600):\n    os.write(2, block)\n"
-        "time.sleep(3)\n"
+        "while os.fstat(2).st_blocks * 512 > 64 << 20:\n    time.sleep(0.1)\n"  # until it was cut
         "os.write(2, b'the end\\n')\n"
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
     command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--max-restarts=0", str(script)]
     env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert b"[rank0]: the end\n" in done.stderr
     assert b"\0" not in done.stderr, "what was cut out of the log was copied as zeros"
@@ -237,7 +238,7 @@ def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2", str(script)]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
     env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ["0:0", "0:1", "0:2", "1:3", "1:4", "1:5"]
 
@@ -354,7 +355,7 @@ def test_a_watch_shows_each_change_and_ends_when_nothing_comes(cluster: LocalClu
     events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=0.05)
     with pytest.raises(SilentWatch):
         next(events)
-    events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=60)
+    events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=300)
     threading.Timer(0.05, cluster.ask_for_stacks).start()
     shown = next(events)["object"]
     assert shown["spec"]["asked"]["stacks"]
@@ -372,7 +373,7 @@ def test_a_signal_asks_for_stacks(cluster: LocalCluster) -> None:
     try:
         version = int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"])
         os.kill(os.getpid(), signal.SIGUSR2)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"]) == version:
             assert time.monotonic() < deadline
     finally:

@@ -35,9 +35,10 @@ def listening(pids: list[int]) -> dict[int, str]:
     """Ports that processes listen on, with the address of each."""
     held = set()
     for pid in pids:
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                held.add(str(fd.readlink()))
+        with contextlib.suppress(FileNotFoundError):  # it has ended, as one does that forks for another
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    held.add(str(fd.readlink()))
     found = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -89,7 +90,7 @@ class Stranger:
 def ask(address: tuple[str, int], request: bytes) -> bytes:
     """All that comes back for a request without a handshake."""
     received = b""
-    with socket.create_connection(address, 60) as connection, contextlib.suppress(ConnectionResetError):
+    with socket.create_connection(address, 300) as connection, contextlib.suppress(ConnectionResetError):
         connection.sendall(request)
         while part := connection.recv(4096):
             received += part
@@ -104,7 +105,7 @@ def variable(pid: int, name: str) -> str:
 
 def redirect(host: str, port: int) -> None:
     """Write into the training processes' store where agents and processes of later rounds would be."""
-    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=300))
     for round_ in range(1, 5):
         for prefix in (f"dlr/round/{round_}", f"round/{round_}", "dlr/agents"):
             evil = PrefixStore(prefix, store)

@@ -20,7 +20,7 @@ from agent.warm import PADDING, PADDING_VARIABLE, Preloads
 from agent.warm.messages import ParentReply, socket_pair
 from agent.warm.parent import HARMLESS_DEVICES, QUIET_SECONDS, open_device
 from agent.warm.script import runs_python
-from agent.warm.warm_parent import ForkedProcess, WarmStart
+from agent.warm.warm_parent import ForkedProcess, WarmParent, WarmStart
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
@@ -54,7 +54,7 @@ def prepare(warm: WarmStart, env: Mapping[str, str] = ENV) -> None:
     """Have a parent that is ready, or has failed."""
     warm.prepare(env)
     never, writer = os.pipe()
-    warm.await_warm(never, lambda: True)
+    warm.await_warm(never, lambda: True, SECONDS)
     os.close(never)
     os.close(writer)
 
@@ -111,10 +111,10 @@ SCRIPTS = {
     """,
     "no_excepthook": "import sys; sys.excepthook = None; raise RuntimeError('of the script')",
     "last_words": """
-        import atexit, threading, time
+        import atexit, threading
         atexit.register(print, "atexit")
         def late():
-            time.sleep(0.1)
+            threading.main_thread().join()
             print("thread")
         threading.Thread(target=late).start()
         print("end", end="")
@@ -464,6 +464,23 @@ def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
         starter.close()
 
 
+def test_parent_that_is_of_no_use_and_does_not_end_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a crowded node, where its end takes long."""
+    monkeypatch.setattr("agent.warm.warm_parent.ANSWER_SECONDS", 0.1)
+    ours, theirs = socket_pair()
+    theirs.close()
+    lingers = subprocess.Popen(["sleep", "600"])
+    starter = WarmStart(Preloads(), WarmParent(lingers, ours, QUICK, Preloads()))
+    try:
+        assert starter.start([sys.executable, "-u", "x.py"], QUICK, {}) is None
+        assert "it has closed its connection, and does not end" in caplog.text
+        assert lingers.poll() == -signal.SIGKILL
+    finally:
+        starter.close()
+
+
 def test_start_waits_for_no_parent_and_forks_from_it_once_it_is_ready(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
     script = tmp_path / "train.py"
@@ -512,8 +529,9 @@ def test_no_more_processes_are_forked_ahead_than_a_round_has(tmp_path: Path) -> 
     starter = WarmStart(Preloads())
     prepare(starter, QUICK)
     try:
-        for _ in range(4):
-            assert starter.start(argv, {**QUICK, "LOCAL_WORLD_SIZE": "1"}, {}) is not None
+        started = [starter.start(argv, {**QUICK, "LOCAL_WORLD_SIZE": "1"}, {}) for _ in range(4)]
+        for process in started:
+            assert process is not None and process.wait(SECONDS) == 0
         forked_ahead(starter)
         time.sleep(3 * QUIET_SECONDS)
         assert len(forked_ahead(starter)) == 1

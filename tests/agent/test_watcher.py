@@ -17,7 +17,7 @@ from agent.facts.world import (
     next_action,
 )
 from agent.kube.api import ApiClient, _event, _lines
-from agent.kube.watcher import Watcher
+from agent.kube.watcher import IDLE_SECONDS, Watcher
 from controller.errors import (
     Conflict,
     Forbidden,
@@ -32,6 +32,12 @@ from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 
 JobWatcher = Watcher[JobView]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("connect", "read"):
+        monkeypatch.setitem(ApiClient.__init__.__kwdefaults__, f"{limit}_timeout_seconds", 300.0)
 
 
 @pytest.fixture
@@ -59,7 +65,7 @@ def test_wakes_with_every_change(cluster: FakeCluster, watcher: JobWatcher) -> N
     watcher.start()
     wait_phase(watcher, "Pending")
     cluster.publish(phase="Running")
-    assert wait_phase(watcher, "Running") < 20
+    assert wait_phase(watcher, "Running") < IDLE_SECONDS, "it was not the next watch that told of it"
     poll = select.poll()
     poll.register(watcher.fileno(), select.POLLIN)
     assert poll.poll(0) == []  # until the next change
@@ -132,10 +138,9 @@ def test_a_watch_whose_connection_is_forgotten_is_opened_anew(
 def test_survives_a_server_that_errs(cluster: FakeCluster, watcher: JobWatcher) -> None:
     cluster.broken_status = 500
     watcher.start()
-    time.sleep(0.5)
-    cluster.broken_status = 403
-    time.sleep(0.5)
-    cluster.broken_status = None
+    for status in (403, None):
+        cluster.wait_refusals(len(cluster.refusals) + 2)
+        cluster.broken_status = status
     cluster.publish(phase="Running")
     wait_phase(watcher, "Running")
 

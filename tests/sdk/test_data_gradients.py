@@ -96,7 +96,7 @@ def test_weighted_gradients_averaged_over_ranks_are_those_of_the_whole_batch(
 
 def rank_of_several_worlds(rank: int, store: str, directory: Path) -> None:
     torch.set_num_threads(1)
-    timeout = timedelta(seconds=60)
+    timeout = timedelta(seconds=300)
     dist.init_process_group("gloo", f"file://{store}", timeout=timeout, rank=rank, world_size=max(WORLDS))
     groups = {world: dist.new_group(list(range(world))) for world in WORLDS}
     for world, group in groups.items():

@@ -17,7 +17,7 @@ def train(directory: Path, epochs: int) -> str:
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     environment |= {"EPOCHS": str(epochs), "CHECKPOINT_DIR": str(directory), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

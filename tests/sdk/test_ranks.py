@@ -43,7 +43,7 @@ def each(folder: Path, world: int, act: Act) -> list[str]:
 def run(folder: Path, rank: int, world: int, act: Act) -> None:
     meet = f"file://{folder / 'meet'}"
     dist.init_process_group(
-        "gloo", init_method=meet, rank=rank, world_size=world, timeout=timedelta(seconds=30)
+        "gloo", init_method=meet, rank=rank, world_size=world, timeout=timedelta(seconds=300)
     )
     try:
         answer = repr(act(rank))

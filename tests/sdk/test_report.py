@@ -207,7 +207,7 @@ def test_the_first_call_makes_the_process_show_its_stacks_on_a_signal(tmp_path: 
     process, stacks = start_hanging(tmp_path)
     with process:
         process.send_signal(signal.SIGRTMIN + 5)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while "in <module>" not in stacks.read_text():
             assert time.monotonic() < deadline
             assert process.poll() is None, "it lives on"
@@ -262,6 +262,7 @@ def test_a_loss_on_a_gpu_is_told_when_it_has_arrived_and_never_waited_for(
 
     monkeypatch.setattr(progress, "_Copy", Copy)
     monkeypatch.setattr(progress, "_copies", {})
+    monkeypatch.setattr(progress, "_COPY_SECONDS", 3_600.0)
     for step in range(100):
         report(step, loss=OnGpu(1.0))
     assert [copy.step for copy in made] == [0], "one copy at a time"
@@ -269,7 +270,7 @@ def test_a_loss_on_a_gpu_is_told_when_it_has_arrived_and_never_waited_for(
     report(100, loss=OnGpu(1.0))
     assert numbers(progress_file)[4] == 1, "of step 0"
     report(101, loss=OnGpu(1.0))
-    assert len(made) == 1, "once a second"
+    assert len(made) == 1, "once in that time"
     monkeypatch.setattr(progress, "_COPY_SECONDS", 0.0)
     report(102, loss=OnGpu(1.0))
     assert [copy.step for copy in made] == [0, 102]

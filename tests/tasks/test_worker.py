@@ -116,7 +116,7 @@ def test_a_slot_that_ends_by_a_fault_of_its_own_leaves_its_line_to_others_and_is
 def test_a_worker_that_is_to_go_does_not_count_what_its_commands_come_to(alone: Job, tmp_path: Path) -> None:
     lines, began = Lines(b"1\n2\n3\n4\n"), tmp_path / "began"
     began.mkdir()
-    slots = Slots(a_task(f"touch {began}/{{}}; exec sleep 60", lines, slots=2), lines, io.BytesIO())
+    slots = Slots(a_task(f"touch {began}/{{}}; exec sleep 600", lines, slots=2), lines, io.BytesIO())
     thread = threading.Thread(target=slots.run)
     thread.start()
     while len(list(began.iterdir())) < 2:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import Queue
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -104,7 +105,7 @@ def response_to(nonce: bytes, address: tuple[str, int]) -> bytes:
             patch.setattr(socket, "create_connection", lambda *_: ours)
             patch.setattr(socket.socket, "setsockopt", lambda *_: None)
             patch.setattr(socket.socket, "getpeername", lambda _: address)
-            with contextlib.suppress(RefusedError):
+            with contextlib.suppress(OSError):
                 connect(*address, KEY, "echo")
         sent.append(theirs.recv(4096))
     assert len(sent[0]) == RESPONSE_BYTES
@@ -342,6 +343,52 @@ def test_a_peer_knocks_again_where_the_agent_is_too_busy(
         connection.sendall(b"hello")
         assert connection.recv(100) == b"hello"
     assert len(seen) == 3 and max(seen) <= 4 * handshake.ATTEMPT_SECONDS
+
+
+def test_a_peer_that_is_stopped_while_it_proves_the_key_does_it_again(
+    listener: Listener, taken: Queue[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "CONNECT_SECONDS", 300.0)
+    for module in (handshake, listening):
+        monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.1)
+        monkeypatch.setattr(module, "time", time)
+    challenged, times = handshake._challenged, iter([1])
+
+    def stopped(*place: Any) -> tuple[socket.socket, bytes]:
+        challenge = challenged(*place)
+        if next(times, None):
+            while listener._unproven:
+                time.sleep(0.01)
+            monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 300.0)
+        return challenge
+
+    monkeypatch.setattr(handshake, "_challenged", stopped)
+    with connect(listener.host, listener.port, KEY, "echo", 300.0) as connection:
+        connection.sendall(b"hello")
+        assert connection.recv(100) == b"hello"
+
+
+def test_a_response_that_comes_in_time_counts_however_late_the_agent_reads_it(
+    listener: Listener, taken: Queue[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(listening, "time", time)
+    is_stopped, goes_on, expire = threading.Event(), threading.Event(), listener._expire
+
+    def stop(looked_at: float) -> None:
+        if listener._unproven and not is_stopped.is_set():
+            is_stopped.set()
+            goes_on.wait(300)
+        expire(looked_at)
+
+    monkeypatch.setattr(listener, "_expire", stop)
+    with stranger(listener) as connection:
+        nonce = connection.recv(NONCE_BYTES)
+        assert is_stopped.wait(300)
+        connection.sendall(response_to(nonce, (listener.host, listener.port)))
+        time.sleep(0.1)
+        goes_on.set()
+        assert len(connection.recv(PROOF_BYTES)) == PROOF_BYTES
 
 
 def test_a_peer_gives_up_within_the_time_that_it_is_given() -> None:

@@ -55,6 +55,11 @@ class Job:
             desk.see({"spec": status})
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.shards.desk.SKIPPED_EPOCH_SECONDS", 300.0)
+
+
 @pytest.fixture
 def job() -> Iterator[Job]:
     found = Job()

@@ -60,6 +60,14 @@ class Peer:
         return mark.step > 100
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("connection.handshake.CONNECT", "connection.listener.HANDSHAKE", "slots.wire.CHECK"):
+        monkeypatch.setattr(f"agent.{limit}_SECONDS", 300.0)
+    for module in ("server", "wire"):
+        monkeypatch.setattr(f"agent.slots.{module}.TIMEOUT_SECONDS", 300.0)
+
+
 @pytest.fixture
 def peer() -> Iterator[Peer]:
     found = Peer()
@@ -194,7 +202,7 @@ def test_what_is_no_request_is_a_value_error(line: bytes) -> None:
 def test_nonsense_harms_nobody(peer: Peer, target: Slot, line: bytes) -> None:
     host, port = peer.server.address.split(":")
     # A server that closes before it has read all resets the connection, at any of these calls.
-    with socket.create_connection((host, int(port)), 60) as connection, contextlib.suppress(OSError):
+    with socket.create_connection((host, int(port)), 300) as connection, contextlib.suppress(OSError):
         connection.sendall(line)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(100)
@@ -206,8 +214,8 @@ def test_copies_are_told(peer: Peer) -> None:
 
 
 def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:
-    assert offer(peer.server.address, KEY, MARK, "10.0.0.1:1", 60)
-    assert not offer(peer.server.address, KEY, Mark(7, 1, 3, 8), "10.0.0.1:1", 60)
+    assert offer(peer.server.address, KEY, MARK, "10.0.0.1:1", 300)
+    assert not offer(peer.server.address, KEY, Mark(7, 1, 3, 8), "10.0.0.1:1", 300)
     assert peer.offers[0] == (MARK, "10.0.0.1:1")
 
 
@@ -237,8 +245,8 @@ def test_a_peer_that_goes_away_in_the_middle_is_told(peer: Peer, target: Slot) -
         connection.close()
 
     listener = Listener("127.0.0.1", KEY)
-    listener.offer(SERVICE, half)
-    with pytest.raises(FetchError):
+    listener.offer(SERVICE, lambda connection: threading.Thread(target=half, args=(connection,)).start())
+    with pytest.raises(FetchError, match="it closed the connection"):
         fetch(listener.address, KEY, MARK, target)
     listener.close()
 

@@ -53,7 +53,7 @@ def test_slots_are_opened_by_path_and_end_with_the_pool(pool: Pool) -> None:
 def test_pages_are_touched_beforehand_and_what_is_written_meanwhile_stays(pool: Pool) -> None:
     write(pool.slots[0], mark(3))
     pool.touch()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while any(os.stat(slot.path).st_blocks * 512 < slot.size for slot in pool.slots):  # noqa: PTH116
         assert time.monotonic() < deadline
         time.sleep(0.01)
