@@ -81,7 +81,9 @@ class GroupGather:
         except ProbeError as error:
             meeting.send("failure", str(error))
             raise
-        reasons = meeting.exchange("failure", "", FAREWELL_SECONDS)
+        # A busy machine may not let a process run for longer than a farewell takes.
+        patience = max(FAREWELL_SECONDS, collective_timeout(self._deadline))
+        reasons = meeting.exchange("failure", "", patience)
         for member, reason in zip(meeting.members, reasons, strict=True):
             if reason:
                 raise ProbeError(f"{member} says: {reason}")

@@ -47,8 +47,9 @@ class Meeting:
             while not self.store.check(self._keys(topic)):
                 if self.store.check([_ADJOURNED]):
                     raise ProbeError(self.store.get(_ADJOURNED).decode())
-                if time.monotonic() >= deadline:
-                    self.store.set(_ADJOURNED, self._missing(topic, timeout_seconds))
+                if time.monotonic() >= deadline and (names := self._missing(topic)):
+                    reason = f"no word from {_list(names)} within {timeout_seconds:.0f} s"
+                    self.store.set(_ADJOURNED, reason)
                 time.sleep(POLL_SECONDS)
             return [json.loads(self.store.get(key)) for key in self._keys(topic)]
         except dist.DistError as error:
@@ -67,13 +68,13 @@ class Meeting:
         except dist.DistError:
             pass  # the host is gone, and this member was about to go
 
-    def _missing(self, topic: str, seconds: float) -> str:
-        names = [
+    def _missing(self, topic: str) -> list[str]:
+        """Return who has sent nothing; nobody, if the last one has come since the caller looked."""
+        return [
             member
             for key, member in zip(self._keys(topic), self.members, strict=True)
             if not self.store.check([key])
         ]
-        return f"no word from {_list(names)} within {seconds:.0f} s"
 
     def _keys(self, topic: str) -> list[str]:
         return [f"{topic}/{rank}" for rank in range(len(self.members))]
@@ -92,4 +93,4 @@ def brief(error: BaseException) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "anybody"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

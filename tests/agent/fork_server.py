@@ -101,8 +101,10 @@ class Fork:
         if self.returncode is None and self._has_ended(0):
             (status,) = struct.unpack("i", os.read(self._exits, 4))
             self.returncode = os.waitstatus_to_exitcode(status)
-            os.close(self._exits)
         return self.returncode
+
+    def __del__(self) -> None:
+        os.close(self._exits)  # not before: another thread may wait for it
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None and not self._has_ended(timeout):
@@ -144,7 +146,8 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
                 pid, told = ends.pop(ready)
                 poll.unregister(ready)
                 os.close(ready)
-                os.write(told, struct.pack("i", os.waitpid(pid, 0)[1]))
+                with contextlib.suppress(BrokenPipeError):  # who asked for it is gone
+                    os.write(told, struct.pack("i", os.waitpid(pid, 0)[1]))
                 os.close(told)
                 continue
             data, descriptors, _, _ = socket.recv_fds(control, MAX_BYTES, MAX_DESCRIPTORS)
@@ -158,7 +161,8 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
                 return json.loads(data), files
             for descriptor in files:
                 os.close(descriptor)
-            os.write(told, struct.pack("i", pid))
+            with contextlib.suppress(BrokenPipeError):
+                os.write(told, struct.pack("i", pid))
             pidfd = os.pidfd_open(pid)
             ends[pidfd] = (pid, told)
             poll.register(pidfd, select.POLLIN)

@@ -40,7 +40,7 @@ def run_refusing(first: Path, refused: set[str], then: str) -> str:
     """Run code that finds our modules in `first` alone; what it prints."""
     source = REFUSING.format(refused=refused, first=[str(first)], then=then)
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=240, cwd="/", check=False
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=600, cwd="/", check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -175,7 +175,7 @@ def test_a_save_keeps_its_layout_whatever_was_expected_before(
     checkpointer = with_memory(made, 1, tmp_path, monkeypatch)
     assert checkpointer._memory is not None
     mapped = threading.Event()
-    checkpointer._memory._summing.submit(mapped.wait, 60)  # as if the slots were large
+    checkpointer._memory._summing.submit(mapped.wait, 300)  # as if the slots were large
     load_anew(checkpointer, made)
     checkpointer.step(1)
     saved = checkpointer._memory._layout
@@ -369,7 +369,7 @@ def test_an_optimizer_in_a_fork_does_not_wait_for_a_thread_that_it_does_not_have
     assert gate.reached.wait(300)
 
     def child() -> None:
-        signal.alarm(60)
+        signal.alarm(300)
         made["optimizer"].step()
 
     assert os.waitpid(fork(child), 0)[1] == 0
@@ -388,7 +388,7 @@ def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
     assert gate.reached.wait(300)
 
     def child() -> None:
-        signal.alarm(60)
+        signal.alarm(300)
         for call in (checkpointer.find, checkpointer.load, checkpointer.wait, lambda: checkpointer.step(2)):
             with pytest.raises(
                 RuntimeError, match=r"is of process \d+, and this is process \d+, a fork of it"

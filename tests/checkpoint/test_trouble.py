@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,8 @@ def test_a_saver_that_stands_still_is_left_behind_and_told(
     assert process is not None
     process.send_signal(signal.SIGSTOP)
     checkpointer.step(2)
+    while checkpointer._storage._saver._number < 2:  # else another saver would be started for it
+        time.sleep(0.01)
     monkeypatch.setattr(persistence, "STILL_SECONDS", 0.5)
     checkpointer.close()
     sentence = "step 2 is not saved to .*: the process that saves it has stood still for"
@@ -445,12 +448,15 @@ def test_what_training_writes_is_not_cleared_away_by_savers_of_what_it_goes_on_f
 
 def test_a_skipped_save_is_told_until_one_that_began_later_is_there(tmp_path: Path, record: Path) -> None:
     saving = Persistence(files_at(tmp_path / "run"), Surroundings(0, 1, "", "a"), None, Trouble())
+    saving._saver.start()
+    process = saving._saver._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
     saving.save(Mark(1, 1, 0, 1), capture(state(1)))
     assert not saving.is_free(2), "the saver takes a second to start"
     assert not record.exists(), "which is no trouble"
+    process.send_signal(signal.SIGCONT)
     saving.finish()
-    process = saving._saver._process
-    assert process is not None
     process.send_signal(signal.SIGSTOP)
     saving.save(Mark(1, 3, 0, 1), capture(state(3)))
     assert not saving.is_free(4)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
 from healthcheck.measurements import Metric
 from healthcheck.probes.allgather import AllGather
+from healthcheck.probes.meeting import Meeting
 from healthcheck.probes.runner import Probe, run, run_together
 from tests.ports import free_port
 
@@ -49,7 +52,7 @@ def member(rank: int, port: int, *arguments: str, prefix: str = "check/uid/1", k
     )
     return Probe(
         "pair",
-        (*meeting, "--device=cpu", f"--rank={rank}", *arguments),
+        (*meeting, "--device=cpu", f"--rank={rank}", "--join-seconds=300", *arguments),
         timeout_seconds=300,
         package="agent.node_check",
         variables=((ENV_JOB_KEY, key.hex()),),
@@ -58,8 +61,24 @@ def member(rank: int, port: int, *arguments: str, prefix: str = "check/uid/1", k
 
 @pytest.mark.parametrize(("rank", "other"), [(0, "node-b"), (1, "node-a")])
 def test_who_does_not_come_is_named(agent: Agent, rank: int, other: str) -> None:
-    report = run(member(rank, agent.listener.port, "--join-seconds=1"))
-    assert (report.ending, report.reason) == (ProbeEnding.FAILED, f"no word from {other} within 1 s")
+    for seconds in (1, 16, 256):  # of which a busy machine takes some to connect
+        report = run(member(rank, agent.listener.port, f"--join-seconds={seconds}"))
+        assert report.ending is ProbeEnding.FAILED
+        if report.reason == f"no word from {other} within {seconds} s":
+            return
+    pytest.fail(report.reason)
+
+
+def test_who_comes_at_the_last_moment_is_not_missed() -> None:
+    store = dist.HashStore()
+
+    def check(keys: list[str]) -> bool:
+        is_there = store.check(keys)
+        store.set("ranks/1", '"b"')
+        return is_there
+
+    late: Any = SimpleNamespace(set=store.set, get=store.get, check=check)
+    assert Meeting(late, ["node-a", "node-b"], 0).exchange("ranks", "a", 0.0) == ["a", "b"]
 
 
 def test_a_pair_agrees_on_its_figures_and_a_second_group_finds_none_of_the_keys_of_the_first(

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from agent.replicas import client
+from crds import grouping
 from crds.phases import JobPhase, RendezvousPhase
 from crds.replica_groups import Membership
 from reconcilers.groups.membership import GroupView, decide
@@ -71,7 +72,7 @@ class PipeChannel:
             self._changed()
 
     def open_store(self, version: int) -> dist.Store:
-        store = dist.TCPStore("127.0.0.1", self._place.port, is_master=False, timeout=timedelta(seconds=60))
+        store = dist.TCPStore("127.0.0.1", self._place.port, is_master=False, timeout=timedelta(seconds=300))
         return dist.PrefixStore(f"{version}", store)
 
     def at(self, version: int, step: int) -> None:
@@ -97,6 +98,7 @@ def _without_numpy(tensor: torch.Tensor) -> None:
 
 def _main(place: Place, pipe: Connection, script: Callable[..., None], arguments: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    grouping.LEAST_PATIENCE_SECONDS = 300.0  # on a busy machine no group is late that waits for a core
     torch.Tensor.numpy = _without_numpy  # type: ignore[assignment,method-assign]
     os.environ["NCCL_HOSTID"] = f"{place.group}-{place.rank}"  # NCCL refuses to have one GPU twice on a host
     if place.size > 1:
@@ -251,12 +253,13 @@ class Fleet:
         dead = set[int]()
         for source in wait(list(sources), seconds):
             group, rank = sources[source]
+            lives = group.processes[rank].is_alive()  # before its last words are read
             try:
                 while group.pipes[rank].poll():
                     self._take(group, rank, group.pipes[rank].recv())
             except (EOFError, OSError):
                 pass
-            if rank not in group.done and not group.processes[rank].is_alive():
+            if rank not in group.done and not lives:
                 dead.add(group.index)
         if dead:
             time.sleep(self._delay_seconds)

@@ -18,7 +18,7 @@ from dlr.data import ElasticBatchSampler, ElasticShards
 from tests.replicas.scripts import model_of, optimizer_of
 
 
-def learn(place: Any, channel: Any, length: int, steps: int, constant_batch: bool, seconds: float) -> None:
+def learn(place: Any, channel: Any, length: int, constant_batch: bool, seconds: float) -> None:
     """Training from the batches of a sampler."""
     sampler = ElasticBatchSampler(
         range(length),
@@ -30,14 +30,14 @@ def learn(place: Any, channel: Any, length: int, steps: int, constant_batch: boo
     )
     loader = DataLoader(range(length), batch_sampler=sampler, collate_fn=list)  # type: ignore[arg-type]
     batches = sampler.global_batches(loader)
-    _train(place, channel, sampler, lambda: next(batches), steps, seconds)
+    _train(place, channel, sampler, lambda: next(batches), seconds)
 
 
-def learn_shards(place: Any, channel: Any, length: int, steps: int, seconds: float) -> None:
+def learn_shards(place: Any, channel: Any, length: int, seconds: float) -> None:
     """Training from the parts of a shard set."""
     shards: ElasticShards[int] = ElasticShards("train", length, size=4)
     parts = iter(shards)
-    _train(place, channel, shards, lambda: [_Part(next(parts))], steps, seconds)
+    _train(place, channel, shards, lambda: [_Part(next(parts))], seconds)
 
 
 class _Part:
@@ -55,17 +55,20 @@ def _train(
     channel: Any,
     data: ElasticBatchSampler | ElasticShards[int],
     batch: Callable[[], Iterable[Any]],
-    steps: int,
     seconds: float,
 ) -> None:
-    """Write down each step's samples before it is committed, and after it where it is."""
+    """Train until the folder has a file `end`.
+
+    Write down each step's samples before it is committed, and after it where it is.
+    """
+    ends = (Path(place.folder) / "end").exists
     model = model_of(place.group)
     optimizer = optimizer_of(model)
     joined = dlr_replicas.join(model, optimizer, state={"data": data}, channel=channel)
     committed: dict[int, list[int]] = {}
     joined.call_after_commit(lambda step, groups: committed.__setitem__(step, list(groups)))
     with (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a") as log:
-        for step in joined.steps(steps):
+        for step in joined.steps(until=ends):
             optimizer.zero_grad()
             learned: list[int] = []
             line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}

@@ -58,9 +58,17 @@ def grid_model(seed: int) -> nn.Module:
     return model
 
 
-def _fault(joined: Any, what: str, at: int) -> None:
-    """Have this process fail in the outer step `at`: die at some point of it, or miss that all agree."""
+def _fault(joined: Any, what: str, at: int, first_log: Path) -> None:
+    """Have this process fail in the outer step `at`: die at some point of it, or miss that all agree.
+
+    Args:
+        first_log: of group 0, which is to know that all agree before another one misses it.
+    """
     vote = Exchange.vote
+
+    def await_first() -> None:
+        while f'"begin": {at + 1},' not in first_log.read_text():
+            time.sleep(0.005)
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -73,6 +81,9 @@ def _fault(joined: Any, what: str, at: int) -> None:
         vote(exchange, ends=ends)
         if what == "after the vote":
             die()
+        await_first()
+        if what == "once the first has it":
+            die()
         Exchange.vote = vote  # type: ignore[method-assign]
         raise BrokenError("as the test has it")
 
@@ -82,7 +93,7 @@ def _fault(joined: Any, what: str, at: int) -> None:
 def train(
     place: Any,
     channel: Any,
-    steps: int,
+    steps: int | None,
     sync_every: int,
     seconds: float = 0.004,
     faults: dict[int, tuple[str, int]] | None = None,
@@ -92,6 +103,7 @@ def train(
     """Train by rounds; write a line as each begins, one before each ends, and one at the end.
 
     Args:
+        steps: None to train until the folder has a file `end`.
         faults: what fails, and in which outer step, by group; of its first processes.
     """
     model = grid_model(place.group * 100 + place.round)
@@ -102,7 +114,7 @@ def train(
     )
     fault = (faults or {}).get(place.group)
     if fault is not None and place.round == place.group + 1:
-        _fault(joined, *fault)
+        _fault(joined, *fault, Path(place.folder) / "log-0-1-0")
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     sources: list[int] = []
     begin = joined._begin
@@ -124,7 +136,8 @@ def train(
         sources.clear()
         write(begin=joined.applied, step=step, groups=list(joined._averaged), source=source)
 
-    for step in joined.steps(steps):
+    ends = (Path(place.folder) / "end").exists
+    for step in joined.steps(steps, until=ends if steps is None else None):
         if step % sync_every == 0:
             write_beginning(step)
         time.sleep(seconds)
@@ -134,7 +147,7 @@ def train(
         scheduler.step()
         if (step + 1) % sync_every == 0:
             write(end=joined.applied)
-    write_beginning(steps)
+    write_beginning(joined._steps_of_state())
 
 
 def replay(

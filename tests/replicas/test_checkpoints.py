@@ -97,8 +97,9 @@ def test_a_group_whose_others_die_after_it_has_left_storage_alone_goes_on_from_t
     assert not fleet.members
     (tmp_path / "gate-1").write_text("")
     fleet.run_until(lambda: fleet.groups[1].trains, WITHIN_SECONDS)
-    assert first_steps(fleet)[3] == at
+    begins = first_steps(fleet)[3]  # a saver of the killed process may have come to the next one's end
+    assert begins >= at
     (tmp_path / "gate-0").write_text("")
     fleet.run_until(lambda: fleet.groups[0].trains, WITHIN_SECONDS)
-    assert first_steps(fleet)[fleet.groups[0].round] > at
+    assert first_steps(fleet)[fleet.groups[0].round] > begins
     assert all(line["rates"] == line["step"] + 1 for line in fleet.lines() if line["trained"])

@@ -235,15 +235,16 @@ def check_against_replay(lines: list[dict[str, Any]], steps: int, sync_every: in
 
 
 @pytest.mark.parametrize(
-    ("groups", "size", "kills", "steps"), [pytest.param(3, 1, 3, 603, marks=pytest.mark.slow), (2, 2, 1, 400)]
+    ("groups", "size", "kills"), [pytest.param(3, 1, 3, marks=pytest.mark.slow), (2, 2, 1)]
 )
 def test_groups_that_are_killed_in_their_rounds_follow_the_paper_bit_by_bit(
-    groups: int, size: int, kills: int, steps: int, tmp_path: Path
+    groups: int, size: int, kills: int, tmp_path: Path
 ) -> None:
-    fleet = Fleet(tmp_path, rounds.train, groups, size, minimum=2, steps=steps, sync_every=5)
+    fleet = Fleet(tmp_path, rounds.train, groups, size, minimum=2, steps=None, sync_every=5)
     run(fleet, kills, seed=groups)
-    groups_of = check_against_replay(lines_of(tmp_path), steps, 5)
-    assert fleet.kills
+    lines = lines_of(tmp_path)
+    groups_of = check_against_replay(lines, max(line.get("step", 0) for line in lines), 5)
+    assert len(fleet.kills) == kills
     if groups > 2:
         assert {len(each) for each in groups_of.values()} >= {2, 3}, "others went on, and it came back"
 
@@ -254,7 +255,7 @@ def test_groups_that_are_killed_in_their_rounds_follow_the_paper_bit_by_bit(
         {2: ("before the vote", 4)},
         {2: ("after the vote", 4)},
         {1: ("misses the vote", 4)},
-        {1: ("misses the vote", 4), 2: ("after the vote", 4)},
+        {1: ("misses the vote", 4), 2: ("once the first has it", 4)},
     ],
     ids=["dies before the vote", "dies after it", "misses it", "one misses it, one dies"],
 )
@@ -266,6 +267,8 @@ def test_no_outer_step_is_lost_or_made_twice_by_what_fails_in_it(
     try:
         fleet.run_until(lambda: fleet.version > 0, WITHIN_SECONDS)
         fleet._minimum = 2
+        if 1 in faults:
+            fleet._wanted = {0, 1}  # none begins a version in the rounds that are looked at
         fleet.run_until(lambda: fleet.is_over, WITHIN_SECONDS)
     finally:
         fleet.stop()

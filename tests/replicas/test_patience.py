@@ -27,6 +27,8 @@ from dlr.replicas.patience import LONGEST_PAUSE_SECONDS, Absences, LongWait, Pac
 from dlr.replicas.replicas import EXCHANGE_SECONDS, seconds_for
 
 WITHIN_SECONDS = 300.0
+ONE_LOOK_SECONDS = 1e6
+"""Patience that ends at the first tick, where a wait of so long is a long one; the next look never comes."""
 
 
 @given(st.floats(0.0, 1e5))
@@ -77,17 +79,17 @@ class Version:
         self.late: Queue[tuple[int, tuple[int, ...]]] = Queue()
         """The groups that a process names, after the place of its own."""
         self.broken: Queue[int] = Queue()
-        self.expected = 0
-        """Number of processes that wait before the patience of one of them begins, however slow this machine is."""
+        self.all_wait = threading.Barrier(3)
+        """Where processes wait for each other before the patience of one of them begins."""
 
     def wait(
-        self, place: int, seconds: float | None = 1.0, exchange_seconds: float = WITHIN_SECONDS
+        self, place: int, seconds: float | None = ONE_LOOK_SECONDS, exchange_seconds: float = 1e9
     ) -> LongWait:
         def late(places: Sequence[int]) -> None:
             self.late.put((place, tuple(places)))
 
         def patience_seconds() -> float | None:
-            wait_until(lambda: sum(self.waiting()) >= self.expected)
+            self.all_wait.wait(WITHIN_SECONDS)
             return seconds
 
         patience = Patience(patience_seconds, exchange_seconds, late, lambda: self.broken.put(place))
@@ -100,7 +102,7 @@ class Version:
 
 @pytest.fixture
 def version(monkeypatch: pytest.MonkeyPatch) -> Iterator[Version]:
-    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(module, "QUIET_SECONDS", ONE_LOOK_SECONDS)
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
     yield Version()
 
@@ -115,7 +117,6 @@ def wait_until(is_so: Callable[[], object]) -> None:
 def test_one_of_those_that_wait_names_the_groups_that_do_not_and_takes_it_back_when_they_come(
     version: Version,
 ) -> None:
-    version.expected = 3
     threads = [version.wait(place) for place in (0, 0, 2)]
     with ExitStack() as waits:
         for thread in threads:
@@ -127,14 +128,14 @@ def test_one_of_those_that_wait_names_the_groups_that_do_not_and_takes_it_back_w
     for thread in threads:  # one that still waits when another has ended may name that one's group
         thread.join(WITHIN_SECONDS)
     assert version.waiting() == [0, 0, 0]
-    version.late, version.expected = Queue(), 2
+    version.late, version.all_wait = Queue(), threading.Barrier(2)
     with version.wait(0), version.wait(1):
         assert version.late.get(timeout=WITHIN_SECONDS)[1] == (2,), "another wait, another one that tells"
     assert version.broken.empty()
 
 
 def test_a_process_without_the_jobs_state_names_nobody_but_is_seen_to_wait(version: Version) -> None:
-    version.expected = 2
+    version.all_wait = threading.Barrier(2)
     with version.wait(1, seconds=None, exchange_seconds=0.1), version.wait(0):
         assert version.late.get(timeout=WITHIN_SECONDS) == (0, (2,))
     assert version.late.get(timeout=WITHIN_SECONDS) == (0, ())
@@ -142,12 +143,11 @@ def test_a_process_without_the_jobs_state_names_nobody_but_is_seen_to_wait(versi
 
 
 def test_an_exchange_to_which_all_have_come_and_that_does_not_end_is_broken(version: Version) -> None:
-    version.expected = 3
     with ExitStack() as waits:
         for place in range(3):
             waits.enter_context(version.wait(place, exchange_seconds=0.5))
         version.broken.get(timeout=WITHIN_SECONDS)
-    assert version.late.empty()
+        assert version.late.empty()
 
 
 def test_a_version_whose_store_is_gone_names_nobody_and_stops_no_training(version: Version) -> None:
@@ -160,7 +160,10 @@ def test_a_version_whose_store_is_gone_names_nobody_and_stops_no_training(versio
     assert not wait.is_alive()
 
 
-def test_only_a_long_wait_has_a_context_and_what_it_waits_for_is_returned(version: Version) -> None:
+def test_only_a_long_wait_has_a_context_and_what_it_waits_for_is_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
     changed, found, long = threading.Condition(), list[str](), list[int]()
 
     def note() -> ExitStack:
@@ -198,16 +201,16 @@ class Counting:
 
 def test_one_process_of_all_that_wait_looks_at_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may have a thousand groups, whose processes all wait at once."""
-    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(module, "QUIET_SECONDS", ONE_LOOK_SECONDS)
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
     groups, store, told = 100, Counting(dist.HashStore()), Queue[Sequence[int]]()
     all_wait = threading.Barrier(groups - 1)
 
     def patience_seconds() -> float:
         all_wait.wait(WITHIN_SECONDS)
-        return 0.5
+        return ONE_LOOK_SECONDS
 
-    patience = Patience(patience_seconds, WITHIN_SECONDS, told.put, lambda: None)
+    patience = Patience(patience_seconds, 1e9, told.put, lambda: None)
     with ExitStack() as waits:
         for place in range(groups - 1):
             waits.enter_context(LongWait(place, groups, lambda: store, patience))  # type: ignore[arg-type, return-value]
