@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -50,8 +52,8 @@ from localcluster.supervision import (
 __all__ = ["Addon", "ClusterError", "down", "up"]
 
 HOST = "127.0.0.1"
-DOWN_SECONDS = 25.0
-KILLED_SECONDS = 5.0
+DOWN_SECONDS = 60.0
+KILLED_SECONDS = 30.0
 
 
 def up(
@@ -167,9 +169,12 @@ def _join(home: Home, running: Running, settings: Settings, manifests: list[JSON
 
 def _start(home: Home, settings: Settings, manifests: list[JSON], lock: SupervisorLock) -> None:
     forget_running(home)
-    settings = replace(settings, port=settings.port or _former_or_free_port(home))
-    _check_port(settings.port)
     write_private(home.run / MANIFESTS_FILE, orjson.dumps(manifests))
+    with _reserved_port(home, settings.port) as port:
+        _start_at(home, replace(settings, port=port), lock)
+
+
+def _start_at(home: Home, settings: Settings, lock: SupervisorLock) -> None:
     readable, writable = os.pipe()
     task = {"home": str(home.root), "lock": lock.descriptor, "report": writable, "settings": settings}
     with home.process_log("supervisor").open("ab") as output:
@@ -193,21 +198,28 @@ def _start(home: Home, settings: Settings, manifests: list[JSON], lock: Supervis
     raise ClusterError(f"the cluster in {home.root} cannot be started: {why}")
 
 
-def _former_or_free_port(home: Home) -> int:
-    """The port that earlier kubeconfigs name, so that copies of them stay good; else any."""
-    try:
-        former = urlsplit(load_connection(home.kubeconfig).server).port or 443
-        _check_port(former)
-    except (OSError, ValueError, ApiError, ClusterError):
-        with socket.create_server((HOST, 0)) as probe:
-            free: int = probe.getsockname()[1]
-            return free
-    return former
+@contextlib.contextmanager
+def _reserved_port(home: Home, asked: int) -> Iterator[int]:
+    """Keeps a port for the API server, which can listen on it; others are not given it meanwhile.
+
+    For 0, it is the port that earlier kubeconfigs name, so that copies of them stay good; else any.
+    """
+    with socket.socket() as reserving:
+        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if asked:
+            _bind(reserving, asked)
+        else:
+            try:
+                _bind(reserving, urlsplit(load_connection(home.kubeconfig).server).port or 443)
+            except (OSError, ValueError, ApiError, ClusterError):
+                _bind(reserving, 0)
+        port: int = reserving.getsockname()[1]
+        yield port
 
 
-def _check_port(port: int) -> None:
+def _bind(reserving: socket.socket, port: int) -> None:
     try:
-        socket.create_server((HOST, port)).close()
+        reserving.bind((HOST, port))
     except PermissionError as error:
         raise ClusterError(
             f"port {port} on {HOST} may not be used by you; choose one above 1023 with --port"

@@ -9,6 +9,8 @@ from controller.resources import Resource
 from localcluster.resource import JSON
 
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+CALL_TIMEOUT_SECONDS = 60.0
+"""The server is a process beside us: where it is slow to answer, it waits for a CPU, and will answer."""
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 
 
@@ -17,7 +19,7 @@ class ApiClient:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.runtime = Client(connection)
+        self.runtime = Client(connection, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
         self.contact = self.runtime.contact
 
     async def __aenter__(self) -> ApiClient:

@@ -22,7 +22,8 @@ from pathlib import Path
 from localcluster.resource import JSON
 
 PROC = Path("/proc/self")
-REMOVAL_SECONDS = 2.0  # the kernel lets go of a group a moment after its last process
+REMOVAL_SECONDS = 30.0
+"""The kernel lets go of a group a moment after its last process, which may have to wait for a CPU to end."""
 REMOVAL_RETRY_SECONDS = 0.01
 PROBE_BYTES = 64 * 2**20
 

@@ -24,7 +24,6 @@ from localcluster.resource import JSON
 
 KILLED_EXIT_CODE = 137
 READ_BYTES = 64 * 1024
-PROBE_SECONDS = 10.0
 _ROOT = Path(__file__).parents[__name__.count(".")]
 
 log = logging.getLogger(__name__)
@@ -288,7 +287,7 @@ def _isolation_in(folder: Path) -> Isolation:
         shim.stdin.flush()
         reports = [orjson.loads(line) for line in shim.stdout]
         shim.stdin.close()
-        shim.wait(PROBE_SECONDS)
+        shim.wait()
         if reports and reports[-1].get("exited") == 0:
             return isolation
         log.info("isolation %s is not to be had: %s", isolation.value, reports)

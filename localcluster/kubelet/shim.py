@@ -362,11 +362,13 @@ class Keeper:
         poll = select.poll()
         for descriptor in self.streams:
             poll.register(descriptor, select.POLLIN)
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while self.streams and (left := deadline - time.monotonic()) > 0:
+        left = DRAIN_SECONDS
+        deadline = time.monotonic() + left
+        while self.streams and left > 0:  # at least once: what the container wrote is in the pipes by now
             for descriptor, _event in poll.poll(left * 1000):
                 if not self.copy(descriptor):
                     poll.unregister(descriptor)
+            left = deadline - time.monotonic()
         for stream in self.streams.values():
             self.log.end(stream)
         if self.confinement:

@@ -132,7 +132,5 @@ class Backend:
     def access(self) -> Access:
         return Access.from_kubeconfig(self.kubeconfig)
 
-    @property
-    def patience_seconds(self) -> float:
-        """How long a controller may take; a real one finds new kinds only every half minute."""
-        return 60.0 if self.embedded else 90.0
+    patience_seconds: float = 300.0
+    """Time limit for a controller; a real one finds new kinds only every half minute."""

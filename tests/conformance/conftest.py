@@ -164,16 +164,19 @@ def controllers(has_controllers: bool) -> None:
 def nodes(backend: Backend, controllers: None) -> None:
     """Skips unless some node runs Pods."""
 
-    def ready(body: dict[str, Any]) -> bool:
-        conditions = [c for node in body["items"] for c in node.get("status", {}).get("conditions", [])]
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    def ready(node: dict[str, Any]) -> bool:
+        """It is, and has lost the taint of a new one, which goes a moment later."""
+        conditions = node.get("status", {}).get("conditions", [])
+        taints = {taint["key"] for taint in node["spec"].get("taints", [])}
+        is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        return is_ready and "node.kubernetes.io/not-ready" not in taints
 
     async def a_node_is_ready() -> bool:
         async with aiohttp.ClientSession() as session:
             api = Api(session, backend.access)
 
             async def probe() -> bool:
-                return ready((await api.list(NODES)).expect(200))
+                return any(map(ready, (await api.list(NODES)).expect(200)["items"]))
 
             try:
                 return await eventually(probe, within_seconds=NODE_START_SECONDS)

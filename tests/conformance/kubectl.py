@@ -18,6 +18,8 @@ from typing import Any
 OLDEST_SUPPORTED_MINOR = 32
 COMMAND_TIMEOUT_SECONDS = 300.0
 LINE_TIMEOUT_SECONDS = 300.0
+NO_HANDSHAKE = "TLS handshake timeout"
+"""What kubectl says of a server that was busy for 10 s, before it has asked anything of it."""
 SELECTION = "DLR_KUBECTLS"
 """Unset: the oldest and the newest found. `all`: all found. Else: paths, separated as in PATH."""
 
@@ -93,12 +95,27 @@ class Kubectl:
     ) -> Output:
         """Run to the end. `stdin` is a manifest as an object, or text; `code` None allows any exit code."""
         text = stdin if isinstance(stdin, str) or stdin is None else json.dumps(stdin)
+        output = await self._run(arguments, namespace, text, environment or {})
+        while output.code and NO_HANDSHAKE in output.stderr:
+            output = await self._run(arguments, namespace, text, environment or {})
+        assert code is None or output.code == code, (
+            f"kubectl {' '.join(arguments)}: exit code {output.code}\n{output.stdout}\n{output.stderr}"
+        )
+        return output
+
+    async def _run(
+        self,
+        arguments: tuple[str, ...],
+        namespace: str | None,
+        text: str | None,
+        environment: dict[str, str],
+    ) -> Output:
         process = await asyncio.create_subprocess_exec(
             *self._command(arguments, namespace),
             stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**self._environment(), **(environment or {})},
+            env={**self._environment(), **environment},
         )
         try:
             stdout, stderr = await asyncio.wait_for(
@@ -108,11 +125,7 @@ class Kubectl:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        output = Output(process.returncode or 0, stdout.decode(), stderr.decode())
-        assert code is None or output.code == code, (
-            f"kubectl {' '.join(arguments)}: exit code {output.code}\n{output.stdout}\n{output.stderr}"
-        )
-        return output
+        return Output(process.returncode or 0, stdout.decode(), stderr.decode())
 
     async def refused(self, *arguments: str, namespace: str | None = None, stdin: Any = None) -> str:
         """What it said when it failed, as it must."""

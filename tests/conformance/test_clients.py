@@ -183,7 +183,7 @@ class TestPykube:
 
     @pytest.fixture
     def client(self, kubeconfig: str) -> Any:
-        return pykube.HTTPClient(pykube.KubeConfig.from_file(kubeconfig))
+        return pykube.HTTPClient(pykube.KubeConfig.from_file(kubeconfig), timeout=DEADLINE_SECONDS)
 
     def test_crud(self, client: Any, namespace: str) -> None:
         kind = pykube.object_factory(client, WIDGETS.api_version, WIDGETS.kind)
@@ -212,7 +212,7 @@ class TestPykube:
 class TestLightkube:
     def test_crud_and_watch(self, kubeconfig: str, namespace: str) -> None:
         config = lightkube.KubeConfig.from_file(kubeconfig)
-        client = lightkube.Client(config=config.get(), namespace=namespace)
+        client = lightkube.Client(config=config.get(), namespace=namespace, timeout=DEADLINE_SECONDS)
         kind = lightkube.generic_resource.create_namespaced_resource(
             WIDGETS.group, WIDGETS.version, WIDGETS.kind, WIDGETS.plural
         )

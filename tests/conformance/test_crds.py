@@ -245,7 +245,7 @@ async def test_kubectl_applies_a_definition_and_waits_for_it(
     name = draft["metadata"]["name"]
     definitions.made.append(name)
     await kubectl.run("apply", "-f", "-", stdin=draft)
-    await kubectl.run("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+    await kubectl.run("wait", "--for=condition=Established", f"crd/{name}", "--timeout=300s")
     await kubectl.run("apply", "-f", "-", stdin=manifest(resource, namespace, "g", spec={"a": "1"}))
     listed = await kubectl.run("get", "crd", name)
     assert listed.lines[0].split()[:2] == ["NAME", "CREATED"]

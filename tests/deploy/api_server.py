@@ -103,6 +103,10 @@ def install(server: Server, documents: Sequence[JSON]) -> None:
     eventually("the CRDs are served", lambda: server.call("GET", GROUP, token=server.admin).ok)
 
 
+AGAIN_AND_AGAIN = 'trap "kill \\$!; wait; exit" TERM; while :; do "$@" & wait $!; done'
+"""As a Deployment has it: a controller that could not renew its Lease for 10 s ends, and is started again."""
+
+
 @contextmanager
 def running_controller(server: Server, folder: Path, *options: str) -> Iterator[Path]:
     """The controller with the rights of its service account; yields its log."""
@@ -110,6 +114,7 @@ def running_controller(server: Server, folder: Path, *options: str) -> Iterator[
     kubeconfig = server.kubeconfig_of(token, folder / "kubeconfig")
     log = folder / "log"
     command = [
+        *("sh", "-c", AGAIN_AND_AGAIN, "sh"),
         *(sys.executable, "-m", "dlr.cli", "controller", "--leader-elect", "--listen-address=127.0.0.1"),
         *("--kubeconfig", str(kubeconfig), f"--lease-namespace={deploy.DEFAULT_NAMESPACE}"),
         *("--metrics-port=0", "--health-port=0", *options),

@@ -54,6 +54,7 @@ def log(
     server: Server, jobs_namespace: str | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
     options = [f"--namespace={jobs_namespace}", "--cordon=off"] if jobs_namespace else []
+    options.append("--no-leader-elect")  # one that loses its Lease ends, and then listens on another port
     with running_controller(server, tmp_path_factory.mktemp("controller"), *options) as found:
         yield found
 
@@ -68,7 +69,10 @@ def read(url: str, authorization: str | None) -> requests.Response:
     with requests.Session() as session:
         session.trust_env = False
         headers = {} if authorization is None else {"Authorization": authorization}
-        return session.get(url, headers=headers, timeout=300)
+        answer = session.get(url, headers=headers, timeout=300)
+        while answer.status_code == 503:  # the API server took more than 10 s to review the token
+            answer = session.get(url, headers=headers, timeout=300)
+        return answer
 
 
 def account(server: Server, name: str) -> str:

@@ -52,7 +52,7 @@ def unschedulable(seen: Observer, name: str) -> str:
 async def until_phase_of_group(seen: Observer, phase: str) -> JSON:
     """The status comes after the Pods', which the observer watches."""
     status: JSON = {}
-    for _attempt in range(1200):
+    for _attempt in range(6000):
         status = (await seen.client.get(POD_GROUPS.path("default", "train"))).get("status") or {}
         if status.get("phase") == phase:
             return status

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,9 +111,20 @@ async def make_pod(seen: Observer, name: str, node_name: str, **spec: Any) -> No
     await seen.client.patch(path, {"status": status}, kind=STRATEGIC_PATCH)
 
 
-async def test_a_silent_node_is_marked_and_emptied_and_a_speaking_one_is_not(home: Home) -> None:
+async def test_a_silent_node_is_marked_and_emptied_and_a_speaking_one_is_not(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+
+    def pass_time(*_: object) -> None:
+        nonlocal now
+        now += 0.5
+
+    # Time passes by the Leases that are heard, so that the node that speaks cannot be late.
+    monkeypatch.setattr("localcluster.node_lifecycle.time", SimpleNamespace(monotonic=lambda: now))
     async with observing(home) as seen:
         leases = Informer(seen.client, LEASES, LEASE_NAMESPACE)
+        leases.add_handler(pass_time)
         recorder = Recorder(seen.client, "node-controller")
         lifecycle = NodeLifecycle(seen.client, recorder, seen.nodes, seen.pods, leases, silence_seconds=4.0)
         await make_node(seen, "dead")

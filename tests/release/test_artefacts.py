@@ -140,7 +140,7 @@ class Installed:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, (words, done.stdout, done.stderr)

@@ -261,7 +261,7 @@ def install_over_crds(bare: BareCluster, helm: Helm, words: tuple[str | Path, ..
 def test_a_platform_engineers_round(bare: BareCluster, helm: Helm, chart: Path, tmp_path: Path) -> None:
     helm = Helm(helm.program, helm.home, bare.admin.kubeconfig)
     place = ("--namespace", DEFAULT_NAMESPACE)
-    patiently = (*place, "--wait", "--timeout", "120s")
+    patiently = (*place, "--wait", "--timeout", "300s")
     values: JSON = {"images": IMAGES}
 
     notes = install_over_crds(bare, helm, ("dlr", chart, *patiently, "--create-namespace"), values)

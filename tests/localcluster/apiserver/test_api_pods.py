@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +163,13 @@ async def test_logs_are_cut_as_asked(api: Api, home: Home) -> None:
 async def test_a_followed_log_ends_with_its_container(api: Api, home: Home) -> None:
     path = await running_pod(api, home, "main")
     path.write_text(line("one"))
-    following = asyncio.create_task(api.get(f"{PODS}/one/log", follow="true"))
-    await asyncio.sleep(0.2)
-    with path.open("a") as file:
-        file.write(line("two"))
-    await report(api, "main", {"terminated": {"exitCode": 0}})
-    assert (await asyncio.wait_for(following, 60)).body == b"one\ntwo\n"
+    async with api.watch(f"{PODS}/one/log", follow="true") as following:
+        assert await following.line() == b"one\n"
+        with path.open("a") as file:
+            file.write(line("two"))
+        assert await following.line() == b"two\n"
+        await report(api, "main", {"terminated": {"exitCode": 0}})
+        assert await following.rest() == []
 
 
 async def test_the_log_of_an_earlier_run(api: Api, home: Home) -> None:
