@@ -27,7 +27,7 @@ from localcluster.client.api import ApiClient
 from localcluster.paths import Home
 from localcluster.settings import Running, Settings, forget_running, write_running
 
-READY_SECONDS = 60.0
+READY_SECONDS = 300.0
 READY_CHECK_SECONDS = 0.02
 LEAST_FREE_BYTES = 64 * 1024
 """With less, neither a database nor a log can grow."""

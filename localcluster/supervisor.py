@@ -51,7 +51,7 @@ __all__ = ["Addon", "ClusterError", "down", "up"]
 
 HOST = "127.0.0.1"
 DOWN_SECONDS = 25.0
-KILLED_SECONDS = 5.0
+KILLED_SECONDS = 60.0
 
 
 def up(
