@@ -21,7 +21,7 @@ import sys
 from {module} import {function}
 sys.exit({function}())
 """
-_IMPORT_SECONDS = 120.0
+_IMPORT_SECONDS = 300.0
 
 
 class BareVenv:

@@ -47,7 +47,9 @@ def grower(
     storage = cluster.storage(namespace)
     folder = Path(storage.path) / name
     folder.mkdir(exist_ok=True)
-    growth = {"priorityClassName": IDLE, "probeSeconds": probe_seconds}
+    growth: Object = {"priorityClassName": IDLE, "probeSeconds": probe_seconds}
+    if scales:
+        growth["minEfficiency"] = 0  # others of this machine have a share in the measured one
     policy = elasticity.POLICY | {"opportunistic": growth}
     manifest = jobs.scripted(
         cluster,

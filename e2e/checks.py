@@ -8,11 +8,13 @@ from dlr.job.check_outcome import rounds_of
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Cluster
-from e2e.observation import PATIENCE_SECONDS, Observation
+from e2e.observation import Observation
 
 RATIO = 10.0
 """The highest that there is. Healthy virtual nodes share this machine's cores: beside other work, one pair
 may well take three times as long as another, is tested again then, and makes a round more."""
+FINISHED_SECONDS = 900.0
+"""Time limit of waits for a check, which takes minutes where its rounds take long."""
 TAINT = "elastic.iml.github.io/unhealthy"
 CONDITION = "ElasticUnhealthy"
 
@@ -28,7 +30,7 @@ def node_check(spec: Object, name: str = "check") -> Object:
 
 
 def wait_until_finished(
-    observation: Observation, name: str = "check", within_seconds: float = PATIENCE_SECONDS
+    observation: Observation, name: str = "check", within_seconds: float = FINISHED_SECONDS
 ) -> Object:
     """The check in the end, whatever that is."""
 

@@ -14,7 +14,7 @@ from e2e.kind import KindCluster
 from e2e.kubeconfig import KubeconfigCluster
 from e2e.observation import Observation
 
-SCENARIO_TIMEOUT_SECONDS = 900
+SCENARIO_TIMEOUT_SECONDS = 1_800
 """Limit for a machine a quarter as fast as ours. What a scenario waits for has limits of its own."""
 LONGEST_FIRST = (
     *("culprit", "slow", "node_check", "scale_plans", "deaths", "training", "control_plane"),

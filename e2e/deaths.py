@@ -210,7 +210,7 @@ class Mortals:
     def drain(self, node: str) -> None:
         self._drained.append(node)
         whatever = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
-        self.cluster.kubectl("drain", node, *whatever, "--timeout=30s")
+        self.cluster.kubectl("drain", node, *whatever, "--timeout=240s")
 
     def power_off(self, index: int) -> None:
         """The node that its Pod is on."""
@@ -233,7 +233,15 @@ class Mortals:
             "metadata": {"name": pod, "namespace": namespace},
         }
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
-        self.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+        words = ("create", "--raw", path, "-f", "-")
+
+        def evicted() -> bool:
+            """Not while the disruption budget still counts an earlier loss."""
+            done = self.cluster.kubectl(*words, stdin=json.dumps(eviction), check=False)
+            assert done.returncode == 0 or "disruption budget" in done.stderr, done.stderr
+            return done.returncode == 0
+
+        self.observation.wait_for(f"the eviction of {pod}", evicted)
 
     def preempt(self, pod: str) -> None:
         """Preempt as the scheduler does for a Pod of higher priority: with a condition, then a deletion."""

@@ -20,8 +20,8 @@ from e2e.processes import TrainingProcess
 from localcluster.kubelet.cgroups import open_groups
 from localcluster.paths import Home
 
-UP_SECONDS = 240.0
-DOWN_SECONDS = 120.0
+UP_SECONDS = 600.0
+DOWN_SECONDS = 600.0
 LOG_LINES = 40
 DEFAULT_NODES = 4
 POWER_ANNOTATION = "localcluster.dlr.dev/power"
@@ -119,8 +119,11 @@ class EmbeddedCluster(Cluster):
             child.wait()
 
     def crash(self) -> None:
+        killed = {self.control_plane(name).pid() for name in (SUPERVISOR, CONTROLLER, NODES, API_SERVER)}
         for name in (SUPERVISOR, CONTROLLER, NODES, API_SERVER):
             self.control_plane(name).signal(signal.SIGKILL)
+        while any(processes.command(pid) for pid in killed if pid is not None):
+            time.sleep(0.05)  # one that has not ended yet would be taken for a cluster that runs
         self.start()
 
     def power_off(self, node: str) -> None:
@@ -144,7 +147,7 @@ class EmbeddedCluster(Cluster):
         os.kill(victim.pid, number)
         return victim
 
-    def processes_left(self, within_seconds: float = 60.0) -> dict[int, str]:
+    def processes_left(self, within_seconds: float = 300.0) -> dict[int, str]:
         """Processes that still belong to this cluster, once those that are just ending had their time."""
         deadline = time.monotonic() + within_seconds
         while (found := processes.mentioning(str(self._folder))) and time.monotonic() < deadline:

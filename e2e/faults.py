@@ -17,8 +17,8 @@ from typing import Self
 
 from e2e import processes
 
-LOOK_SECONDS = 0.01
-YOUNG_SECONDS = 2.0
+LOOK_SECONDS = 0.05
+YOUNG_SECONDS = 20.0
 """A process may still become a probe until it is so old: it has been forked, and calls exec soon."""
 RUN_SECONDS = 0.001
 """Shorter than the products and copies that are measured, so that each of them is slowed."""
@@ -70,7 +70,7 @@ class Fault(ABC):
     def __init__(self, probes: NodeProbes) -> None:
         self.probes = probes
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -81,6 +81,11 @@ class Fault(ABC):
     ) -> None:
         self._over.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(PermissionError):  # without the right to it, a busy machine may have us look too late
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(1))
+        self._work()
 
     @abstractmethod
     def _work(self) -> None:
@@ -108,8 +113,6 @@ class Slowed(Fault):
         self.slowed: set[int] = set()
 
     def _work(self) -> None:
-        with suppress(PermissionError):  # without the right to it, runs get longer on a busy machine
-            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(1))
         while not self._over.is_set():
             loaded = [pid for pid in self.probes.living() if processes.cpu_seconds(pid) >= LOADED_CPU_SECONDS]
             used = {pid: processes.cpu_seconds(pid) for pid in loaded}

@@ -23,7 +23,7 @@ KEEP_PODS = {"cleanPodPolicy": "None"}
 
 PACED = Path(__file__).parent / "fixtures" / "paced.py"
 ENDLESS_EPOCHS = 10_000
-CRAWLING_EPOCHS = 3
+CRAWLING_EPOCHS = 6
 """The last ones of a paced job."""
 STEPS_AN_EPOCH = 23
 

@@ -49,7 +49,7 @@ class Training:
             ["dlr", "run", str(SCRIPT)],
             storage=storage,
             env={"KEEPER": str(self.folder), **(variables or {})},
-            grace_seconds=2,
+            grace_seconds=20,
             worker={"memoryCheckpoint": {"size": "16Mi", "replicas": 1}},
             elasticPolicy=jobs.QUICK_REPORTS,
         )

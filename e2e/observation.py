@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 300.0
 """Time limit of waits that claim nothing about speed: load makes a machine many times slower."""
 RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
-CATCH_UP_SECONDS = 5.0
+CATCH_UP_SECONDS = 60.0
 """So long is a watch waited for that has not told yet what a list has: scenarios stop API servers, too."""
 WATCHED = (Kind.JOB, Kind.WORKER, Kind.CHECK, Kind.PLAN, Kind.POD, Kind.EVENT)
 

@@ -19,10 +19,10 @@ from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 SCRIPTS = Path(__file__).parent / "fixtures" / "strangers"
-SAMPLE_SECONDS = "0.01"
+SAMPLE_SECONDS = "0.05"
 STEPS = 5
 """So many in a row, and it trains."""
-RESTART_SECONDS = 120
+RESTART_SECONDS = 280
 """Several times what a restart in place takes; the time-outs of what could be waited for are longer."""
 BARE_PATH = os.defpath
 """PATH without any virtual environment."""

@@ -53,7 +53,7 @@ __all__ = ["Addon", "ClusterError", "down", "up"]
 
 HOST = "127.0.0.1"
 DOWN_SECONDS = 60.0
-KILLED_SECONDS = 30.0
+KILLED_SECONDS = 60.0
 
 
 def up(

@@ -15,7 +15,6 @@ PROBE_SECONDS = 5
 OTHERS = [f"other-{number}" for number in range(4)]
 BOUND_SECONDS = PROBE_SECONDS + 3
 """On a quiet machine; docs/capacity.md has what was measured."""
-GENEROUS_SECONDS = PROBE_SECONDS + 60
 MEBIBYTE = 2**20
 
 pytestmark = pytest.mark.slow
@@ -41,7 +40,6 @@ def test_four_of_eight_nodes_are_freed_and_all_are_trained_on(
             f"{grown_at - freed_at:.1f} s; bound {BOUND_SECONDS} s (probeSeconds {PROBE_SECONDS}, and 3 s); "
             f"{[w.members for w in worlds]}"
         )
-        assert grown_at - freed_at < GENEROUS_SECONDS
         assert len(worlds) <= 3
         capacity.end(cluster, observation)
 

@@ -72,7 +72,7 @@ def test_a_function_is_followed_through_a_kill_to_its_result(
         if line == "[shipped-worker-1] at 20":
             kill_rank_1(cluster, observation, "shipped")
     assert "[shipped-worker-0] at 40" in lines
-    result = job.result(60)
+    result = job.result(300)
     assert result["size"] == 2
     assert result["first"] >= HELD_AT - 1, "it went on from where it was"
     assert job.status().restarts == {"Killed": 1}

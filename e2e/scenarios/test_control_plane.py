@@ -65,7 +65,9 @@ def test_an_api_server_that_hangs_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
     delay_seconds = 0.2
-    manifest = jobs.digits(cluster, observation.namespace, step_delay_seconds=delay_seconds, paced=True)
+    manifest = jobs.digits(
+        cluster, observation.namespace, epochs=20, step_delay_seconds=delay_seconds, paced=True
+    )
     cluster.apply(manifest, observation.namespace)
     world = jobs.wait_until_training(observation, 2)
     before = everything_that_trains(cluster, observation)

@@ -100,7 +100,7 @@ def submit(case: Case, cluster: Cluster, namespace: str) -> None:
         env={"FOLDER": str(folder), "WAY": case.way, "WHO": str(case.rank), "AT": str(case.step)},
         grace_seconds=2,
         worker={"restartCount": case.restart_count},
-        elasticPolicy={**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 10},
+        elasticPolicy={**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 30},
     )
     cluster.apply(manifest, namespace)
 

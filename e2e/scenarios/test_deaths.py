@@ -18,8 +18,8 @@ from e2e.observation import Observation, Timeout
 
 NODES = 4
 HEARTBEAT_TIMEOUT_SECONDS = 9
-HANG_TIMEOUT_SECONDS = 10
-"""The least that may be asked for."""
+HANG_TIMEOUT_SECONDS = 30
+"""The first step after a start may take three times as long, with all that is imported before it."""
 POLICY = {
     "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
     "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS,
@@ -81,7 +81,7 @@ def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, i
     blamed = {"worker": "mortal-worker-1", "rank": 1, "exitClass": death.exit_class, "round": before["round"]}
     wait_for_told(mortals, f"{death.name} to be told", mortals.last_failure, blamed)
     assert death.said in mortals.last_failure()["message"], death.name
-    assert mortals.restarts() == counted, death.name
+    wait_until_counted(mortals, counted)
 
     rounds = [1]
     if death.new_pod:
@@ -123,6 +123,13 @@ def wait_for_told(mortals: Mortals, what: str, look: Callable[[], Object], expec
     assert found() == expected, what
 
 
+def wait_until_counted(mortals: Mortals, counted: Object) -> None:
+    """Just these restarts are, once it is known which failures only followed."""
+    with suppress(Timeout):
+        mortals.observation.wait_for(f"{counted} to be counted", lambda: mortals.restarts() == counted)
+    assert mortals.restarts() == counted
+
+
 def wait_for_events(mortals: Mortals, reasons: Sequence[str], true_of: Callable[[list[str]], bool]) -> None:
     """Events follow what they tell."""
 
@@ -147,7 +154,8 @@ POD_DEATHS = (
 @pytest.mark.needs(Capability.POWER)
 def test_pods_die_in_each_way_and_the_job_trains_on(cluster: Cluster, observation: Observation) -> None:
     mortals = Mortals(cluster, observation)
-    mortals.submit(2, least=1, elasticPolicy=POLICY)  # so that its disruption budget allows one eviction
+    patient = POLICY | {"shrinkAfterSeconds": 300}
+    mortals.submit(2, least=1, elasticPolicy=patient)  # so that its disruption budget allows one eviction
     life = mortals.wait_until_training()
     counted: dict[str, int] = {}
     try:
@@ -157,7 +165,7 @@ def test_pods_die_in_each_way_and_the_job_trains_on(cluster: Cluster, observatio
         mortals.finish()
     finally:
         mortals.put_nodes_back()
-    assert not mortals.restarts(), "what only follows from the end of a Pod is no failure of training"
+    wait_until_counted(mortals, {})  # what only follows from the end of a Pod is no failure of training
     assert not (mortals.job()["status"].get("failureBudget") or {}).get("spent")
 
 
@@ -211,7 +219,7 @@ def test_of_four_ranks_the_one_that_always_raises_is_named_and_fails_the_job_in_
     assert (failure["worker"], failure["rank"], failure["exitClass"]) == ("mortal-worker-2", 2, "UserError")
     for part in ("ValueError: this sample cannot be read", "Traceback", "mortal.py", "in raise_an_error"):
         assert part in failure["message"]
-    assert mortals.restarts() == {"UserError": 3}
+    wait_until_counted(mortals, {"UserError": 3})
     assert_failed_by_the_same_error(mortals, "mortal-worker-2 rank 2: ValueError: this sample cannot be read")
     wait_for_events(mortals, ["WorldBroken"], named_in_the_end)
 
@@ -256,7 +264,7 @@ def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Obs
 
     mortals.tell(0, "exit")
     mortals.wait_until_training(beyond=life)
-    assert mortals.restarts() == {"UserError": 1}
+    wait_until_counted(mortals, {"UserError": 1})
     assert not mortals.job()["status"]["failureBudget"].get("spent")
     ignored = "(UserError, Ignore by failurePolicy)"
     wait_for_events(mortals, ["WorldBroken"], lambda told: any(each.endswith(ignored) for each in told))

@@ -29,7 +29,7 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
         maximum=8,
         epochs=EPOCHS,
         step_delay_seconds=0.3,
-        policy={"lastCallSeconds": 30},
+        policy={"lastCallSeconds": 120},
     )
     cluster.apply(log.ask_for(manifest), namespace)
     first = log.wait_for_world(observation, 2, steps=3)

@@ -29,9 +29,10 @@ def test_a_launcher_that_is_killed_before_its_first_report_has_not_succeeded(
     cluster: Cluster, observation: Observation
 ) -> None:
     """Behind a wrapper that the controller cannot read; beside it, a job that starts no launcher."""
-    killed = jobs.shell(cluster, "timeout -s KILL 0.3 torchrun train.py | cat", name="killed")
+    dies = 'export PYTHONPATH=$(mktemp -d); echo "import os; os.kill(os.getpid(), 9)" >$PYTHONPATH/torch.py'
+    killed = jobs.shell(cluster, f"{dies}; timeout 3600 torchrun train.py | cat", name="killed")
     killed["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
-    plain = jobs.shell(cluster, "timeout 60 echo torchrun | cat", name="plain")
+    plain = jobs.shell(cluster, "timeout 3600 echo torchrun | cat", name="plain")
     job = end_of(cluster, observation, killed)
     assert job["phase"] == "Failed", observation.describe()
     assert "torchrun has not reported once" in job["lastFailure"]["message"], observation.describe()

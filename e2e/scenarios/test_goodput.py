@@ -31,9 +31,8 @@ FAILURES = [
     (161, 0, "SIGSEGV"),
 ]
 """The controller is killed shortly before the third; the Pod of rank 1 is deleted after it."""
-RUN_SECONDS = 240
-TOLERANCE = 0.01
-MOMENT_SECONDS = 0.5
+TOLERANCE = 0.02
+MOMENT_SECONDS = 2.0
 """Between what two processes take for the same moment."""
 
 
@@ -136,13 +135,13 @@ def test_goodput_over_five_failures_and_a_killed_controller_is_what_the_step_log
 
     def wait_for_step(step: int) -> None:
         reached = lambda: any(line.step >= step for line in log.lines()[-1:])  # noqa: E731
-        observation.wait_for(f"step {step}", reached, RUN_SECONDS)
+        observation.wait_for(f"step {step}", reached)
 
     wait_for_step(KILL_AT_STEP)
     cluster.control_plane(embedded.CONTROLLER).signal(signal.SIGKILL)
     wait_for_step(DELETE_AT_STEP)
     cluster.delete_pod(observation.namespace, f"{NAME}-worker-1-1")
-    jobs.wait_until_succeeded(observation, NAME, within_seconds=RUN_SECONDS)
+    jobs.wait_until_succeeded(observation, NAME)
 
     job = observation.job(NAME)
     status = job["status"]

@@ -133,10 +133,9 @@ def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster:
     stay = groups.processes(0) | groups.processes(2)
     died = groups.processes(1)
     cluster.kill_process(groups.observation.namespace, groups.pod(1, 1))
-    groups.observation.wait_for("the group to be left out", lambda: groups.members() == [0, 2])
+    groups.observation.wait_for("other processes of the group", lambda: not groups.processes(1) & died)
     groups.wait_until_all_train()
     assert groups.processes(0) | groups.processes(2) == stay, "the other groups' processes go on"
-    assert not groups.processes(1) & died
     lines = groups.lines()
     assert_alike(lines)
     times: dict[tuple[int, int, int], list[float]] = defaultdict(list)
@@ -145,7 +144,8 @@ def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster:
     steps = [after - before for each in stay for before, after in pairwise(sorted(times[each]))]
     print(f"longest step of the others {max(steps):.3f} s, of a step of {statistics.median(steps):.3f} s")
     history = [(each["state"], each["members"]) for each in groups.status()["history"]]
-    assert history[-2:] == [("Training", "0,2"), ("Training", "0-2")], "each version, with who trained in it"
+    assert ("Training", "0,2") in history, "each version, with who trained in it"
+    assert history[-1] == ("Training", "0-2")
     jobs_of_groups = [name for name in groups.observation.objects(Kind.JOB) if name != NAME]
     assert sorted(jobs_of_groups) == [f"{NAME}-group-{index}" for index in range(GROUPS)]
 
@@ -158,7 +158,7 @@ def test_others_train_on_while_a_process_of_the_first_group_hangs(groups: Groups
     namespace, pod = groups.observation.namespace, groups.pod(0, 1)
     cluster.kill_process(namespace, pod, number=signal.SIGSTOP)
     groups.observation.wait_for("the group to be left out", lambda: groups.members() == [1, 2])
-    assert "GroupsLate" in groups.warnings()
+    groups.observation.wait_for("the warning", lambda: "GroupsLate" in groups.warnings())
     newest = max(line["step"] for line in groups.lines())
     last = max(line["step"] for line in groups.lines() if line["group"] == 0)
     groups.observation.wait_for(
@@ -167,6 +167,6 @@ def test_others_train_on_while_a_process_of_the_first_group_hangs(groups: Groups
     cluster.kill_process(namespace, pod, number=signal.SIGCONT)
     groups.wait_until_all_train()
     assert [groups.processes(group) for group in range(GROUPS)] == processes, "nobody was started again"
-    assert "GroupsLate" not in groups.warnings()
+    groups.observation.wait_for("no warning", lambda: "GroupsLate" not in groups.warnings())
     # Where no other group knew of the last step of the one that hung, they made it again, as after a death.
     assert_alike([line for line in groups.lines() if line["group"] or line["step"] not in (last, last + 1)])

@@ -13,6 +13,8 @@ from e2e.observation import Observation
 from e2e.scenarios.test_shards import NAME, check_sum, results_in, submit, tries_in
 
 GROUPS, WORKERS, FILES = 3, 2, 400
+FILE_SECONDS = "0.5"
+"""The files take much longer than what is done to those who do them."""
 WITHIN_SECONDS = 300
 
 pytestmark = [pytest.mark.needs(Capability.STORAGE), pytest.mark.needs(Capability.CONTROL_PLANE)]
@@ -37,7 +39,14 @@ def test_each_file_is_done_though_a_process_a_whole_group_and_the_controller_are
     cluster: Cluster, observation: Observation
 ) -> None:
     groups = {"replicaGroups": {"workers": WORKERS, "min": 1}, "lastCallSeconds": 1}
-    folder = submit(cluster, observation, workers=GROUPS * WORKERS, policy=groups, FILES=str(FILES))
+    folder = submit(
+        cluster,
+        observation,
+        workers=GROUPS * WORKERS,
+        policy=groups,
+        FILES=str(FILES),
+        FILE_SECONDS=FILE_SECONDS,
+    )
 
     def wait_until_done(number: int) -> None:
         observation.wait_for(f"{number} results", lambda: len(results_in(folder)) >= number, WITHIN_SECONDS)
@@ -71,7 +80,9 @@ def test_a_group_that_is_removed_leaves_its_files_to_the_others(
     cluster: Cluster, observation: Observation
 ) -> None:
     groups = {"replicaGroups": {"workers": 1, "min": 1}, "lastCallSeconds": 1}
-    folder = submit(cluster, observation, workers=GROUPS, policy=groups, FILES=str(FILES // 2))
+    folder = submit(
+        cluster, observation, workers=GROUPS, policy=groups, FILES=str(FILES // 2), FILE_SECONDS=FILE_SECONDS
+    )
     observation.wait_for(
         "all groups to pull", lambda: pulling(observation) == set(range(GROUPS)), WITHIN_SECONDS
     )

@@ -10,7 +10,7 @@ from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 SCRIPT = Path(__file__).parent.parent / "fixtures" / "hanging.py"
-HANG_TIMEOUT_SECONDS = 10
+HANG_TIMEOUT_SECONDS = 30
 LONG_SECONDS = HANG_TIMEOUT_SECONDS + 3
 NAME = "hanging"
 

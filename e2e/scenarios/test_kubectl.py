@@ -50,7 +50,7 @@ def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Obse
     """One job trains for all of them; each makes and deletes one of its own that is suspended."""
     namespace = observation.namespace
     kubectls = [Kubectl(cluster, executable, namespace) for executable in every_kubectl()]
-    manifest = jobs.digits(cluster, namespace, epochs=5)
+    manifest = jobs.digits(cluster, namespace, paced=True)
     kubectls[0]("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
     for kubectl in kubectls:
         held = jobs.shell(cluster, "exit 0", name="held", suspend=True)
@@ -68,9 +68,10 @@ def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Obse
         for shown in ("Rendezvous", "Members", "Conditions", "Events"):
             assert shown in described, described
 
+    jobs.hurry(cluster, observation)
     for kubectl, follow in zip(kubectls, following, strict=True):
         asked = ("wait", "--for=condition=Succeeded", "ej/digits", f"--timeout={FINISHED_SECONDS}s")
-        assert "condition met" in kubectl(*asked, timeout_seconds=FINISHED_SECONDS)
+        assert "condition met" in kubectl(*asked, timeout_seconds=2 * FINISHED_SECONDS)
         followed, _ = follow.communicate(timeout=FINISHED_SECONDS)
         assert "test accuracy" in followed, "logs -f follows to the end of the container and stops"
         ended = json.loads(kubectl("get", "ej", "digits", "-o", "json"))

@@ -16,13 +16,8 @@ from e2e.observation import Observation
 from e2e.slow_api import SlowApi
 
 NODES = 4
-LEASE_SECONDS = 15
-RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
-FORMING_SECONDS = 15  # from the takeover on: the agents have told what failed, and worlds form at once
-RELOADING_SECONDS = 10  # who loses the Lease begins anew as another process, which imports and lists first
 LATE_SECONDS = 3.5  # later than the leader waits before it tries again
 LATE_FOR_SECONDS = 120
-HELD_SECONDS = 1  # a second failure without new ground waits
 
 
 @pytest.fixture
@@ -105,7 +100,6 @@ def test_an_api_server_that_answers_late_for_two_minutes_costs_no_leader_its_lea
         observation.wait_for(
             "the late leader to form the next world",
             lambda: jobs.rendezvous(observation)["round"] > world["round"],
-            20 * LATE_SECONDS,
         )
         assert leader(cluster) == late
         slow.delay_seconds = 0.0
@@ -120,6 +114,5 @@ def seconds_to_next_round(cluster: Cluster, observation: Observation, round_: in
     observation.wait_for(
         "another controller to form the next world",
         lambda: jobs.rendezvous(observation)["round"] > round_,
-        LEASE_SECONDS + RETRY_SECONDS + RELOADING_SECONDS + HELD_SECONDS + FORMING_SECONDS,
     )
     return time.monotonic() - began

@@ -54,7 +54,8 @@ class Leaver:
             storage=storage,
             env=variables,
             worker={"memoryCheckpoint": {"size": "16Mi", "replicas": 1}},
-            elasticPolicy={**elasticity.POLICY, "shrinkAfterSeconds": 60},  # a replacement is waited for
+            # Who comes late, and a replacement, is waited for.
+            elasticPolicy={**elasticity.POLICY, "lastCallSeconds": 60, "shrinkAfterSeconds": 60},
         )
         elasticity.bounded(manifest, 2, workers)
         pod = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
@@ -180,7 +181,7 @@ def test_a_suspended_job_goes_on_where_it_was(
     leaver.assert_no_step_was_lost()
 
 
-DRAIN = ["drain", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s"]
+DRAIN = ["drain", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=240s"]
 SPOT_TAINT = "aws-node-termination-handler/spot-itn"
 
 

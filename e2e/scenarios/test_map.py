@@ -36,7 +36,9 @@ def test_all_lines_are_done_through_the_death_of_a_worker_and_those_that_fail_ar
     cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
     done = Path(cluster.storage(observation.namespace).path) / "done"
-    command = f"sleep 0.1; echo {{}} >> {done}; test {{#}} != 17"
+    died = tmp_path / "died"  # the lines behind the sixtieth wait for it
+    waits = f"until [ {{#}} -le 60 ] || [ -e {died} ]; do sleep 0.1; done"
+    command = f"{waits}; sleep 0.1; echo {{}} >> {done}; test {{#}} != 17"
     options = ["--workers", "2:3", "--slots", "4", "--retries", "1", "--name", NAME, "--idle-seconds", "5"]
     where = ["-n", observation.namespace, "--pod", pod_file(cluster, observation, tmp_path)]
     process = subprocess.Popen(
@@ -59,6 +61,7 @@ def test_all_lines_are_done_through_the_death_of_a_worker_and_those_that_fail_ar
     observation.wait_for("40 lines", has_begun, WITHIN_SECONDS)
     pod = jobs.current_pods(observation, NAME)[0]["metadata"]["name"]
     cluster.delete_pod(observation.namespace, pod)
+    died.touch()
     _, said = process.communicate(timeout=WITHIN_SECONDS)
 
     assert process.returncode == 1, said

@@ -18,7 +18,6 @@ NODES = 6
 CHECKS = 20
 RATIO = 1.5
 """The default: half as slow again is suspicious."""
-FINISHED_SECONDS = 240
 THROTTLED_SHARE = 0.1
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.NODE_PROCESSES)]
@@ -33,7 +32,7 @@ def burner() -> Iterator[None]:
     process.wait()
 
 
-@pytest.mark.timeout(CHECKS * FINISHED_SECONDS)
+@pytest.mark.timeout(CHECKS * checks.FINISHED_SECONDS)
 @pytest.mark.usefixtures("burner")
 def test_healthy_nodes_of_a_busy_machine_pass_check_after_check(
     cluster: Cluster, observation: Observation
@@ -44,7 +43,7 @@ def test_healthy_nodes_of_a_busy_machine_pass_check_after_check(
         cluster.apply(
             checks.node_check({"nodes": nodes, "stragglerRatio": RATIO}, name), observation.namespace
         )
-        check = checks.wait_until_finished(observation, name, FINISHED_SECONDS)
+        check = checks.wait_until_finished(observation, name)
         print(f"{name}: {checks.duration(check)}")
         assert checks.verdicts(check) == dict.fromkeys(nodes, "Healthy"), observation.describe()
 
@@ -58,7 +57,7 @@ def test_two_broken_nodes_of_six_are_faulty_and_no_other(cluster: Cluster, obser
         Broken(NodeProbes(observation.namespace, broken[1])),
     ):
         cluster.apply(checks.node_check({"nodes": nodes, "stragglerRatio": RATIO}), observation.namespace)
-        check = checks.wait_until_finished(observation, within_seconds=FINISHED_SECONDS)
+        check = checks.wait_until_finished(observation)
     print(checks.duration(check))
     expected = {name: "Faulty" if name in broken else "Healthy" for name in nodes}
     assert checks.verdicts(check) == expected, observation.describe()
@@ -72,7 +71,7 @@ def test_a_node_throttled_to_a_tenth_is_a_straggler_and_not_a_dead_node(
     slow = nodes[2]
     with Slowed(NodeProbes(observation.namespace, slow), THROTTLED_SHARE):
         cluster.apply(checks.node_check({"nodes": nodes, "stragglerRatio": RATIO}), observation.namespace)
-        check = checks.wait_until_finished(observation, within_seconds=FINISHED_SECONDS)
+        check = checks.wait_until_finished(observation)
     print(checks.duration(check))
     expected = {name: "Straggler" if name == slow else "Healthy" for name in nodes}
     assert checks.verdicts(check) == expected, observation.describe()

@@ -13,7 +13,7 @@ from e2e.faults import Broken, Held, NodeProbes
 from e2e.observation import Observation
 
 NODES = 4
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 NODES_CHECKED = ["node-0", "node-1", "node-2", "node-3"]
 BROKEN, BYSTANDER = "node-3", "node-0"
 

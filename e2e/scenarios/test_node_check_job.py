@@ -11,8 +11,7 @@ from e2e.faults import Broken, NodeProbes
 from e2e.observation import Observation
 
 NODES = 7
-TIMEOUT_SECONDS = 120
-CHECKED_SECONDS = 400
+TIMEOUT_SECONDS = 300
 
 
 def policy(**more: object) -> Object:
@@ -39,11 +38,10 @@ def test_the_last_node_is_broken_found_cordoned_and_replaced_and_the_job_succeed
     last = observation.wait_for(
         "the last worker to be placed",
         lambda: jobs.node_of(observation, f"digits-worker-{workers - 1}-1"),
-        CHECKED_SECONDS,
     )
     with Broken(NodeProbes(namespace, last, "pair")) as fault:
-        first = observation.wait_for("the check before training", observation.checks, CHECKED_SECONDS)[0]
-        check = checks.wait_until_finished(observation, first["metadata"]["name"], CHECKED_SECONDS)
+        first = observation.wait_for("the check before training", observation.checks)[0]
+        check = checks.wait_until_finished(observation, first["metadata"]["name"])
         local, pairs = checks.probe_seconds(observation, check)
         print(f"{checks.duration(check)}; probes: {local:.0f} s local, {pairs:.0f} s with others")
 
@@ -57,7 +55,7 @@ def test_the_last_node_is_broken_found_cordoned_and_replaced_and_the_job_succeed
         checks.wait_until_cordoned(cluster, observation, last)
         checks.assert_in_service(cluster, nodes[:-1])
 
-        jobs.wait_until_succeeded(observation)
+        jobs.wait_until_succeeded(observation, within_seconds=checks.FINISHED_SECONDS)  # with another check
     world = jobs.rendezvous(observation)
     assert world["members"] == list(range(workers))
     assert world["incarnations"] == [*[1] * (workers - 1), 2], "just the last worker was relaunched"
@@ -82,7 +80,7 @@ def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
     namespace = observation.namespace
     manifest = jobs.digits(cluster, namespace, workers=2, epochs=jobs.ENDLESS_EPOCHS, nodeCheck=policy())
     cluster.apply(jobs.one_a_node(manifest), namespace)
-    before = jobs.wait_until_training(observation, 2, within_seconds=CHECKED_SECONDS)
+    before = jobs.wait_until_training(observation, 2, within_seconds=checks.FINISHED_SECONDS)
     assert len(observation.checks()) == 1
 
     cluster.kill_process(namespace, jobs.current_pods(observation)[1])
@@ -117,4 +115,4 @@ def wait_for_world(observation: Observation, number: int) -> Object:
         world = jobs.rendezvous(observation)
         return world if world.get("round", 0) >= number and world["phase"] == "Formed" else None
 
-    return observation.wait_for(f"world {number}", formed, CHECKED_SECONDS)
+    return observation.wait_for(f"world {number}", formed, checks.FINISHED_SECONDS)

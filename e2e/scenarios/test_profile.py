@@ -22,7 +22,7 @@ def test_a_profile_comes_through_the_log(cluster: Cluster, observation: Observat
     mortals.wait_until_training()
     trace = tmp_path / "trace.json.gz"
     of = (mortals.name, "-n", observation.namespace, "--rank", "1")
-    print(cluster.dlr("job", "profile", *of, "--seconds", "0.5", "-f", str(trace)))
+    print(cluster.dlr("job", "profile", *of, "--seconds", "15", "-f", str(trace)))
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     assert any("all_reduce" in str(event.get("name")) for event in events)
     assert MARK not in cluster.dlr("job", "logs", *of)

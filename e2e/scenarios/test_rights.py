@@ -26,7 +26,7 @@ if found["token"]:
         headers = {"Authorization": "Bearer " + (folder / "token").read_text()}
         request = urllib.request.Request(f"https://{host}:{port}{path}", headers=headers)
         try:
-            found[path] = urllib.request.urlopen(request, context=trusted, timeout=30).status
+            found[path] = urllib.request.urlopen(request, context=trusted, timeout=300).status
         except urllib.error.HTTPError as error:
             found[path] = error.code
 print(json.dumps(found), flush=True)

@@ -68,10 +68,11 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
     def trains(version: int) -> bool:
         return (folder / f"trains-{version}").exists()
 
-    observation.wait_for("the first version to train", lambda: trains(1))
-    chief = uid_of(observation, "chief", 0)
+    def running(type_: str, index: int) -> str:
+        return observation.wait_for(f"{type_} {index} to run", lambda: uid_of(observation, type_, index))
 
-    lost = uid_of(observation, "worker", 1)
+    observation.wait_for("the first version to train", lambda: trains(1))
+    chief, lost = running("chief", 0), running("worker", 1)
     cluster.delete_pod(observation.namespace, f"{NAME}-worker-1-1")
 
     def has_another(type_: str, index: int, before: str) -> bool:
@@ -80,7 +81,7 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
     observation.wait_for("another worker", lambda: has_another("worker", 1, lost))
     assert cluster_of(observation)["version"] == 1, "a worker's restart is nobody's business"
 
-    lost = uid_of(observation, "ps", 1)
+    lost = running("ps", 1)
     cluster.delete_pod(observation.namespace, f"{NAME}-ps-1-1")
     observation.wait_for("the second version to train", lambda: trains(2))
     assert told(folder, 1) == told(folder, 2), "the same names"

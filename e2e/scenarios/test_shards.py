@@ -92,7 +92,7 @@ def test_the_sum_over_all_samples_is_exact_through_kills_of_every_worker(
     cluster: Cluster, observation: Observation
 ) -> None:
     files, kills = 800, 6
-    folder = submit(cluster, observation, FILES=str(files))
+    folder = submit(cluster, observation, FILES=str(files), FILE_SECONDS="0.3")
 
     def has_done(number: int) -> None:
         def done_or_over() -> bool:
@@ -101,7 +101,7 @@ def test_the_sum_over_all_samples_is_exact_through_kills_of_every_worker(
         observation.wait_for(f"{number} results", done_or_over, WITHIN_SECONDS)
         assert jobs.phase(observation, NAME) != "Failed", observation.describe()
 
-    for kill in range(1, kills + 1):  # about one every five seconds
+    for kill in range(1, kills + 1):  # about one every eight seconds
         has_done(files * kill // (kills + 2))
         pod = jobs.current_pods(observation, NAME)[kill % WORKERS]
         if kill % 3:

@@ -22,7 +22,7 @@ def test_stacks_of_all_ranks_the_odd_one_first(cluster: Cluster, observation: Ob
     observation.wait_for("both workers to wait at step 19", all_at_the_last_step)
     world = jobs.rendezvous(observation, NAME)
     began = time.monotonic()
-    lines = cluster.dlr("job", "stacks", NAME, "-n", namespace).splitlines()
+    lines = cluster.dlr("job", "stacks", NAME, "-n", namespace, "--timeout", "300").splitlines()
     print(f"after {time.monotonic() - began:.2f} s:", *lines, sep="\n")
     assert lines[0].startswith("4 processes at ")
     assert lines[1].startswith("rank 2 (hanging-worker-1-1 on ") and lines[1].endswith(", step 19:")

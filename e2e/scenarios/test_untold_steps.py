@@ -13,7 +13,7 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 from e2e.strangers import SCRIPTS, STEPS, Stranger
 
-POLICY = {**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 10}
+POLICY = {**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 30}
 TOLERANCE = 0.02
 EPOCHS = "60"
 
@@ -141,7 +141,8 @@ def test_a_script_without_steps_is_said_to_be_one(
     job = Stranger(cluster, observation, "stepless")
     script = job.folder / "sleeps.py"
     script.write_text("import os, time\nwhile not os.path.exists(os.environ['HURRY']): time.sleep(0.1)\n")
-    job.submit(["torchrun", str(script)], workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
+    policy = POLICY | {"hangTimeoutSeconds": 10}  # a third of the time in which a step is looked for
+    job.submit(["torchrun", str(script)], workers=2, variables={"PATH": image.path}, elasticPolicy=policy)
 
     def noticed() -> str | None:
         return jobs.warning(observation.job(job.name), "NoSteps").get("message")

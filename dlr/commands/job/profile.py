@@ -33,7 +33,7 @@ ANSWER_SECONDS = 90.0
 TIMES_TRIED = 3
 LOG_SECONDS = 300
 """Age of the log lines that are read, by the node's clock: an answer is newer."""
-LOG_WAIT_SECONDS = 10.0
+LOG_WAIT_SECONDS = 60.0
 """Time for the lines to reach the log."""
 VIEWER = "https://ui.perfetto.dev"
 
