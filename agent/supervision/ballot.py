@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 4_096
 RETRY_SECONDS = 2.0
-"""Time from the first refusal for further attempts to connect to an agent that closes the connection. One that gets many at once
-closes some before they have proved the key, and a round without votes loses work at each planned change."""
+"""Time for further attempts to connect to an agent that closes the connection, from the first refusal. One
+that gets many at once closes some before they have proved the key, and a round without votes loses work at
+each planned change."""
 RETRY_PAUSE_SECONDS = 0.1
 
 _FRAME = struct.Struct("!4q")
