@@ -123,7 +123,10 @@ class World:
         leaver = self.memories.pop(gone)
         assert leaver is not None
         self.size -= 1
-        threading.Thread(target=lambda: (leaver.hand_over(300), leaver.close()), daemon=True).start()
+        threading.Thread(
+            target=lambda: (leaver.hand_over(300), leaver.close(), leaver._server._listener.close()),
+            daemon=True,
+        ).start()
 
     def close(self) -> None:
         self._cleanup.close()
