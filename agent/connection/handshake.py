@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
 import secrets
 import socket
 import time
@@ -87,9 +88,7 @@ def packed_address(name: tuple[Any, ...]) -> bytes:
     return ipaddress.ip_address(host.partition("%")[0]).packed + port.to_bytes(2, "big")
 
 
-def connect(
-    host: str, port: int, key: bytes, service: str, seconds: float = CONNECT_SECONDS
-) -> socket.socket:
+def connect(host: str, port: int, key: bytes, service: str, seconds: float = math.inf) -> socket.socket:
     """Connect to a service of an agent of the same job.
 
     Args:

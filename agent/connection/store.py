@@ -5,6 +5,7 @@ https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.Store
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from datetime import timedelta
 
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-from agent.connection.handshake import CONNECT_SECONDS, connect
+from agent.connection.handshake import connect
 from agent.connection.store_server import SERVICE, Answer, Operation, decode, encode, length_of
 
 TIMEOUT_SECONDS = 60.0
@@ -40,7 +41,7 @@ class PeerStore(Store):
         self._timeout = timedelta(seconds=TIMEOUT_SECONDS)
 
     @classmethod
-    def connect(cls, host: str, port: int, key: bytes, seconds: float = CONNECT_SECONDS) -> PeerStore:
+    def connect(cls, host: str, port: int, key: bytes, seconds: float = math.inf) -> PeerStore:
         """Connect to the store of the agent that listens there.
 
         Args:

@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 4_096
 RETRY_SECONDS = 2.0
-"""Time for further attempts to connect to an agent that closes the connection. One that gets many at once
-closes some before they have proved the key, and a round without votes loses work at each planned change."""
+"""Time for further attempts to connect to an agent that closes the connection, from the first refusal. One
+that gets many at once closes some before they have proved the key, and a round without votes loses work at
+each planned change."""
 RETRY_PAUSE_SECONDS = 0.1
 
 _FRAME = struct.Struct("!4q")
@@ -45,7 +46,7 @@ def service(round_: int) -> str:
 
 def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
     """Connect to rank 0's agent; None if that is not possible."""
-    deadline = time.monotonic() + RETRY_SECONDS
+    deadline: float | None = None
     while True:
         try:
             line = handshake.connect(world.master_address, world.master_port, key, service(world.round))
@@ -54,6 +55,8 @@ def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
             return line
         except OSError as error:
             is_busy = isinstance(error, handshake.RefusedError)
+            if deadline is None:
+                deadline = time.monotonic() + RETRY_SECONDS
             if not is_busy or time.monotonic() + RETRY_PAUSE_SECONDS >= deadline:
                 logger.warning("no votes in this round: rank 0's agent cannot be reached: %s", error)
                 return None

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent.kube.api import ApiClient
 from agent.warm import PADDING, PADDING_VARIABLE
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT, Fork, ForkServer
+from tests.agent.patience import PATIENT, SECONDS
 
 Agent = subprocess.Popen[bytes] | Fork
 
@@ -49,7 +54,7 @@ class Agents:
         module: str = "agent.launch",
         warm: bool = False,
         forked: bool = True,
-        constants: Mapping[str, float] | None = None,
+        constants: Mapping[str, Any] | None = None,
         **environ: str,
     ) -> Agent:
         """Start one.
@@ -57,7 +62,8 @@ class Agents:
         Args:
             warm: its training processes are forks. Most of these scripts import nothing.
             forked: from a process that has imported torch; else an interpreter of its own.
-            constants: what those of a forked agent's modules are instead, by their dotted names.
+            constants: of an agent's modules, by their dotted names, beside the `PATIENT` ones. Neither are set in
+                an interpreter of its own, except for `dlr.cli`.
         """
         cold = ["--no-warm-start"] if module == "agent.launch" and not warm else []
         env = {
@@ -70,13 +76,14 @@ class Agents:
             **environ,
         }
         argv = [*cold, *arguments]
+        constants = {**PATIENT, **(constants or {})}
         with (self.directory / f"agent-{index}-{incarnation}.log").open("ab") as output:
             process: Agent
             if forked:
-                process = self._server.start(
-                    module, argv, env, self.directory, output.fileno(), constants or {}
-                )
+                process = self._server.start(module, argv, env, self.directory, output.fileno(), constants)
             else:
+                if module == "dlr.cli":
+                    module, argv = "tests.agent.patience", [json.dumps(constants), module, *argv]
                 process = subprocess.Popen(
                     [sys.executable, "-m", module, *argv],
                     env=env,
@@ -88,9 +95,10 @@ class Agents:
         self._running.append(process)
         return process
 
-    def check(self, index: int) -> Agent:
+    def check(self, index: int, *, constants: Mapping[str, Any] | None = None) -> Agent:
         """A Pod of the NodeCheck."""
-        return self.start(index, module="agent.node_check", **self._cluster.check_environ(index))
+        environ = self._cluster.check_environ(index)
+        return self.start(index, "check-worker", module="dlr.cli", constants=constants, **environ)
 
     def log(self, index: int, incarnation: int = 1) -> str:
         return (self.directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
@@ -109,11 +117,22 @@ class Agents:
 
     def close(self) -> None:
         for process in self._running:
+            if process.poll() is not None:
+                continue
             kill(process.pid, signal.SIGSTOP)  # it must not start another while we look
             for child in children(process.pid):
                 kill(child, signal.SIGKILL)
             kill(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until a condition holds, and return what it found."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {SECONDS} s for {what}"
+        time.sleep(0.02)
+    return found
 
 
 def children(pid: int) -> list[int]:
@@ -175,3 +194,13 @@ def agents(cluster: FakeCluster, fork_server: ForkServer, tmp_path: Path) -> Ite
     running = Agents(cluster, fork_server, directory)
     yield running
     running.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time limits of this process, as agents have them."""
+    for name, seconds in PATIENT.items():
+        module, _, constant = name.rpartition(".")
+        monkeypatch.setattr(import_module(module), constant, seconds)
+    for limit in ("connect_timeout_seconds", "read_timeout_seconds"):
+        monkeypatch.setitem(ApiClient.__init__.__kwdefaults__, limit, SECONDS)

@@ -195,6 +195,11 @@ class FakeCluster:
             f"step {step} of worker {index}",
         )
 
+    def wait_renewal(self) -> None:
+        """Wait for a heartbeat from now on."""
+        begun_at = time.monotonic()
+        self.wait(lambda: self.renewals and self.renewals[-1][0] > begun_at, "a heartbeat")
+
     def wait_refusals(self, count: int, timeout_seconds: float = 300.0) -> None:
         self.wait(lambda: len(self.refusals) >= count, f"{count} requests", timeout_seconds)
 
@@ -249,7 +254,7 @@ class FakeCluster:
             "POD_IP": f"127.0.0.{index + 2}",
             "DLR_NODE_NAME": f"node-{index}",
             "DLR_HEARTBEAT_SECONDS": "0.5",
-            "DLR_TERMINATION_GRACE_SECONDS": "10",
+            "DLR_TERMINATION_GRACE_SECONDS": "1200",
         }
 
     def check_environ(self, index: int) -> dict[str, str]:
@@ -433,7 +438,7 @@ class _Handler(BaseHTTPRequestHandler):
             cluster.hanging.wait(300)
             with cluster.changed:
                 cluster.changed.wait_for(
-                    lambda: number > cluster.frozen_watches or cluster.server is not server, 120
+                    lambda: number > cluster.frozen_watches or cluster.server is not server, 300
                 )
             if gone:
                 self._chunk({"type": "ERROR", "object": {"code": 410, "message": "too old"}})

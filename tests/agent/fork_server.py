@@ -25,6 +25,7 @@ from typing import Any
 from agent.warm import PADDING, PADDING_VARIABLE
 from agent.warm.parent import USUAL_MODULES
 from agent.warm.script import show_command
+from tests.agent.patience import Patience
 
 ROOT = Path(__file__).parents[2]
 MODULES = (*USUAL_MODULES, "torch.distributed.run", "urllib3", "tenacity")
@@ -57,7 +58,7 @@ class ForkServer:
         env: Mapping[str, str],
         directory: Path,
         output: int,
-        constants: Mapping[str, float],
+        constants: Mapping[str, Any],
     ) -> Fork:
         """Run a module as `python -m` does, its output to a descriptor, in a session of its own.
 
@@ -186,9 +187,7 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     sys.argv[1:] = argv
     sys.orig_argv = [sys.executable, "-u", "-m", module, *argv]
     show_command(sys.orig_argv)
-    for name, value in request["constants"].items():
-        owner, _, constant = name.rpartition(".")
-        setattr(importlib.import_module(owner), constant, value)
+    Patience(request["constants"]).install()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -141,7 +141,7 @@ def test_tree_has_the_work_and_the_memory_of_children_and_their_children() -> No
         try:
             tree = ProcessTree(process.pid)
             assert process.stdout.readline() == b"ready\n"
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while tree.cpu_seconds() < 0.55 and time.monotonic() < deadline:
                 time.sleep(0.02)
             assert 0.55 <= tree.cpu_seconds() < 5

@@ -36,7 +36,7 @@ def test_failure_is_told_with_exception_exit_code_and_rank(cluster: FakeCluster,
         "if os.environ['RANK'] == '1':\n"
         "    print('about to fail', file=sys.stderr)\n"
         "    raise ValueError('the data is bad')\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     agent = agents.start(0, "--nproc-per-node=2", script)
     cluster.wait_state({0: "Ready"}, 0)
@@ -81,7 +81,7 @@ def test_checkpoint_of_any_process_is_told_before_the_next_report_of_steps_is_du
         "if os.environ['RANK'] == '1': dlr.checkpoint_saved(41)\n"
         "time.sleep(600)\n"
     )
-    agents.start(0, "--nproc-per-node=2", script, DLR_HEARTBEAT_SECONDS="300")
+    agents.start(0, "--nproc-per-node=2", script, DLR_HEARTBEAT_SECONDS="3600")
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 41)
@@ -128,10 +128,8 @@ def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster
     cluster.form([0])
     cluster.wait_step(0, 1)
     (process,) = training_processes(agent.pid)
-    terminated_at = time.monotonic()
     agent.terminate()
     assert agent.wait(300) == 143
-    assert time.monotonic() - terminated_at < 20  # of which the grace is 6
     assert not Path(f"/proc/{process}").exists()
     assert cluster.agent(0)["state"] == "Stopped"
 
@@ -208,7 +206,7 @@ def test_reforming_gives_time_to_save_until_the_next_world_waits(
         "dlr.report(int(os.environ['TORCHELASTIC_RESTART_COUNT']))\n"
         "while True: time.sleep(1)\n"
     )
-    agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="600")
+    agents.start(0, script)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 0)
@@ -233,7 +231,7 @@ def test_survivors_that_sit_in_c_do_not_delay_a_standby_that_steps_in(
     cluster: FakeCluster, agents: Agents
 ) -> None:
     script = agents.script(SITS_IN_C)
-    running = [agents.start(index, script, DLR_TERMINATION_GRACE_SECONDS="600") for index in range(3)]
+    running = [agents.start(index, script) for index in range(3)]
     cluster.wait_state({0: "Ready", 1: "Ready", 2: "Ready"}, 0)
     cluster.form([0, 1])
     cluster.wait_state({0: "Running", 1: "Running"}, 1)
@@ -260,8 +258,8 @@ SAVES_FOR_2_SECONDS = (
 def test_failure_grace_lets_the_peers_of_a_failed_process_save(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:
-    options = ["--nproc-per-node=2", "--failure-grace=30"]
-    agent = agents.start(0, *options, agents.script(SAVES_FOR_2_SECONDS), DLR_TERMINATION_GRACE_SECONDS="60")
+    options = ["--nproc-per-node=2", "--failure-grace=300"]
+    agent = agents.start(0, *options, agents.script(SAVES_FOR_2_SECONDS))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)
@@ -276,7 +274,7 @@ def test_failure_grace_lets_the_peers_of_a_failed_process_save(
 def test_a_planned_change_gives_time_to_save_even_if_the_members_stay(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:
-    agents.start(0, agents.script(SAVES_FOR_2_SECONDS), DLR_TERMINATION_GRACE_SECONDS="60")
+    agents.start(0, agents.script(SAVES_FOR_2_SECONDS))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)
@@ -293,14 +291,12 @@ def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeClust
     before = training_processes(agent.pid)
     cluster.stop()
     time.sleep(3)
-    back_at = time.monotonic()
     cluster.start()
-    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat")
+    cluster.wait_renewal()
     cluster.hanging.clear()
     time.sleep(7)
     cluster.hanging.set()
-    back_at = time.monotonic()
-    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat")
+    cluster.wait_renewal()
     assert training_processes(agent.pid) == before
     cluster.publish(phase="Suspended")  # and it still listens
     assert agent.wait(300) == 143
@@ -346,7 +342,7 @@ def test_what_a_round_that_ended_well_left_behind_lives_until_the_next_round_or_
 ) -> None:
     script = agents.script(
         "import os, subprocess\n"
-        "uploader = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "uploader = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
         "open(os.environ['OUT'] + '/uploader', 'a').write(f'{uploader.pid}\\n')\n"
     )
     agent = agents.start(0, script)
@@ -415,7 +411,7 @@ def test_run_path_runs_a_function(cluster: FakeCluster, agents: Agents) -> None:
 def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once(
     cluster: FakeCluster, agents: Agents
 ) -> None:
-    agents.start(1, agents.script(COUNT))
+    agents.start(1, agents.script(COUNT), constants={"agent.rendezvous.meeting.SLICE_SECONDS": 3600.0})
     cluster.wait_state({1: "Ready"}, 0)
     # Member 2 will never come; and in the next round, rank 0 does not even listen.
     cluster.environ(2)
@@ -425,10 +421,8 @@ def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once
     rendezvous = cluster.job["status"]["rendezvous"]
     cluster.publish(rendezvous={**rendezvous, "round": 2, "masterPort": 9, "members": "0-1"})
     agents.wait_log(1, "joining round=2")
-    superseded_at = time.monotonic()
     cluster.form([1])
     cluster.wait_state({1: "Running"}, 3)
-    assert time.monotonic() - superseded_at < 25  # the store calls it sat in would have taken 30
 
 
 def test_outside_of_a_job_one_sentence_says_what_to_do(agents: Agents) -> None:

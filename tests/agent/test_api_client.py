@@ -15,12 +15,15 @@ from agent.kube.api import ApiClient
 from controller.connection import Connection
 from controller.errors import SilentWatch, Unauthorized, Unavailable
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 BEYOND_SELECT = 1_100
 """select(2) takes no descriptor above 1,023."""
 
 
 class Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer comes as a whole, so that no part of it can be late
     requests: list[str]
     """The paths that were asked for, and the clients' ports."""
 
@@ -33,7 +36,7 @@ class Answers(BaseHTTPRequestHandler):
             event = b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}\n'
             self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
             self.wfile.flush()
-            threading.Event().wait(20)
+            threading.Event().wait(300)
             return
         self.send_header("Content-Length", "2")
         self.end_headers()
@@ -78,11 +81,11 @@ def test_a_connection_is_used_again_where_more_than_a_thousand_files_are_open(
 
 def test_a_silent_watch_ends_by_itself_or_by_another_thread(server: tuple[str, list[str]]) -> None:
     client = ApiClient(Connection(server[0], "the test"))
-    events = iter(client.watch("/", {}, idle_timeout_seconds=0.3, open_timeout_seconds=10))
+    events = iter(client.watch("/", {}, idle_timeout_seconds=0.3, open_timeout_seconds=300))
     assert next(events)["type"] == "BOOKMARK"
     with pytest.raises(SilentWatch):
         next(events)
-    watch = client.watch("/", {}, idle_timeout_seconds=60)
+    watch = client.watch("/", {}, idle_timeout_seconds=300)
     events = iter(watch)
     next(events)
     threading.Timer(0.1, watch.hang_up).start()

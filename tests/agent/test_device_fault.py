@@ -32,13 +32,18 @@ def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(used=2**30)
 def nvmlDeviceRegisterEvents(handle, types, events): pass
 def nvmlEventSetCreate(): return object()
 def nvmlEventSetFree(events): pass
+handled = False
 def nvmlEventSetWait_v2(events, milliseconds):
+    global handled
+    if handled:
+        open(os.environ["OUT"] + "/handled", "w").close()
     deadline = time.monotonic() + milliseconds / 1000
     while time.monotonic() < deadline:
         try:
             with open(os.environ["OUT"] + "/xid") as file:
                 number = int(file.read())
             os.unlink(os.environ["OUT"] + "/xid")
+            handled = True
             return SimpleNamespace(device=1, eventType=nvmlEventTypeXidCriticalError, eventData=number)
         except (OSError, ValueError):
             time.sleep(0.02)
@@ -102,10 +107,11 @@ def test_fault_that_is_told_after_its_process_has_died_is_of_the_same_round(
         "import os, signal, time\n"
         "def tell(*_):\n"
         "    open(os.environ['OUT'] + '/xid', 'w').write('79')\n"
-        "    time.sleep(60)\n"
+        "    while not os.path.exists(os.environ['OUT'] + '/handled'): time.sleep(0.02)\n"
+        "    os._exit(1)\n"
         "if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, tell)\n"
     )
-    agent = agents.start(0, "--nproc-per-node=2", agents.script(late + TRAIN))
+    agent = agents.start(0, "--nproc-per-node=2", "--failure-grace=300", agents.script(late + TRAIN))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)

@@ -15,7 +15,7 @@ from tests.agent.fake_cluster import FakeCluster
 TRAIN = """
 import os, time, dlr, torch, torch.distributed as dist
 from datetime import timedelta
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+dist.init_process_group("gloo", timeout=timedelta(seconds=600))
 for step in range(20 if os.path.exists(os.environ["OUT"] + "/last") else 100000):
     total = torch.ones(1)
     dist.all_reduce(total)

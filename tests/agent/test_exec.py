@@ -12,9 +12,10 @@ import pytest
 
 from agent.exec import main
 from crds.leases import holder_number
-from tests.agent.conftest import Agent, Agents, children, state
+from tests.agent.conftest import Agent, Agents, children, state, wait_for
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
+from tests.agent.patience import SECONDS
 from tests.agent.test_launch import await_handler
 
 COUNTS = (
@@ -23,8 +24,23 @@ COUNTS = (
 """Begins, and ends when it is told to."""
 
 
-def execute(agents: Agents, index: int, *words: str) -> Agent:
-    return agents.start(index, "exec", *words, module="dlr.cli", forked=False)
+def execute(agents: Agents, index: int, *words: str, **environ: str) -> Agent:
+    return agents.start(index, "exec", *words, module="dlr.cli", forked=False, **environ)
+
+
+def await_explanation(agents: Agents, index: int, *words: str, **environ: str) -> Agent:
+    """Start one that waits for long for what explains a failure of its command."""
+    constants = {"agent.exec.PATIENCE_SECONDS": SECONDS}
+    return agents.start(index, "exec", *words, module="dlr.cli", forked=False, constants=constants, **environ)
+
+
+def binds(port: int) -> bool:
+    try:
+        with socket.socket() as other:
+            other.bind(("", port))
+    except OSError:
+        return False
+    return True
 
 
 def test_its_command_goes_on_from_world_to_world_and_ends_with_the_job(
@@ -90,7 +106,7 @@ def test_what_the_command_leaves_behind_is_collected_and_ends_with_it(
     agents.wait_file("short")
     daemon_pid, short_pid = (int((agents.directory / name).read_text()) for name in ("daemon", "short"))
     cluster.wait(lambda: not state(short_pid), "the end of a process that nobody else collects")
-    assert daemon_pid in children(agent.pid)
+    wait_for(lambda: daemon_pid in children(agent.pid), "its own parent's end")
     (agents.directory / "go").touch()
     assert agent.wait(300) == 7
     assert state(daemon_pid) in ("", "Z")
@@ -115,18 +131,16 @@ def test_each_round_starts_the_command_anew_and_a_failure_that_others_explain_co
     cluster: FakeCluster, agents: Agents
 ) -> None:
     folder = agents.directory
-    agent = execute(agents, 0, "--each-round", "--", "sh", "-c", f"cd {folder}; {ROUNDS}")
-    execute(agents, 1, "sleep", "300")
+    agent = await_explanation(agents, 0, "--each-round", "--", "sh", "-c", f"cd {folder}; {ROUNDS}")
+    execute(agents, 1, "sleep", "3600")
     cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
     assert not (folder / "rounds").exists()
     port = cluster.agent(0)["storePort"]
-    with pytest.raises(OSError, match="in use"), socket.socket() as other:
-        other.bind(("", port))  # nobody is given it before the round
+    assert not binds(port), "nobody is given it before the round"
     cluster.form([0, 1])
     cluster.wait_state({0: "Running"}, 1)
     agents.wait_file("rounds")
-    with socket.socket() as other:
-        other.bind(("", port))  # it is the command's now
+    wait_for(lambda: binds(port), "the port, which is the command's now")  # unless another has been given it
     (folder / "fail").touch()  # as the peer of one that has died
     agents.wait_file("failed")
     (folder / "fail").unlink()
@@ -144,8 +158,8 @@ def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explai
     cluster: FakeCluster, agents: Agents
 ) -> None:
     folder, roles = agents.directory, {"DLR_REPLICA_TYPE": "chief", "DLR_CLUSTER_VERSION": "1"}
-    words = ("exec", "sh", "-c", f"cd {folder}; {CHIEF}")
-    agent = agents.start(0, *words, module="dlr.cli", forked=False, TF_CONFIG="outdated", **roles)
+    command = f"cd {folder}; {CHIEF}"
+    agent = await_explanation(agents, 0, "sh", "-c", command, TF_CONFIG="outdated", **roles)
     cluster.wait_state({0: "Ready"}, 0)
     assert not (folder / "versions").exists()
     publish_version(cluster, 1)
@@ -180,7 +194,7 @@ def test_a_chief_pulls_what_it_is_leased_and_not_what_worker_0_is(
     script = "import dlr.shards; print(next(dlr.shards.pull('files', 4))[0])"
     roles = {"DLR_REPLICA_TYPE": "chief", "DLR_CLUSTER_VERSION": "1"}
     words = ("sh", "-c", f'{sys.executable} -c "{script}" > pulled; mv pulled told; sleep 300')
-    agents.start(0, "exec", *words, module="dlr.cli", forked=False, **roles)
+    execute(agents, 0, *words, **roles)
     agents.wait_file("told")
     assert (agents.directory / "told").read_text() == "0\n"
 
@@ -196,8 +210,7 @@ def test_rounds_are_refused_beside_parameter_servers(
 
 def test_a_tf_config_of_the_users_own_stays(cluster: FakeCluster, agents: Agents) -> None:
     roles = {"DLR_REPLICA_TYPE": "ps", "DLR_CLUSTER_VERSION": "1", "DLR_TF_CONFIG_KEPT": "1"}
-    words = ("exec", "sh", "-c", 'test "$TF_CONFIG" = mine && exit 7')
-    agent = agents.start(0, *words, module="dlr.cli", forked=False, TF_CONFIG="mine", **roles)
+    agent = execute(agents, 0, "sh", "-c", 'test "$TF_CONFIG" = mine && exit 7', TF_CONFIG="mine", **roles)
     cluster.wait_state({0: "Ready"}, 0)
     publish_version(cluster, 1)
     assert agent.wait(300) == 7

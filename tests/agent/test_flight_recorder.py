@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent.monitor import flight_recorder
 from agent.monitor.flight_recorder import Question, Record, read, variables
 
 
@@ -82,8 +83,11 @@ def test_what_is_no_record_takes_no_memory(data: bytes) -> None:
         tracemalloc.stop()
 
 
-def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -> None:
+def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 5 answers in two writes; rank 6 has no NCCL."""
+    monkeypatch.setattr(flight_recorder, "PATIENCE_SECONDS", 300.0)
     stem = variables(tmp_path, 0, {}, "2.13.0", tmp_path)["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     os.mkfifo(f"{stem}5.pipe")
     reader = os.open(f"{stem}5.pipe", os.O_RDWR)  # as a writer too, so that a read waits for the question

@@ -34,7 +34,7 @@ class Writer(io.StringIO):
 
     def wait_for(self, text: str) -> None:
         with self.written:
-            assert self.written.wait_for(lambda: text in self.getvalue(), 20), self.getvalue()
+            assert self.written.wait_for(lambda: text in self.getvalue(), 300), self.getvalue()
 
 
 def copied(log: Path, **options: Any) -> str:

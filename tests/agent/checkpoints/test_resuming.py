@@ -163,6 +163,7 @@ def test_a_damaged_slot_is_not_used_again(cluster: FakeCluster, agents: Agents, 
         if newest.commit_word is Commit.SUMMED:  # else its sums are added later, to what it holds by then
             break
         kill(process, signal.SIGCONT)
+        time.sleep(0.02)
     newest.bytes(CONTROL_BYTES, CONTROL_BYTES + 1)[0] ^= 1
     kill(process, signal.SIGKILL)
     cluster.wait_state({1: "Failed"}, 1)
@@ -187,7 +188,8 @@ def test_a_world_of_another_size_is_told_where_all_shards_are(
     cluster.form([0, 1, 2])
     logs.wait_steps(2, range(3), logs.last_step(1, 0) + 1)
     reached = max(logs.last_step(1, 0), logs.last_step(1, 1))
-    assert {logs.resumed(2, rank) for rank in range(3)} <= {reached, reached - 1}
+    (resumed,) = {logs.resumed(2, rank) for rank in range(3)}
+    assert reached - 1 <= resumed <= reached + 1  # the last one may have been kept, and not yet been noted
     told = logs.told(2, 0)["resume"]
     assert told["world_size"] == 2 and told["shards"]["0"].startswith("/proc/")
     assert told["shards"]["1"].startswith("tcp://")

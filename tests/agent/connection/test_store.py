@@ -32,6 +32,8 @@ from agent.connection.store_server import (
     round_prefix,
 )
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 KEY = bytes(range(32))
 SOON = timedelta(milliseconds=50)
 
@@ -101,7 +103,7 @@ def test_a_wait_for_many_keys_takes_linear_time(agent: Agent, monkeypatch: pytes
 
     monkeypatch.setattr(Values, "has", counted)
     waiting, writing = agent.store(), agent.store()
-    done = in_thread(lambda: waiting.wait(keys, timedelta(seconds=60)))
+    done = in_thread(lambda: waiting.wait(keys, timedelta(seconds=300)))
     for key in keys:
         writing.set(key, "x")
     assert done.get(timeout=300) is None
@@ -162,7 +164,7 @@ def test_a_stranger_reaches_nothing(agent: Agent) -> None:
     agent.store().set("address", "10.0.0.1")
     with pytest.raises(RefusedError):
         PeerStore.connect(agent.listener.host, agent.listener.port, secrets.token_bytes(32))
-    with socket.create_connection((agent.listener.host, agent.listener.port), 60) as stranger:
+    with socket.create_connection((agent.listener.host, agent.listener.port), 300) as stranger:
         stranger.sendall(encode(Operation.SET, [b"address", b"evil"]) * 100)
         with contextlib.suppress(ConnectionResetError):
             while stranger.recv(4096):
