@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # A machine under load is no reason for a property to fail. `make test` draws the same examples each time; others
 # are drawn with `--hypothesis-profile=random`.
+# Hypothesis would also draw from the constants of those of our modules that earlier tests have loaded.
+providers._get_local_constants = lambda: providers._local_constants
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dlr", settings.get_profile("random"), derandomize=True)
 settings.load_profile("dlr")

@@ -51,7 +51,7 @@ def certificate(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(NOW - datetime.timedelta(hours=1))
-        .not_valid_after(NOW + datetime.timedelta(hours=1))
+        .not_valid_after(NOW + datetime.timedelta(days=1))
     )
     for extension in extensions:
         builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
@@ -158,7 +158,8 @@ def test_the_certificates_of_these_tests_are_such(folder: Path, server: str) -> 
 def test_agent_accepts_them_and_no_others(folder: Path, server: str) -> None:
     def client() -> ApiClient:
         ca_file, token_file = str(folder / "ca.crt"), folder / "token"
-        return ApiClient(Connection(server, "the test", ca_file=ca_file, token_file=token_file))
+        connection = Connection(server, "the test", ca_file=ca_file, token_file=token_file)
+        return ApiClient(connection, connect_timeout_seconds=300, read_timeout_seconds=300)
 
     assert client().get("/api/v1/pods/p")["kind"] == "Pod"
     foreign_ca(folder)
@@ -170,7 +171,7 @@ async def test_controller_accepts_them_and_no_others(folder: Path, kubeconfig: P
     async def status() -> int:
         transport = Transport(load_connection(kubeconfig))
         try:
-            return (await transport.send(Call("GET", "/api/v1/pods/p"), 5)).status
+            return (await transport.send(Call("GET", "/api/v1/pods/p"), 300)).status
         finally:
             await transport.close()
 

@@ -145,11 +145,12 @@ class Job:
         def is_over(job: JSON) -> bool:
             return report.is_finished(job) or (deadline is not None and time.monotonic() > deadline)
 
-        *_, job = until_finished(self._fetch, is_over)
+        for _ in until_finished(self._fetch, is_over):
+            pass
         status = self.status()
         if status.succeeded:
             return status
-        if report.is_finished(job):
+        if status.finished:
             raise JobFailed(status)
         raise TimeoutError(f"The job {self.name!r} has not ended within {timeout_seconds:g} s: {status}.")
 

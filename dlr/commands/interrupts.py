@@ -72,9 +72,14 @@ def was_interrupted() -> bool:
     return _was_interrupted
 
 
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+def _interrupt(_signum: int, frame: FrameType | None) -> None:
     global _was_interrupted
     _was_interrupted = True
+    while frame is not None:
+        if frame.f_code is _interrupt_again.__code__:  # it would be lost there, as in the finalizer
+            _thread.start_new_thread(_interrupt_soon, ())
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -152,7 +153,7 @@ async def in_thread(work: Callable[[], Result]) -> Result:
             result = work()
         except BaseException as raised:
             error = raised
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name="dlr-dashboard", daemon=True).start()

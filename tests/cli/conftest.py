@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dlr.cli import main
+from dlr.kube import api
 from tests.cli.scripted import ScriptedServer, kubeconfig_for
 
 
@@ -24,6 +25,12 @@ class Result:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+@pytest.fixture(autouse=True)
+def patient_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late an API server is scheduled, it is there."""
+    monkeypatch.setattr(api, "REQUEST_TIMEOUT_SECONDS", 300.0)
 
 
 @pytest.fixture

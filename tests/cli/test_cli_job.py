@@ -396,6 +396,8 @@ class TestLogs:
             assert not over.is_set()
         finally:
             ended.set()
+            for thread in following._threads:  # they would ask the next server at this port
+                thread.join(300)
 
     def test_of_all_are_shown_though_one_node_does_not_answer_now(
         self, server: ScriptedServer, dlr: Dlr

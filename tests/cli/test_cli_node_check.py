@@ -39,6 +39,7 @@ LOCAL = [{"probe": "gemm", "ending": "Passed", "figures": GEMM}]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(news, "NO_CONTROLLER_AFTER_SECONDS", 300.0)
 
 
 def finished(*verdicts: str, message: str = "2 of 2 nodes are healthy", **status: Any) -> JSON:

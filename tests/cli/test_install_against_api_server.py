@@ -220,7 +220,7 @@ class Rollout:
 
     def lead(self) -> None:
         renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": "dlr-controller-x_uid", "renewTime": renewed, "leaseDurationSeconds": 60}
+        spec = {"holderIdentity": "dlr-controller-x_uid", "renewTime": renewed, "leaseDurationSeconds": 3600}
         path = "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases"
         self._server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
 
@@ -253,7 +253,7 @@ def test_install_waits_until_the_controller_leads(dlr: Dlr, rollout: Rollout) ->
     assert dlr("install", "--no-wait").exit_code == 0
     other = threading.Thread(target=roll_out)
     other.start()
-    done = dlr("install", "--timeout", "60")
+    done = dlr("install")
     other.join()
     assert done.exit_code == 0, done.err
     assert done.out.splitlines()[-1] == "The controller is ready; dlr-controller-x leads."

@@ -73,7 +73,7 @@ def test_waits_until_all_that_train_have_answered_this_request(server: ScriptedS
         return [worker(0, agent=agent("Running", {"rank": 0, "frames": "main"}, request=told))]
 
     script(server, answer)
-    assert dlr("job", "stacks", "digits").exit_code == 0
+    assert dlr("job", "stacks", "digits", "--timeout", "300").exit_code == 0
     assert len(looks) == 3 and len(looks[0]) <= 64
 
 

@@ -1,3 +1,3 @@
-from tests.cli.conftest import dlr, server
+from tests.cli.conftest import dlr, patient_requests, server
 
-__all__ = ["dlr", "server"]
+__all__ = ["dlr", "patient_requests", "server"]

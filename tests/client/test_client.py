@@ -138,6 +138,10 @@ def test_waiting_ends_with_an_error_when_the_job_fails_or_takes_too_long(made: S
     made.answers[f"GET {JOBS}/{NAME}"] = finished("Failed", lastFailure=failure)
     with pytest.raises(JobFailed, match="The job 'alone' failed: rank 1: ValueError: no"):
         dlr.Client().job(NAME).wait()
+    running = job(NAME, phase="Running")
+    made.answers[f"GET {JOBS}/{NAME}"] = [running, running, finished("Failed", lastFailure=failure)]
+    with pytest.raises(JobFailed):  # after the time was up
+        dlr.Client().job(NAME).wait(0)
 
 
 def test_job_that_is_deleted_while_it_is_watched_is_one_sentence(made: ScriptedServer) -> None:

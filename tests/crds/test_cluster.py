@@ -111,7 +111,7 @@ def test_no_task_is_told_more_than_the_longest_and_moves_do_not_fill_the_variabl
 
 @pytest.mark.parametrize("type_", ["chief", "ps", "worker", "evaluator"])
 @given(replicas=st.integers(1, 256))
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_port_from_which_the_last_slot_would_get_none_is_refused(
     schema: CompiledSchema, type_: str, replicas: int
 ) -> None:

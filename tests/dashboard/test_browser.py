@@ -69,8 +69,8 @@ async def test_page_shows_a_job_and_what_becomes_of_it(served: Served) -> None:
             "[...document.querySelectorAll('#failures td')].some((cell) => cell.textContent === 'Hang')"
         )
 
-        served.api.answers[JOB] = refusal(404, "NotFound", "no", name="digits")
         served.api.answers["GET /api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
+        served.api.answers[JOB] = refusal(404, "NotFound", "no", name="digits")
         await page.wait_for(f"{TROUBLE}.textContent.includes('There is no ElasticJob')")
         assert not await page.evaluate(f"{TROUBLE}.hidden")
 

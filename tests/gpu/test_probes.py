@@ -82,7 +82,7 @@ def test_the_driver_is_listened_to_for_faults(caplog: pytest.LogCaptureFixture) 
     watch = DeviceWatch()
     watch.start()
     watch.stop()
-    watch.join(30)
+    watch.join(300)
     assert not watch.is_alive()
     assert watch.take() is None
     print(caplog.text)

@@ -43,7 +43,10 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    database=None,
 )
 @given(
     seed=st.integers(0, 10_000),

@@ -195,7 +195,11 @@ def test_a_stranger_who_got_the_address_of_an_agent_passes_no_handshake_on_to_an
     assert taken.empty()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=200,
+)
 @given(st.binary(min_size=RESPONSE_BYTES, max_size=RESPONSE_BYTES), st.integers(0, RESPONSE_BYTES * 8 - 1))
 def test_no_response_but_the_right_one_is_accepted(guess: bytes, bit: int) -> None:
     challenge = Challenge.draw(KEY, packed_address(ADDRESS))
