@@ -108,7 +108,7 @@ async def fill(url: str) -> dict[str, Any]:
             await asyncio.sleep(0.001)
             longest = max(longest, time.thread_time() - at)
 
-    async with Client(connection_to(url)) as client:
+    async with Client(connection_to(url), call_timeout_seconds=300.0) as client:
         cache = Cache(client)
         keep_what_is_read(cache)
         add_indexes(cache)
@@ -119,7 +119,7 @@ async def fill(url: str) -> dict[str, Any]:
         while cache._informers[ELASTICJOBS].progressed_at == began:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         tasks.append(asyncio.create_task(beat()))
-        await cache.wait_synced(60)
+        await cache.wait_synced(300)
         held_up, one = longest, hostile_job(0)
         parsed = cpu_seconds(lambda: orjson.loads(one))
         jobs = [models.parse(raw) for raw in store.list()]
