@@ -98,9 +98,14 @@ class Heartbeats:
             self._clock.monotonic() - self._contact.since,
         )
 
-    def was_renewed(self, lease: dict[str, Any]) -> bool:
-        """Whether this process has seen a renewal come, and did not only find one when it began."""
-        return self._renewed.get(lease["metadata"]["uid"]) is True
+    def was_renewed(self, lease: dict[str, Any], within_seconds: float) -> bool:
+        """Whether this process has seen a renewal come lately, and did not only find one when it began.
+
+        What it did not see while it had no contact with the API server is no renewal.
+        """
+        uid, renewed = lease["metadata"]["uid"], lease.get("spec", {}).get("renewTime")
+        is_late = self._renewals.age_seconds(uid, renewed) >= within_seconds
+        return self._renewed.get(uid) is True and not is_late
 
     def seconds_since_renewal(self, lease: dict[str, Any]) -> float | None:
         """How long the Lease has not been renewed, by any Pod; None if it never was."""
@@ -277,7 +282,8 @@ class Silences:
             return None, None
         if age >= timeout_seconds:
             age = await self.heartbeats.confirmed_age_seconds(lease, pod, worker)
-        verdict = Verdict.HEARD if self.heartbeats.was_renewed(lease) else Verdict.UNDECIDED
+        was_heard = self.heartbeats.was_renewed(lease, timeout_seconds)
+        verdict = Verdict.HEARD if was_heard else Verdict.UNDECIDED
         if age < missed:
             return Silence(age, verdict), missed - age + SLACK_SECONDS
         node = await self._nodes.witness(pod.get("spec", {}).get("nodeName") or "", age)

@@ -230,4 +230,4 @@ def connection_to(url: str) -> Connection:
 
 
 def client_of(api: FakeApi, **options) -> Client:
-    return Client(connection_to(api.url), **options)
+    return Client(connection_to(api.url), **{"call_timeout_seconds": 300.0} | options)

@@ -64,7 +64,7 @@ async def test_lists_then_follows_and_tells():
     async with fake_api() as api, client_of(api) as client:
         api.put(PODS_PATH, pod("old"))
         async with running_cache(client, PODS) as cache:
-            await cache.wait_synced(60)
+            await cache.wait_synced(300)
             heard = Heard(cache, PODS)
             await cache.tell_all(PODS, heard)
             store = cache.store(PODS)
@@ -80,10 +80,10 @@ async def test_lists_then_follows_and_tells():
 async def test_a_stopped_server_is_noticed_and_nothing_is_missed_when_it_goes_on():
     async with (
         fake_api() as api,
-        client_of(api, call_timeout_seconds=0.2) as client,
+        client_of(api, call_timeout_seconds=1.0) as client,
         running_cache(client, PODS) as cache,
     ):
-        await cache.wait_synced(60)
+        await cache.wait_synced(300)
         heard = Heard(cache, PODS)
         api.stop_answering()
         api.put(PODS_PATH, pod("meanwhile"))
@@ -97,7 +97,7 @@ async def test_what_vanished_while_the_watch_was_blind_is_told_as_deleted():
         api.put(PODS_PATH, pod("doomed"))
         api.put(PODS_PATH, pod("stays"))
         async with running_cache(client, PODS) as cache:
-            await cache.wait_synced(60)
+            await cache.wait_synced(300)
             heard = Heard(cache, PODS)
             api.history.clear()
             del api.objects["/api/v1/namespaces/ns/pods/doomed"]
@@ -110,7 +110,7 @@ async def test_what_vanished_while_the_watch_was_blind_is_told_as_deleted():
 
 async def test_an_idle_watch_is_opened_again_without_a_list():
     async with fake_api() as api, client_of(api) as client, running_cache(client, PODS) as cache:
-        await cache.wait_synced(60)
+        await cache.wait_synced(300)
         await until(lambda: api.watches >= 3)
         lists = [query for _, _, query, _, _ in api.requests if "watch" not in query]
         assert len(lists) == 1
@@ -118,10 +118,10 @@ async def test_an_idle_watch_is_opened_again_without_a_list():
 
 async def test_resources_asked_for_later_are_watched_too():
     async with fake_api() as api, client_of(api) as client, running_cache(client, PODS) as cache:
-        await cache.wait_synced(60)
+        await cache.wait_synced(300)
         api.put("/apis/elastic.iml.github.io/v1alpha1/elasticjobs", pod("job"))
         store = cache.store(ELASTICJOBS)
-        await cache.wait_synced(60)
+        await cache.wait_synced(300)
         assert len(store) == 1
 
 
@@ -136,7 +136,7 @@ async def test_not_synced_in_time_says_what_and_why():
 
 async def test_a_handler_that_fails_costs_nobody_else_an_event():
     async with fake_api() as api, client_of(api) as client, running_cache(client, PODS) as cache:
-        await cache.wait_synced(60)
+        await cache.wait_synced(300)
 
         def broken(change):
             raise KeyError("spec")
@@ -348,7 +348,7 @@ async def test_who_wrote_what_is_kept_of_jobs_alone():
         for path in (PODS_PATH, jobs):
             api.put(path, with_fields("listed"))
         async with running_cache(client, PODS, ELASTICJOBS) as cache:
-            await cache.wait_synced(60)
+            await cache.wait_synced(300)
             heard, ours = Heard(cache, PODS), client.guarded(None, cache.note_write)
             written = await ours.create(PODS, with_fields("written"))
             assert written["metadata"]["name"] == "written"

@@ -1,6 +1,7 @@
 """The whole runtime against a tiny server over real HTTP."""
 
 import asyncio
+import math
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -80,7 +81,10 @@ class Marking(Reconciler):
 
 
 def make_manager(client, **options):
-    manager = Manager(client, ManagerOptions(**{"listen": FREE, "election": PATIENT_ELECTION} | options))
+    manager = Manager(
+        client,
+        ManagerOptions(**{"listen": FREE, "election": PATIENT_ELECTION, "graceful_seconds": 300.0} | options),
+    )
     reconciler = Marking(manager)
     ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(PODS).with_workers(2).build(reconciler)
     return manager, reconciler
@@ -143,7 +147,8 @@ async def test_the_second_manager_acts_when_the_first_stops():
                 await eventually(
                     lambda: "status" in api.objects[f"{JOBS_PATH[:-12]}/namespaces/ns/elasticjobs/a"]
                 )
-                assert not standby.is_leader and standby.cache.synced
+                await eventually(lambda: standby.cache.synced)
+                assert not standby.is_leader
                 assert not (first_reconciler if standby is first else second_reconciler).requests
             if leader is first:
                 await second_reconciler.until_called_for("a")
@@ -166,7 +171,7 @@ async def test_a_leader_cut_off_from_the_server_ends_with_a_clear_error():
     async with fake_api() as api, client_of(api) as client:
         manager, _ = make_manager(client, election=ElectionTiming(1.0, 0.7, 0.1))
         async with running(manager) as task:
-            await eventually(lambda: manager.is_leader)
+            await eventually(lambda: manager.is_leader or task.done())
             api.stop_answering()
             with pytest.raises(
                 LeadershipLost, match=r"lease dlr/dlr-controller could not be renewed within 0\.7 s"
@@ -186,13 +191,19 @@ async def fake_api_in_a_thread():
             await thread.run(served.__aexit__(None, None, None))
 
 
-async def test_a_look_that_computes_for_longer_than_the_lease_lasts_does_not_cost_the_lease():
+def renewals(api):
+    return [request[0] for request in api.requests if request[1] == LEASE_PATH].count("PUT")
+
+
+async def test_the_lease_is_renewed_while_a_look_computes_and_the_event_loop_stands_still():
     async with fake_api_in_a_thread() as api, client_of(api) as client:
-        manager, reconciler = make_manager(client, election=ElectionTiming(2.5, 2.0, 0.2))
+        manager, reconciler = make_manager(client)
         leads = []
 
         async def look(request):
-            time.sleep(3.0)  # noqa: ASYNC251 - not a wait: it computes, and the event loop stands still
+            until = renewals(api) + 3
+            while renewals(api) < until:
+                time.sleep(0.01)  # noqa: ASYNC251 - it computes, and the event loop stands still
             leads.append(manager.is_leader)
             return Result()
 
@@ -204,13 +215,11 @@ async def test_a_look_that_computes_for_longer_than_the_lease_lasts_does_not_cos
             assert leads == [True] and not task.done()
 
 
-async def test_the_lease_is_renewed_while_all_our_other_requests_wait_for_a_slow_server():
+async def test_the_lease_is_renewed_while_all_our_other_requests_wait_for_a_slow_server(monkeypatch):
+    monkeypatch.setattr(limiter, "SLOW_SECONDS", math.inf)  # or late answers would leave fewer slots
     async with fake_api() as api, client_of(api) as client:
         api.put(JOBS_PATH, job("a"))
         manager, reconciler = make_manager(client)
-
-        def renewals():
-            return [request[0] for request in api.requests if request[1] == LEASE_PATH].count("PUT")
 
         async with running(manager), AsyncExitStack() as slow:
             await reconciler.until_called_for("a")
@@ -220,8 +229,8 @@ async def test_the_lease_is_renewed_while_all_our_other_requests_wait_for_a_slow
             ours = asyncio.create_task(
                 manager.client.patch(ELASTICJOBS, "a", patch, "ns", subresource="status")
             )
-            before = renewals()
-            await eventually(lambda: renewals() >= before + 3)
+            before = renewals(api)
+            await eventually(lambda: renewals(api) >= before + 3)
             assert manager.is_leader and not ours.done()
             await slow.aclose()
             await ours
@@ -254,10 +263,17 @@ async def test_stop_does_not_wait_for_ever():
             await reconciler.until_called_for("a")
 
 
-async def test_a_cache_that_cannot_sync_ends_the_manager_with_the_reason():
+async def test_a_cache_that_cannot_sync_ends_the_manager_with_the_reason(monkeypatch):
     async with fake_api() as api, client_of(api) as client:
         api.fail_next(403, {"message": "forbidden for you"}, times=1000)
-        manager, _ = make_manager(client, cache_sync_timeout_seconds=2.0)
+        manager, _ = make_manager(client, cache_sync_timeout_seconds=0.2)
+        wait_synced = manager.cache.wait_synced
+
+        async def once_refused(timeout_seconds):
+            await eventually(lambda: any(each.last_error for each in manager.cache._informers.values()))
+            await wait_synced(timeout_seconds)
+
+        monkeypatch.setattr(manager.cache, "wait_synced", once_refused)
         with pytest.raises(Unavailable, match=r"could not list .*forbidden for you"):
             await manager.run(asyncio.Event())
 

@@ -21,7 +21,7 @@ async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():
     async with fake_api() as api, client_of(api) as client:
         api.put(JOBS_PATH, job("a"))
         async with running_cache(client, ELASTICJOBS) as cache:
-            await cache.wait_synced(5)
+            await cache.wait_synced(300)
             heard, ours = Heard(cache, ELASTICJOBS), client.guarded(None, cache.note_write)
             api.hold_watches()
             for step in range(5):
@@ -43,7 +43,7 @@ async def test_who_writes_beside_the_cache_conflicts_with_itself_as_long_as_the_
     async with fake_api() as api, client_of(api) as client:
         api.put(JOBS_PATH, job("a"))
         async with running_cache(client, ELASTICJOBS) as cache:
-            await cache.wait_synced(5)
+            await cache.wait_synced(300)
             api.hold_watches()
             version = cache.store(ELASTICJOBS).get("ns", "a")["metadata"]["resourceVersion"]
             patch = {"metadata": {"resourceVersion": version}, "status": {"step": 1}}

@@ -108,7 +108,7 @@ async def fill(url: str) -> dict[str, Any]:
             await asyncio.sleep(0.001)
             longest = max(longest, time.thread_time() - at)
 
-    async with Client(connection_to(url)) as client:
+    async with Client(connection_to(url), call_timeout_seconds=300.0) as client:
         cache = Cache(client)
         keep_what_is_read(cache)
         add_indexes(cache)

@@ -36,6 +36,7 @@ from reconcilers.worker.silences import NODE_LEASE_NAMESPACE
 from tests.reconcilers.build import in_lists
 
 PATIENCE_SECONDS = 300.0
+"""Also for each answer of the API server, which may be late."""
 NAMESPACE = "default"
 
 
@@ -193,8 +194,12 @@ class Hollow:
 
 @asynccontextmanager
 async def connected(server: ApiServer) -> AsyncIterator[Hollow]:
-    async with Client(load_connection(server.kubeconfig)) as client:
+    async with _client_of(server) as client:
         yield Hollow(client)
+
+
+def _client_of(server: ApiServer) -> Client:
+    return Client(load_connection(server.kubeconfig), call_timeout_seconds=PATIENCE_SECONDS)
 
 
 async def install_crds(hollow: Hollow) -> None:
@@ -219,7 +224,7 @@ async def controllers(
     register: Callable[[Manager], None] | None = None,
 ) -> AsyncIterator[Manager]:
     """The manager with all reconcilers, or those that `register` adds, in this process."""
-    async with Client(load_connection(server.kubeconfig)) as client:
+    async with _client_of(server) as client:
         anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
         manager = Manager(
             client,

@@ -89,9 +89,11 @@ async def test_job_fails_with_the_errors_text_when_its_budget_is_spent(hollow: H
 
 
 async def test_deadline_fails_the_job_and_ttl_removes_it(hollow: Hollow) -> None:
-    await hollow.submit("late", runPolicy={"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1})
+    await hollow.submit("late", runPolicy={"activeDeadlineSeconds": 1})
     status = await hollow.phase("late", "Failed")
     assert any(c["reason"] == "DeadlineExceeded" for c in status["conditions"])
+    brief = {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 1}}}
+    await hollow.client.patch(ELASTICJOBS, "late", brief, NAMESPACE)
 
     async def gone() -> bool:
         try:
@@ -169,7 +171,7 @@ async def test_a_pod_that_is_refused_though_its_trial_was_not_is_told_on_the_job
 async def test_silent_agent_of_a_lost_node_is_relaunched_and_an_outage_of_ours_is_nobodys_silence(
     hollow: Hollow, server: ApiServer
 ) -> None:
-    await hollow.submit("quiet", elasticPolicy={"heartbeatTimeoutSeconds": 5})
+    await hollow.submit("quiet", elasticPolicy={"heartbeatTimeoutSeconds": 10})
     for index in (0, 1):
         await hollow.bind(f"quiet-worker-{index}-1", "node-that-is-gone")
         await hollow.run_agent(f"quiet-worker-{index}")
@@ -177,7 +179,7 @@ async def test_silent_agent_of_a_lost_node_is_relaunched_and_an_outage_of_ours_i
     await hollow.formed("quiet", 1)
 
     server.process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(8)  # an outage longer than the time-out: time has to pass
+    await asyncio.sleep(12)  # an outage longer than the time-out: time has to pass
     server.process.send_signal(signal.SIGCONT)
     stop = asyncio.Event()
 

@@ -44,6 +44,13 @@ async def refusals(hollow: Hollow) -> list[str]:
 async def test_job_that_is_deleted_and_applied_again_trains_with_a_lease_of_its_own(hollow: Hollow) -> None:
     await hollow.train("again")
     earlier = await hollow.client.get(ELASTICWORKERS, "again-worker-0", NAMESPACE)
+    of_job = f"{names.LABEL_JOB}=again"
+
+    async def pods() -> dict[str, Any]:
+        listed = await hollow.client.list(PODS, NAMESPACE, label_selector=of_job)
+        return {pod["metadata"]["uid"]: pod["metadata"] for pod in listed["items"]}
+
+    earlier_pods = await pods()
     await hollow.client.delete(ELASTICJOBS, "again", NAMESPACE)
     await hollow.submit("again")
 
@@ -52,10 +59,16 @@ async def test_job_that_is_deleted_and_applied_again_trains_with_a_lease_of_its_
         return found if found["metadata"]["uid"] != earlier["metadata"]["uid"] else None
 
     worker = await hollow.until("the next worker", next_worker)
-    for pod in await hollow.pods("again"):  # the kubelet's part, of those that are being deleted
-        found = await hollow.client.get(PODS, pod, NAMESPACE)
-        if found["metadata"].get("deletionTimestamp"):
-            await hollow.delete_pod(pod)
+
+    async def are_gone() -> bool:
+        """The kubelet's part, of those that are being deleted."""
+        left = [pod for uid, pod in (await pods()).items() if uid in earlier_pods]
+        for pod in left:
+            if pod.get("deletionTimestamp"):
+                await hollow.delete_pod(pod["name"])
+        return not left
+
+    await hollow.until("the earlier Pods to go", are_gone)
     for index in (0, 1):
         await hollow.run_agent(f"again-worker-{index}")
     for resource, name in ((LEASES, "again-worker-0"), (PODS, "again-worker-0-1")):

@@ -255,8 +255,12 @@ async def test_job_that_needs_all_its_workers_lets_a_drain_evict_them(town: Town
         name = f"rigid-worker-{index}-2"
         await town.until(name, lambda name=name: town.client.get(PODS, name, NAMESPACE))
     assert await town.find(PODDISRUPTIONBUDGETS, "rigid") is None
-    worker = await town.client.get(ELASTICWORKERS, "rigid-worker-0", NAMESPACE)
-    assert worker["status"]["restartCount"] == 1
+
+    async def is_restarted() -> bool:
+        worker = await town.client.get(ELASTICWORKERS, "rigid-worker-0", NAMESPACE)
+        return worker["status"].get("restartCount") == 1
+
+    await town.until("the restart to be counted", is_restarted)
 
 
 async def test_pods_of_a_job_are_reached_by_each_other_alone_as_long_as_the_job_is_there(town: Town) -> None:

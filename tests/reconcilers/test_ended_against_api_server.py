@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 COUNTS = ("pending", "active", "succeeded", "failed")
@@ -68,9 +68,10 @@ async def test_pods_that_ended_while_no_controller_ran_are_seen_by_the_next(serv
 
 
 async def test_a_job_whose_pods_are_cleaned_away_looks_over_too(hollow: Hollow) -> None:
-    deadline = {"activeDeadlineSeconds": 1, "cleanPodPolicy": "All"}
-    await hollow.submit("cleaned", runPolicy=deadline, worker={"template": quick()})
+    await hollow.submit("cleaned", runPolicy={"cleanPodPolicy": "All"}, worker={"template": quick()})
     await hollow.run_agent("cleaned-worker-0")
+    deadline = {"spec": {"runPolicy": {"activeDeadlineSeconds": 1}}}
+    await hollow.client.patch(ELASTICJOBS, "cleaned", deadline, NAMESPACE)
     await hollow.phase("cleaned", "Failed")
     for pod in await hollow.pods("cleaned"):
         await hollow.delete_pod(pod)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from controller.errors import Invalid
 from controller.resources import EVENTS, NODES
-from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
@@ -78,17 +79,25 @@ async def test_the_second_failure_waits_and_the_world_says_so(hollow: Hollow) ->
     await fail(hollow, "patient", 0, 1)
     await hollow.formed("patient", 2)
     await run(hollow, "patient", 2)
+    since = (await hollow.job("patient"))["metadata"]["resourceVersion"]
     await fail(hollow, "patient", 0, 2, message="KeyError: other")
-    reasons = []
-
-    async def formed() -> bool:
-        world = await hollow.world("patient")
-        reasons.append(world.get("waitsFor", ""))
-        return (world["phase"], world["round"]) == ("Formed", 3)
-
-    await hollow.until("round 3", formed)
+    await hollow.formed("patient", 3)
+    reasons = [world.get("waitsFor", "") async for world in worlds(hollow, "patient", since)]
     held = [reason for reason in reasons if "the next world waits until" in reason]
     assert held and "because training failed 2 times without getting further" in held[0]
+
+
+async def worlds(hollow: Hollow, name: str, since: str) -> AsyncIterator[dict[str, Any]]:
+    """The world in each status of the job that was written after resourceVersion `since`, up to the present."""
+    newest, only = (await hollow.job(name))["metadata"]["resourceVersion"], f"metadata.name={name}"
+    async with hollow.client.watch(
+        ELASTICJOBS, NAMESPACE, resource_version=since, timeout_seconds=300, field_selector=only
+    ) as stream:
+        while (lines := await stream.lines(300)) is not None:
+            for found in (orjson.loads(line)["object"] for line in lines if line):
+                yield found["status"]["rendezvous"]
+                if found["metadata"]["resourceVersion"] == newest:
+                    return
 
 
 async def test_who_failed_first_takes_the_blame_from_who_told_first(hollow: Hollow) -> None:

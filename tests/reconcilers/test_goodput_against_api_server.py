@@ -67,6 +67,7 @@ async def test_the_account_goes_on_whoever_keeps_it(server: ApiServer, hollow: H
 
     async with controllers(server):
         await in_state(hollow, "kept", "Recovering")
+        await hollow.formed("kept", 2)
         for index in (0, 1):
             report = told((1, 1, 12), (2, 11, 11), state="Running", observedRound=2)
             await hollow.say(f"kept-worker-{index}", report)

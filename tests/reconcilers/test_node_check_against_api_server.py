@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from controller import clock
 from controller.errors import Invalid, NotFound
 from controller.manager import Manager
 from controller.resources import EVENTS, NODES, Resource
+from reconcilers.nodecheck.reconciler import AGENTS
+from reconcilers.observed.observations import Observations
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes, add_node_checks
@@ -22,12 +25,12 @@ from tests.reconcilers.cluster import NAMESPACE, PATIENCE_SECONDS, ApiServer, Ho
 JSON = dict[str, Any]
 
 
-def controller(server: ApiServer) -> AbstractAsyncContextManager[Manager]:
+def controller(server: ApiServer, clock: Clock | None = None) -> AbstractAsyncContextManager[Manager]:
     """The manager with the NodeCheck reconciler alone: the tests play the others."""
 
     def register(manager: Manager) -> None:
         add_indexes(manager.cache)
-        add_node_checks(manager, Clock())
+        add_node_checks(manager, clock or Clock())
 
     return controllers(server, register=register)
 
@@ -134,6 +137,34 @@ class Nodes(Hollow):
                 return status
             last = status["round"]
             await self.answer(name, agents, job=job)
+
+
+class Ahead:
+    """A clock of durations that a test puts forward, in place of waiting."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._seconds = 0.0
+        self._waits = set[tuple[str, Hashable]]()
+        self.clock = Clock(monotonic=lambda: clock.monotonic() + self._seconds)
+        age_seconds = Observations.age_seconds
+
+        def noted(seen: Observations, uid: str, value: Hashable, now: float | None = None) -> float:
+            self._waits.add((uid, value))
+            return age_seconds(seen, uid, value, now)
+
+        monkeypatch.setattr(Observations, "age_seconds", noted)
+
+    async def pass_time(self, nodes: Nodes, check: str, step: str) -> None:
+        """What the check waits for in this step is late from now on; and the check is looked at."""
+        uid = (await nodes.check(check))["metadata"]["uid"]
+
+        async def waits() -> bool:
+            return (uid, step) in self._waits
+
+        await nodes.until(f"{check} to wait in step {step}", waits)
+        self._seconds += 3_600.0
+        patch = {"metadata": {"annotations": {"late": "yes"}}}
+        await nodes.client.patch(NODECHECKS, check, patch, NAMESPACE)
 
 
 @pytest.fixture
@@ -260,14 +291,16 @@ async def test_check_that_waits_for_another_begins_when_that_is_deleted(
 
 
 async def test_silent_node_is_left_out_when_the_servers_own_word_confirms_it(
-    server: ApiServer, nodes: Nodes
+    server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ahead = Ahead(monkeypatch)
     await nodes.add_nodes("mute-1", "mute-2", "mute-3")
-    async with controller(server):
-        await nodes.add_check("mute", nodes=["mute-1", "mute-2", "mute-3"], timeoutSeconds=10)
+    async with controller(server, ahead.clock):
+        await nodes.add_check("mute", nodes=["mute-1", "mute-2", "mute-3"], timeoutSeconds=3_600)
         await nodes.start_all("mute", 3)
         await nodes.until_check("mute", round=0)
         await nodes.answer("mute", Agents(local=lambda node: None if node == "mute-2" else GOOD))
+        await ahead.pass_time(nodes, "mute", "0")
         status = await nodes.until_check("mute", round=1)
         assert [(left["node"], left["reason"]) for left in status["withdrawn"]] == [("mute-2", "TooLate")]
         status = await nodes.carry_out("mute", Agents())
@@ -442,14 +475,16 @@ async def refuse_workers(nodes: Nodes, check: str) -> None:
 
 
 async def test_check_whose_workers_are_refused_says_so_and_comes_to_an_end(
-    server: ApiServer, nodes: Nodes
+    server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ahead = Ahead(monkeypatch)
     await nodes.add_nodes("barred-1", "barred-2")
     await refuse_workers(nodes, "barred")
-    async with controller(server):
-        await nodes.add_check("barred", nodes=["barred-1", "barred-2"], timeoutSeconds=10)
+    async with controller(server, ahead.clock):
+        await nodes.add_check("barred", nodes=["barred-1", "barred-2"], timeoutSeconds=3_600)
         waits = await nodes.until_condition("barred", "Running", "WorkerRefused")
         assert "over quota" in waits["message"]
+        await ahead.pass_time(nodes, "barred", AGENTS)
         status = await nodes.until_check("barred", phase="Succeeded")
         assert status["inconclusive"] == ["barred-1", "barred-2"] and not status.get("faultyNodes")
 

@@ -40,7 +40,7 @@ async def test_edits_of_a_jobs_status_bring_nothing_to_an_agent(
 
     async def has_trained() -> bool:
         view = watcher.view()
-        return view is not None and view.world is not None and view.world.round == 1
+        return view is not None and view.phase == "Running"
 
     async def is_asked() -> bool:
         view = watcher.view()

@@ -245,8 +245,11 @@ async def condition(hollow: Hollow, name: str, type_: str, status: str) -> dict[
     return is_there
 
 
-async def test_a_job_whose_workers_are_refused_says_so(hollow: Hollow) -> None:
+async def test_a_job_whose_workers_are_refused_says_so(
+    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ElasticWorkers themselves: by a policy, or a quota for objects."""
+    monkeypatch.setattr("reconcilers.runtime.refused.RETRY_SECONDS", 600.0)
     await refuse_workers(hollow, "barred-job")
     await hollow.submit("barred-job")
     await hollow.until("an Event", lambda: told(hollow, "barred-job", ("WriteRefused",)))

@@ -206,6 +206,20 @@ async def test_an_outage_of_the_api_server_is_no_silence_of_nodes_either(
     assert (api.status["phase"], is_silent(api)) == ("Running", False)
 
 
+async def test_an_outage_of_the_api_server_makes_no_silent_agent_a_heard_one(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    await live(api, controller, 60, agent=True)
+    await live(api, controller, 60)
+    controller.contact_broke()
+    for _ in range(120):
+        await live(api, controller, 1)
+        assert is_silent(api), "nothing was heard since"
+    await live(api, controller, 21, agent=True)
+    assert not is_silent(api)
+
+
 async def test_one_stuck_agent_beside_one_that_is_heard_is_replaced_and_its_node_is_not_blamed(
     api: Api, controller: Controller
 ) -> None:
