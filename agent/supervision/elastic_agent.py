@@ -320,8 +320,8 @@ class DlrElasticAgent(LocalElasticAgent):
         else:
             ranks = _global_ranks(group)
             self._reporter.note_result(self._environment.progress.result(ranks))
-            self._good_ends.note_own()  # before all else: a peer that works on is not to be judged meanwhile
             self._reporter.report(AgentState.SUCCEEDED)
+            self._good_ends.note_own()  # last: it waits for rank 0's agent, whose node may be gone
         return result
 
     def _await_good_end(
