@@ -78,7 +78,9 @@ def test_what_ends_the_agent_is_the_commands_sigterm(
     cluster: FakeCluster, agents: Agents, signum: signal.Signals, code: int
 ) -> None:
     """These are the signals of `dlr run`; an image may name another one than SIGTERM (STOPSIGNAL)."""
+    before = signal.signal(signum, signal.SIG_DFL)  # a shell lets what is in its background ignore SIGQUIT
     agent = execute(agents, 0, "sh", "-c", f"cd {agents.directory}; {COUNTS} 0")
+    signal.signal(signum, before)
     cluster.wait_state({0: "Ready"}, 0)
     agents.wait_file("begun")
     agent.send_signal(signum)
