@@ -254,18 +254,20 @@ def gpus_of(node: Mapping[str, Any]) -> int:
 
     Source: the labels of NVIDIA's GPU feature discovery, `nvidia.com/gpu.replicas` for shared ones.
     """
-    there = str((node.get("status", {}).get("capacity") or {}).get(NVIDIA, "0"))
     shares = str((node["metadata"].get("labels") or {}).get(f"{NVIDIA}.replicas", "1"))
-    if not (there.isdecimal() and shares.isdecimal()):
-        return 0
-    return int(there) // max(int(shares), 1)
+    return (_gpus(node, "capacity") or 0) // max(int(shares), 1) if shares.isdecimal() else 0
 
 
 def unhealthy_gpus(node: Mapping[str, Any]) -> int:
     """The number of GPUs that the kubelet gives to no Pod: their device plugin calls them unhealthy."""
-    status = node.get("status", {})
-    there, usable = (str((status.get(key) or {}).get(NVIDIA, "0")) for key in ("capacity", "allocatable"))
-    return int(there) - int(usable) if there.isdecimal() and usable.isdecimal() else 0
+    there, usable = _gpus(node, "capacity"), _gpus(node, "allocatable")
+    return 0 if there is None or usable is None else there - usable
+
+
+def _gpus(node: Mapping[str, Any], key: str) -> int | None:
+    """Return a node's count of GPUs under a key of its status; None if it is no plain number."""
+    count = str((node.get("status", {}).get(key) or {}).get(NVIDIA, "0"))
+    return int(count) if count.isdecimal() else None
 
 
 def _accelerators(participant: CheckedNode) -> Accelerators | None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,14 +25,13 @@ COUNTS = (
 """Begins, and ends when it is told to."""
 
 
-def execute(agents: Agents, index: int, *words: str, **environ: str) -> Agent:
-    return agents.start(index, "exec", *words, module="dlr.cli", forked=False, **environ)
+def execute(agents: Agents, index: int, *words: str, **more: Any) -> Agent:
+    return agents.start(index, "exec", *words, module="dlr.cli", forked=False, **more)
 
 
 def await_explanation(agents: Agents, index: int, *words: str, **environ: str) -> Agent:
     """Start one that waits for long for what explains a failure of its command."""
-    constants = {"agent.exec.PATIENCE_SECONDS": SECONDS}
-    return agents.start(index, "exec", *words, module="dlr.cli", forked=False, constants=constants, **environ)
+    return execute(agents, index, *words, constants={"agent.exec.PATIENCE_SECONDS": SECONDS}, **environ)
 
 
 def binds(port: int) -> bool:

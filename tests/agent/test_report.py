@@ -418,11 +418,8 @@ def test_what_is_refused_for_good_is_said_once_and_not_tried_again(api: FakeApi)
     assert not api.attempts.acquire(blocking=False), "one attempt"
 
 
-def test_what_is_sent_is_utf8_whatever_the_texts(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limit in ("connect", "read"):
-        monkeypatch.setitem(ApiClient.__init__.__kwdefaults__, f"{limit}_timeout_seconds", 300.0)
+@pytest.mark.usefixtures("patient")
+def test_what_is_sent_is_utf8_whatever_the_texts(cluster: FakeCluster) -> None:
     client = ApiClient.in_cluster(cluster.environ(0))
     path = "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticworkers/job-worker-0/status"
     client.merge_patch(path, {"status": {"agent": {"address": "host-\udcff", "note": "Größe"}}})

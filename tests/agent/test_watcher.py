@@ -31,13 +31,9 @@ from controller.errors import (
 from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 JobWatcher = Watcher[JobView]
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("connect", "read"):
-        monkeypatch.setitem(ApiClient.__init__.__kwdefaults__, f"{limit}_timeout_seconds", 300.0)
 
 
 @pytest.fixture

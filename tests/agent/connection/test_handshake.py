@@ -366,7 +366,6 @@ def test_a_peer_knocks_again_where_the_agent_is_too_busy(
 def test_a_peer_that_is_stopped_while_it_proves_the_key_does_it_again(
     listener: Listener, taken: Queue[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake, "CONNECT_SECONDS", 300.0)
     for module in (handshake, listening):
         monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.1)
         monkeypatch.setattr(module, "time", time)

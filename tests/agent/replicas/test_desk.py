@@ -86,11 +86,9 @@ class Process:
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Agent]]:
+def make(monkeypatch: pytest.MonkeyPatch, patient: None) -> Iterator[Callable[[int], Agent]]:
     for limit in ("desk.LEAD_SECONDS", "desk.LOOK_SECONDS", "client.ANSWER_SECONDS"):
         monkeypatch.setattr(f"agent.replicas.{limit}", WITHIN_SECONDS)
-    for limit in ("handshake.CONNECT_SECONDS", "listener.HANDSHAKE_SECONDS", "store.SILENCE_SECONDS"):
-        monkeypatch.setattr(f"agent.connection.{limit}", WITHIN_SECONDS)
     agents: list[Agent] = []
 
     def made(index: int) -> Agent:

@@ -36,6 +36,8 @@ from agent.slots.wire import (
     read,
 )
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 NBYTES = 20 << 20
 HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])
 MARK = Mark(7, 120, 3, 8)
@@ -58,14 +60,6 @@ class Peer:
     def _take(self, mark: Mark, address: str) -> bool:
         self.offers.append((mark, address))
         return mark.step > 100
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("connection.handshake.CONNECT", "connection.listener.HANDSHAKE", "slots.wire.CHECK"):
-        monkeypatch.setattr(f"agent.{limit}_SECONDS", 300.0)
-    for module in ("server", "wire"):
-        monkeypatch.setattr(f"agent.slots.{module}.TIMEOUT_SECONDS", 300.0)
 
 
 @pytest.fixture

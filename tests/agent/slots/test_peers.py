@@ -47,11 +47,8 @@ def test_where_nothing_is_known_it_is_half_a_world_away(count: int) -> None:
     assert peers([("", f"node-{agent}") for agent in range(count)]) == expected
 
 
-def test_what_a_node_shares_is_read_from_the_status_of_this_pods_worker(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limit in ("connect", "read"):
-        monkeypatch.setitem(ApiClient.__init__.__kwdefaults__, f"{limit}_timeout_seconds", 300.0)
+@pytest.mark.usefixtures("patient")
+def test_what_a_node_shares_is_read_from_the_status_of_this_pods_worker(cluster: FakeCluster) -> None:
     environ = cluster.environ(0)
     api, me = ApiClient.in_cluster(environ), Environment.read(environ)
     status = cluster.workers[me.worker_name]["status"]
