@@ -1,0 +1,183 @@
+"""Tells three kinds of tests apart, and holds each to its own.
+
+A test without a marker is *pure*: values decide it. A *played* one (`pytest.mark.played`) runs agents, controllers or
+groups in one process, over a false network and a false clock. A *real* one (`pytest.mark.real`) has processes, sockets,
+threads or clusters. A test that is not real fails, by this plugin, as soon as its thread
+
+* starts a thread or a process, or opens a socket;
+* sleeps, or reads the machine's clock from our code;
+* waits, in asyncio, for what nobody can bring any more.
+
+An event loop of such a test has a clock of its own, which moves only when nobody can move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as datetime_module
+import os
+import selectors
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OURS = frozenset(
+    (
+        *("agent", "benchmarks", "controller", "crds", "deploy", "dlr", "e2e", "healthcheck", "localcluster"),
+        *("reconcilers", "release", "simulator", "tests"),
+    )
+)
+FORBIDDEN = {
+    "_thread.start_new_thread": "starts a thread",
+    "os.exec": "starts a process",
+    "os.fork": "starts a process",
+    "os.forkpty": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.system": "starts a process",
+    "socket.__new__": "opens a socket",
+    "subprocess.Popen": "starts a process",
+    "time.sleep": "sleeps",
+}
+"""Python's audit events that only a real test may raise, with what they mean."""
+RECORD = os.environ.get("DLR_KINDS_RECORD", "")
+
+
+class NotPlayed(BaseException):
+    """A test that is not marked `real` did something real. No `except Exception` of the product swallows it."""
+
+
+class Deadlock(BaseException):
+    """Everybody waits, and no timer is set."""
+
+
+class _Guard:
+    """The test that runs, as long as it must do nothing real."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.thread = threading.get_ident()
+        self.found: list[str] = []
+
+    def refuse(self, what: str) -> None:
+        if not self.active or threading.get_ident() != self.thread:
+            return
+        if what == "opens a socket" and _is_of_a_loop():
+            return
+        self.active = False
+        try:
+            where = _place()
+        finally:
+            self.active = True
+        self.found.append(f"{what} at {where}")
+        if not RECORD:
+            raise NotPlayed(f"{what} at {where}: mark it `real`, or pass in what it waits for")
+
+
+GUARD = _Guard()
+
+
+def _is_of_a_loop() -> bool:
+    """Whether an event loop makes the pair of sockets by which threads wake it."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "_make_self_pipe":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _place() -> str:
+    frame, place = sys._getframe(2), "?"
+    while frame is not None:
+        if _is_ours(frame) and frame.f_globals["__name__"] != __name__:
+            return f"{frame.f_globals['__name__']}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return place
+
+
+def _is_ours(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in OURS
+
+
+def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
+    if GUARD.active and event in FORBIDDEN:
+        GUARD.refuse(FORBIDDEN[event])
+
+
+def _watched(clock: Callable[[], Any]) -> Callable[[], Any]:
+    def read() -> Any:
+        if GUARD.active and _is_ours(sys._getframe(1)):
+            GUARD.refuse("reads the clock")
+        return clock()
+
+    read.__name__ = clock.__name__
+    return read
+
+
+class _Datetime(datetime_module.datetime):
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        if GUARD.active and _is_ours(sys._getframe(1)):
+            GUARD.refuse("reads the clock")
+        return super().now(tz)
+
+
+class _Selector(selectors.SelectSelector):
+    """Waits for no real time: the clock jumps to the next timer instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped_seconds = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        events = super().select(0)
+        if events or timeout == 0:
+            return events
+        if timeout is None:
+            raise Deadlock("everybody waits, and no timer is set")
+        self.skipped_seconds += timeout
+        return events
+
+
+class PlayedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock moves only when nobody can move."""
+
+    def __init__(self) -> None:
+        self._played = _Selector()
+        super().__init__(self._played)
+
+    def time(self) -> float:
+        return self._played.skipped_seconds
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return PlayedLoop() if GUARD.active and not RECORD else super().new_event_loop()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "played: agents, controllers or groups over a false network and clock")
+    config.addinivalue_line("markers", "real: processes, sockets, threads, clusters")
+    config.addinivalue_line("markers", "named: a real scenario that a user would name, part of `make test`")
+    sys.addaudithook(_audit)
+    for name in ("monotonic", "monotonic_ns", "time", "time_ns", "perf_counter", "perf_counter_ns"):
+        setattr(time, name, _watched(getattr(time, name)))
+    asyncio.set_event_loop_policy(_Policy())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    GUARD.found.clear()
+    GUARD.active = item.get_closest_marker("real") is None
+    try:
+        return (yield)
+    finally:
+        GUARD.active = False
+        if RECORD and GUARD.found:
+            with Path(RECORD).open("a") as file:
+                file.write(f"{item.nodeid}\t{' | '.join(dict.fromkeys(GUARD.found))}\n")
