@@ -1,4 +1,4 @@
-"""Leaving by vote, as an agent decides it: whether to wait, what the vote came to, and when it is too late."""
+"""Leaving by vote, as an agent decides it: whether to wait, what the vote came to, and when it is late."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ HOLD_SECONDS = 2 * DECISION_SECONDS
 SLACK_SECONDS = 1.0
 """So much longer a process waits by itself, if its agent does not even say to go on."""
 SETTLE_SECONDS = 0.001
-"""Time from the order to hold until BOUNDARY is read. By then, the step is visible there after which a process
-has looked that did not see the order."""
+"""Time from the order to hold until BOUNDARY is read. By then, the step is visible there after which a
+process has looked that did not see the order."""
 
 
 class Kind(IntEnum):
@@ -42,8 +42,8 @@ class Kind(IntEnum):
     HOLD = 2
     """Message of the chair: vote `number` is open."""
     ENDED = 3
-    """To the chair: the processes here have ended `step`, and none can go beyond the next. With the tier in
-    which all of them can keep a step."""
+    """To the chair: the processes here have ended `step`, and none can go beyond the next. With the safest
+    tier that they or their agent ask for."""
     CANNOT = 4
     """To the chair: the processes here cannot take part."""
     LEAVE = 5
@@ -195,6 +195,8 @@ class Voter:
         """When what the held processes have ended is read; None before they can see that they are held."""
         self._has_refused = False
         """The chair knows that the processes here cannot take part in this vote after all."""
+        self._wish = KeptIn.MEMORY
+        """The safest tier that this agent has asked for. It counts in a later vote, too."""
 
     @property
     def wake_at(self) -> float | None:
@@ -215,6 +217,7 @@ class Voter:
         """Ask for a vote; one that is open will do, and then it counts where the asked tier is safer."""
         if self.stage in (Stage.AGREED, Stage.CLOSED):
             return []
+        self._wish = max(self._wish, tier)
         if self.stage is Stage.NONE:
             self.stage, self._deadline = Stage.ASKED, now + HOLD_SECONDS
         return [Message(Kind.ASK, tier=tier)]
@@ -258,7 +261,7 @@ class Voter:
             return [Message(Kind.CANNOT, self._number)]
         if self.stage is Stage.HELD and self._read_at is not None and now >= self._read_at:
             self.stage = Stage.ANSWERED
-            return [Message(Kind.ENDED, self._number, max(local.ended), local.keep_in)]
+            return [Message(Kind.ENDED, self._number, max(local.ended), max(local.keep_in, self._wish))]
         return []
 
     def leave(self) -> list[Message]:
