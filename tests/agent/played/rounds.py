@@ -12,8 +12,10 @@ from random import Random
 from typing import Literal
 
 from agent.supervision.ballot import Ballot, Traffic
+from agent.supervision.ending import HURRY_GRACE_SECONDS
 from agent.supervision.leaving import Graces, Outcome, Stop, Vote, Wait, decide
 from agent.supervision.vote import (
+    DECISION_SECONDS,
     HOLD_SECONDS,
     SETTLE_SECONDS,
     SLACK_SECONDS,
@@ -134,10 +136,13 @@ class Process:
         step = self.ended = self.begun
         if self._schedule.chance(0.5):
             self.boundary = step
-        else:
+        elif self.speaks:
             seconds = self._schedule.random.random() * SETTLE_SECONDS * 0.9
             self._schedule.after(seconds, "a word is seen", lambda: self._show(step))
-        self._look()
+        if self.speaks:
+            self._look()
+        else:
+            self.begin()
 
     def exit(self, code: int) -> None:
         if self.exit_code is None:
@@ -164,10 +169,8 @@ class Process:
                 self._schedule.at(until, "a hold runs out", self._look_again)
             return
         if self.waits:
-            limit = HOLD_SECONDS + SLACK_SECONDS + 2 * LOOK_SECONDS + self._stalled_seconds
-            if now - self._held_since > limit:
-                self._round.wrong.append(f"held: a process waited {now - self._held_since:.3f} s")
             self.waits = False
+            self._check_hold(now - self._held_since)
         if seconds := self._round.stall_seconds():
             self._schedule.after(seconds, "a process goes on", lambda: self._do(move))
         else:
@@ -183,6 +186,15 @@ class Process:
             self._round.save(self)
         else:
             self.begin()
+
+    def _check_hold(self, seconds: float) -> None:
+        setting = self._round.setting
+        if seconds > HOLD_SECONDS + SLACK_SECONDS + 2 * LOOK_SECONDS + self._stalled_seconds:
+            self._round.wrong.append(f"held: a process waited {seconds:.3f} s")
+        silent = [agent.rank for agent in self._round.agents if agent.died_silently]
+        limit = 0.0 if not silent else HOLD_SECONDS if 0 in silent else DECISION_SECONDS
+        if not setting.stall and seconds > limit + 5 * setting.faults.delay_seconds + 0.02:
+            self._round.wrong.append(f"brief: a process waited {seconds:.3f} s although all can tell")
 
     def _look_again(self) -> None:
         if self.waits:
@@ -205,12 +217,18 @@ class Agent:
         self.ends: dict[int, End] = {}
         """Connections, by name."""
         self.outcome: Outcome | None = None
-        self.is_gone = False
+        self.is_gone = self.died_silently = False
         self.peers_are_dead = False
         self.wish: KeptIn | None = None
         """What this agent has asked for."""
         self.wish_in_time: KeptIn = KeptIn.MEMORY
         """What it had told its ballot when that answered last."""
+        self.answer = Message(Kind.CANNOT)
+        """Its last answer to a vote."""
+        self.ended_at: float | None = None
+        """When it took part in nothing more, or died."""
+        self.has_left = False
+        """It has said that its processes have left."""
         self._new_wish: KeptIn | None = None
         self._told = KeptIn.MEMORY
         self._came: Traffic = []
@@ -257,7 +275,8 @@ class Agent:
 
     def die(self, *, silently: bool) -> None:
         """End at once, with the processes. If it is silent, nobody sees the connections break."""
-        self.is_gone = True
+        self.is_gone, self.died_silently = True, silently
+        self.ended_at = self.ended_at or self._schedule.now
         for process in self.processes:
             process.exit(KILLED)
         if not silently:
@@ -340,8 +359,12 @@ class Agent:
         now = self._schedule.now
         yield
         traffic = self.ballot.look(now, self._read(), came)
-        if any(message is not None and message.kind is Kind.ENDED for _, message in traffic):
-            self.wish_in_time = self._told
+        for _, message in traffic:
+            if message is not None and message.kind is Kind.ENDED:
+                self.answer, self.wish_in_time = message, self._told
+            elif message is not None and message.kind is Kind.LEAVE:
+                self.wish_in_time = self._told
+                self._round.check_counted(message)
         yield from self._carry_out(traffic)
         if self.ballot.agreed is not None:
             self._round.agreed.add(self.ballot.agreed)
@@ -377,6 +400,7 @@ class Agent:
         self._check_time(0.0)
         if decision is Outcome.LEFT:
             self._check_left(vote)
+            self.has_left = True
             now = self._schedule.now
             yield from self._carry_out(ballot.note_left(now, self._read()))
         yield from self._finish(decision)
@@ -391,7 +415,7 @@ class Agent:
 
     def _end(self, grace_seconds: float) -> Turn:
         """Take part in nothing more, and end the processes that are left."""
-        self.mode = "done"
+        self.mode, self.ended_at = "done", self._schedule.now
         if any(self._exit_codes().values()) and self.outcome is not Outcome.LEFT:
             self._round.break_()
         if self.ballot is not None:
@@ -446,6 +470,22 @@ class Agent:
         limit = stop_seconds if self.wish is not None else max(stop_seconds, HOLD_SECONDS)
         if seconds > limit + self._stalled_seconds + 10 * POLL_SECONDS:
             self._round.wrong.append(f"grace: agent {self.rank} took {seconds:.3f} s of {limit} s")
+        if self.ballot is not None and self.ballot.agreed is not None:
+            self._check_lost(self.ballot.lost_at)
+
+    def _check_lost(self, lost_at: float | None) -> None:
+        now = self._schedule.now
+        if lost_at is not None:
+            if now - lost_at > HURRY_GRACE_SECONDS + self._stalled_seconds + 10 * POLL_SECONDS:
+                self._round.wrong.append(f"lost: agent {self.rank} waits on for who is lost")
+            return
+        setting, chair = self._round.setting, self._round.agents[0]
+        before = now - 3 * setting.faults.delay_seconds - 10 * POLL_SECONDS
+        for other in self._round.agents:
+            deserted = other.ended_at is not None and not (other.has_left or other.died_silently)
+            chair_stayed = chair.ended_at is None or other.ended_at == chair.ended_at
+            if deserted and other.ended_at < before and chair_stayed and not setting.stall:
+                self._round.wrong.append(f"lost: agent {self.rank} has not heard that {other.rank} is lost")
 
     def _check_left(self, vote: Vote) -> None:
         for process in self.processes:
@@ -527,6 +567,15 @@ class Round:
             for agent in self.agents:
                 seconds = self.schedule.random.choice((0.05, 3.0, 20.0))
                 self.schedule.after(seconds, "an agent hears of a death", agent.learn_of_death)
+
+    def check_counted(self, decision: Message) -> None:
+        """Check that all have answered the vote that is decided; the chair's own agent does so unseen."""
+        for process in self.agents[0].processes:
+            if process.begun > decision.step and process.speaks == TAKES_PART:
+                self.wrong.append(f"counted: {decision} although the chair has begun step {process.begun}")
+        for agent in self.agents[1:]:
+            if agent.answer.number != decision.number or agent.answer.step >= decision.step:
+                self.wrong.append(f"counted: {decision} although agent {agent.rank} has answered {agent.answer}")
 
     def violations(self) -> list[str]:
         """Return what does not hold at the end."""
