@@ -26,6 +26,8 @@ from crds.progress_record import (
 from dlr import progress
 from dlr.checkpoint import leaving
 
+NOW = 300.0
+
 
 class Record:
     def __init__(self, path: Path) -> None:
@@ -46,6 +48,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     made = Record(tmp_path / "record")
     monkeypatch.setenv(ENV_PROGRESS_FILE, str(made.path))
     monkeypatch.setattr(progress, "_slot", None)
+    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: NOW))
     return made
 
 
@@ -73,7 +76,7 @@ def test_it_leaves_after_the_agreed_step(record: Record) -> None:
 def test_it_waits_while_it_is_held_without_burning_a_core(
     record: Record, order: int, answer: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record[ORDER] = hold_until(300.0)
+    record[ORDER] = hold_until(NOW + 1)
     sleeps: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -82,17 +85,16 @@ def test_it_waits_while_it_is_held_without_burning_a_core(
             assert record[BOUNDARY] == 5
             record[ORDER] = order
 
-    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: 299.0, sleep=sleep))
+    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: NOW, sleep=sleep))
     assert leaving.boundary(5) == answer
     assert sleeps == [leaving.LOOK_SECONDS] * 9
 
 
 def test_it_leaves_by_no_vote_once_its_agent_has_said_no_more(
-    record: Record, monkeypatch: pytest.MonkeyPatch
+    record: Record,
 ) -> None:
-    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: 300.0))
     leaving.take_part()
-    record[ORDER] = hold_until(299.0)
+    record[ORDER] = hold_until(NOW - 1)
     assert leaving.boundary(5) is None
     leaving.take_part("storage")
     assert record[SPEAKS] == GOES_ALONE
