@@ -179,7 +179,7 @@ async def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(
 
 
 @pytest.mark.parametrize(("type", "unreadable"), [("MODIFIED", [TOO_DEEP]), ("DELETED", [])])
-async def test_an_object_that_cannot_be_read_moves_the_version_on(type, unreadable):
+async def test_an_object_that_cannot_be_read_moves_the_version_on(threadless, type, unreadable):
     class TooDeep(Script):
         async def lines(self, idle_timeout_seconds):
             text = orjson.dumps({"type": type, "object": {**obj("a", 7), "spec": {"x": "deep"}}})
