@@ -218,7 +218,7 @@ class Manager:
         while True:
             last = self.contact.last_answer
             quiet_seconds = period if last is None else clock.monotonic() - last
-            if quiet_seconds < period:
+            if period - quiet_seconds > 0.001:
                 await asyncio.sleep(period - quiet_seconds)
                 continue
             try:

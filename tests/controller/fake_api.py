@@ -266,6 +266,13 @@ def memory_client(api: FakeApi, **options) -> Client:
     return Client(connection_to("http://memory"), transport=MemoryTransport(api), **options)
 
 
+@asynccontextmanager
+async def memory_api(**options) -> AsyncIterator[tuple[FakeApi, Client]]:
+    """One in memory, and a client of it."""
+    api = FakeApi()
+    yield api, memory_client(api, **options)
+
+
 async def _handle(api, request):
     status, headers, content = await api.answer(
         request.method, request.path, dict(request.query), request.content_type, await request.read()

@@ -2,30 +2,26 @@ import asyncio
 import itertools
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from controller.clock import monotonic as now
-from controller.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from controller.errors import Unavailable
 from controller.leader.election import (
     ElectionTiming,
     Move,
     Observation,
     Record,
     Tenure,
-    claim,
-    decide as decided,
     observe,
-    read,
-    released,
     resigned,
     with_answer,
     with_claim_sent,
+)
+from controller.leader.election import (
+    decide as decided,
 )
 from controller.leader.elector import Elector, LeadershipLost, NotLeader
 from tests.controller.lease_api import ANSWER_LOST, LOST, PROMPT, Fate, LeaseApi, LeaseClient

@@ -145,9 +145,9 @@ class Game:
     def delete(self):
         """Delete the Lease once, where all have seen it, and none may be creating it."""
         sights = [each.tenure.observation for each in self.candidates]
-        if all(seen is not None and seen.record is not None for seen in sights):
-            if self.schedule.now > self.created_at + 2 * TIMING.lease_duration_seconds:
-                self.api.delete()
+        is_settled = self.schedule.now > self.created_at + 2 * TIMING.lease_duration_seconds
+        if is_settled and all(seen is not None and seen.record is not None for seen in sights):
+            self.api.delete()
 
     def clear(self):
         self.weather = (FAIR, 0.0, 0.0)

@@ -11,14 +11,14 @@ from controller.errors import Conflict
 from controller.resources import LEASES, PODS
 from controller.watch.informer import Informer
 from reconcilers.runtime.kinds import ELASTICJOBS
-from tests.controller.fake_api import client_of, fake_api
+from tests.controller.fake_api import memory_api
 from tests.controller.test_client import PODS_PATH, pod
 from tests.controller.test_informer import Heard, running_cache
 from tests.controller.test_manager import JOBS_PATH, job
 
 
 async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         api.put(JOBS_PATH, job("a"))
         async with running_cache(client, ELASTICJOBS) as cache:
             await cache.wait_synced(300)
@@ -40,7 +40,7 @@ async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():
 
 async def test_who_writes_beside_the_cache_conflicts_with_itself_as_long_as_the_watch_is_late():
     """The counter-example: what the test above would be without the note."""
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         api.put(JOBS_PATH, job("a"))
         async with running_cache(client, ELASTICJOBS) as cache:
             await cache.wait_synced(300)
@@ -58,7 +58,7 @@ async def test_who_writes_beside_the_cache_conflicts_with_itself_as_long_as_the_
 
 
 async def test_what_the_cache_does_not_watch_is_not_taken_into_it():
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         informer = Informer(client, PODS, namespace="ns", label_selector="ours=yes")
         for _ in range(2):
             await informer.advance()

@@ -299,7 +299,7 @@ class Game:
             address = ADDRESS if random.random() < 0.9 else OTHER_ADDRESS
             host = Host(self.schedule, stall, longest)
             self.callers.append(Caller(self, host, name, key, address))
-        for number in range(random.choice((0, 0, 1, 4))):
+        for _number in range(random.choice((0, 0, 1, 4))):
             host = Host(self.schedule, 0.0, 0.0)
             self.schedule.after(random.random(), "knocks", lambda: Stranger(self, host, "stranger"))
 
