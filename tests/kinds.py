@@ -46,11 +46,11 @@ FORBIDDEN = {
 RECORD = os.environ.get("DLR_KINDS_RECORD", "")
 
 
-class NotPlayed(BaseException):
+class NotPlayed(pytest.fail.Exception):
     """A test that is not marked `real` did something real. No `except Exception` of the product swallows it."""
 
 
-class Deadlock(BaseException):
+class Deadlock(pytest.fail.Exception):
     """Everybody waits, and no timer is set."""
 
 
