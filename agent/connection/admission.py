@@ -1,7 +1,7 @@
-"""Which connections to an agent have yet to prove the job's key, and which of them are closed. It does no I/O.
+"""Decides which connections to an agent have yet to prove the job's key, and which are closed; without I/O.
 
-Where there are too many, the oldest one of the address that has the most is closed, so that a stranger who keeps
-connections open, or opens them ever again, holds up nobody but itself: a peer needs a round trip.
+Where there are too many, the oldest one of the address that has the most is closed, so that a stranger who
+keeps connections open, or opens them ever again, holds up nobody but itself: a peer needs a round trip.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class Admission:
         return challenge.nonce, excess
 
     def wanted(self, number: int) -> int:
-        """Return the number of bytes to read from a connection, and no more: what follows is the service's."""
+        """Return the number of bytes to read from it, and no more: what follows is the service's."""
         return RESPONSE_BYTES - len(self._unproven[number].received)
 
     def receive(self, number: int, data: bytes) -> tuple[str, bytes] | None:
         """Take in what was read from a connection, empty at its end.
 
         Returns:
-            The service that it asks for, and what to send to it; it is forgotten then. None: more has to come.
+            The service that it asks for, and what to send to it; it is forgotten. None: more has to come.
 
         Raises:
             RefusedError: the connection is to be closed, and forgotten.

@@ -83,7 +83,7 @@ def observe(previous: Observation | None, record: Record | None, now: float) -> 
     if record is None:
         if previous is None or previous.record is None:
             return Observation(None, now, "")
-        # Someone deleted it. Another may have taken or renewed it unseen until then, and leads on for a while.
+        # Someone deleted it. Another may have taken or renewed it unseen, and leads on for a while.
         seconds = max(previous.record.duration_seconds, ElectionTiming.lease_duration_seconds)
         return Observation(None, now + seconds, previous.last_holder)
     if not record.holder:
