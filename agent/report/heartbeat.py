@@ -68,7 +68,9 @@ class Heartbeat(threading.Thread):
                 retry(self._renew)
             except Exception:
                 return  # asked to stop, or refused for good, which the reporter says
-            due_at = max(due_at + self._period_seconds, self._monotonic())
+            now, due_at = self._monotonic(), due_at + self._period_seconds
+            if due_at < now:  # some were missed, and this one was for all of them
+                due_at = now + self._period_seconds
 
     def _renew(self) -> None:
         self._api.merge_patch(self._path, renewal(self._me.pod_name, datetime.now(timezone.utc)))
