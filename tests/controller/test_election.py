@@ -12,7 +12,6 @@ from controller.errors import Unavailable
 from controller.leader.election import (
     ElectionTiming,
     Move,
-    Observation,
     Record,
     Tenure,
     observe,
@@ -50,11 +49,6 @@ def test_anothers_lease_is_taken_only_after_its_duration_without_a_change():
     assert decide(renewed, "me", 124.9) is Move.WAIT
 
 
-def test_seeing_the_same_again_does_not_extend_the_wait():
-    seen = observe(None, record("other"), 100)
-    assert observe(seen, record("other"), 110) is seen
-
-
 def test_a_deleted_lease_is_waited_for_as_its_last_holder_may_still_lead():
     seen = observe(observe(None, record("other"), 100), None, 105)
     assert decide(seen, "me", 119.9) is Move.WAIT  # it may have been renewed unseen before
@@ -70,10 +64,6 @@ def test_the_duration_is_the_holders_promise_not_ours():
 def test_timing_that_could_overlap_is_refused():
     with pytest.raises(ValueError, match="lease duration > renew deadline > retry period"):
         ElectionTiming(10, 10, 2)
-
-
-def test_observation_starts_free():
-    assert observe(None, None, 7) == Observation(None, 7, "")
 
 
 def elector(api, name="me", fate=lambda: PROMPT):
@@ -140,20 +130,6 @@ async def test_a_leaders_time_runs_from_before_the_renewal_was_sent():
     assert not leader.is_leader
 
 
-async def test_a_hang_shorter_than_the_deadline_does_not_end_leading():
-    api, hanging = LeaseApi(), False
-    leader = elector(api, fate=lambda: LOST if hanging else PROMPT)
-    await leader.acquire()
-    holding = asyncio.create_task(leader.hold())
-    for _ in range(5):
-        await asyncio.sleep(20)
-        hanging = True
-        await asyncio.sleep(5)
-        hanging = False
-    assert leader.is_leader and not holding.done()
-    holding.cancel()
-
-
 async def test_errors_in_place_of_answers_do_not_end_leading_early():
     api = LeaseApi()
     leader = elector(api)
@@ -198,19 +174,6 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_again():
     holding.cancel()
 
 
-async def test_what_others_put_on_the_lease_is_kept():
-    api = LeaseApi()
-    leader = elector(api)
-    await leader.acquire()
-    labelled = api.read()
-    labelled["metadata"]["labels"] = {"team": "x"}
-    api.replace(labelled)
-    holding = asyncio.create_task(leader.hold())
-    await asyncio.sleep(10)
-    assert leader.is_leader and api.lease["metadata"]["labels"] == {"team": "x"}
-    holding.cancel()
-
-
 class WatchedElector(Elector):
     """Two leaders can only come about at the moment one begins or goes on to lead: looks then."""
 
@@ -230,7 +193,7 @@ LIVES = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 50), st.sampled_from([
 
 
 @given(weather=st.lists(PHASES, min_size=3, max_size=3), lives=st.lists(LIVES, min_size=3, max_size=3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 async def test_never_two_leaders_at_once_whatever_the_network_does(weather, lives):
     """Three candidates on changing networks: requests hang, arrive late, lose their answers. Processes come
     and go.
@@ -341,28 +304,6 @@ async def test_a_leader_whose_requests_take_less_than_half_the_deadline_keeps_le
         await asyncio.sleep(0.5)
         assert leader.is_leader and not holding.done()
     holding.cancel()
-
-
-def test_a_server_that_answers_in_three_seconds_for_two_minutes_costs_no_leader_its_lease():
-    """Each answer comes after the moment at which another attempt begins, or shortly before it."""
-
-    async def scenario(seconds):
-        api, fate = LeaseApi(), PROMPT
-        leader, standby = elector(api, "leader", lambda: fate), elector(api, "standby", lambda: fate)
-        await leader.acquire()
-        holding = asyncio.create_task(leader.hold())
-        following = asyncio.create_task(standby.acquire())
-        await asyncio.sleep(20)
-        fate = Fate(seconds * 0.9, seconds * 0.1)
-        for _ in range(1200):
-            await asyncio.sleep(0.1)
-            assert leader.is_leader and not holding.done()
-        assert not standby.is_leader
-        holding.cancel()
-        following.cancel()
-
-    for seconds in (3.0, 3.4, 4.5):
-        asyncio.run(scenario(seconds))
 
 
 async def test_an_answer_lost_for_good_costs_a_slow_server_no_leader_its_lease():

@@ -92,14 +92,6 @@ def results(read):
     return {kind: n for kind in kinds if (n := read("controller_runtime_reconcile_total", result=kind))}
 
 
-def test_success_is_not_asked_again():
-    reconciler = Scripted()
-    read = play(reconciler)
-    assert len(reconciler.calls) == 1 and results(read) == {"success": 1}
-    assert read("workqueue_depth", name="job") == 0
-    assert read("controller_runtime_active_workers") == 0
-
-
 def test_error_comes_back_with_growing_waits_until_it_is_well():
     reconciler = Scripted(Unavailable("x"), Unavailable("x"), Unavailable("x"))
     read = play(reconciler)

@@ -159,26 +159,6 @@ async def test_reconciles_what_is_there_what_comes_and_what_its_children_do():
         assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""  # given back
 
 
-async def test_the_second_manager_acts_when_the_first_stops():
-    async with memory_api() as (api, one):
-        two = memory_client(api)
-        first, first_reconciler = make_manager(one)
-        second, second_reconciler = make_manager(two)
-        async with running(second):
-            async with running(first):
-                await eventually(lambda: first.is_leader or second.is_leader)
-                leader, standby = (first, second) if first.is_leader else (second, first)
-                api.put(JOBS_PATH, job("a"))
-                await eventually(
-                    lambda: "status" in api.objects[f"{JOBS_PATH[:-12]}/namespaces/ns/elasticjobs/a"]
-                )
-                await eventually(lambda: standby.cache.synced)
-                assert not standby.is_leader
-                assert not (first_reconciler if standby is first else second_reconciler).requests
-            if leader is first:
-                await second_reconciler.until_called_for("a")
-
-
 async def test_a_standby_whose_watches_hang_acts_on_what_is_there_when_it_takes_over():
     async with memory_api() as (api, one), AsyncExitStack() as standby:
         two = memory_client(api)

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import Conflict
 from controller.resources import LEASES, PODS
 from controller.watch.informer import Informer
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -36,25 +35,6 @@ async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():
             await heard.until(lambda: cache.store(ELASTICJOBS).get("ns", "b"))
             steps = [c.new.get("status", {}).get("step") for c in heard.changes]
             assert steps == [0, 1, 2, 3, 4, None], "each told once, and in order"
-
-
-async def test_who_writes_beside_the_cache_conflicts_with_itself_as_long_as_the_watch_is_late():
-    """The counter-example: what the test above would be without the note."""
-    async with memory_api() as (api, client):
-        api.put(JOBS_PATH, job("a"))
-        async with running_cache(client, ELASTICJOBS) as cache:
-            await cache.wait_synced(300)
-            api.hold_watches()
-            version = cache.store(ELASTICJOBS).get("ns", "a")["metadata"]["resourceVersion"]
-            patch = {"metadata": {"resourceVersion": version}, "status": {"step": 1}}
-            await client.patch(ELASTICJOBS, "a", patch, "ns", subresource="status")
-            seen = cache.store(ELASTICJOBS).get("ns", "a")
-            assert seen["metadata"]["resourceVersion"] == version
-            try:
-                await client.patch(ELASTICJOBS, "a", patch, "ns", subresource="status")
-            except Conflict:
-                return
-            raise AssertionError("no conflict")
 
 
 async def test_what_the_cache_does_not_watch_is_not_taken_into_it():

