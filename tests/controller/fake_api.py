@@ -236,7 +236,7 @@ class MemoryTransport:
                 )
         except TimeoutError as error:
             request = f"{call.method} {call.path}"
-            raise connection_to("memory").late(round(timeout_seconds, 1), request) from error
+            raise connection_to("http://memory").late(round(timeout_seconds, 1), request) from error
 
 
 class MemoryStream:
@@ -295,7 +295,11 @@ async def fake_api() -> AsyncIterator[FakeApi]:
     """One over real HTTP."""
     api = FakeApi()
     app = web.Application(client_max_size=2**26)
-    app.router.add_route("*", "/{path:.*}", lambda request: _handle(api, request))
+
+    async def handle(request):
+        return await _handle(api, request)
+
+    app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

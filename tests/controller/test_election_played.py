@@ -175,4 +175,4 @@ def play(seed):
 
 
 def test_elections():
-    play_seeds(play, 150)
+    play_seeds(play, 60)
