@@ -43,12 +43,6 @@ def test_too_many_similar_become_one_combined_series():
     assert combined[0].count == 20 - SIMILAR_LIMIT and combined[0].message == f"{COMBINED_PREFIX}step 19"
 
 
-def test_similar_events_far_apart_are_not_combined():
-    correlator = Correlator()
-    series = [correlator.observe(occurrence(f"step {n}"), n * 601) for n in range(20)]
-    assert not any(s.message.startswith(COMBINED_PREFIX) for s in series)
-
-
 def test_another_reason_or_object_is_not_similar():
     correlator = Correlator()
     for n in range(SIMILAR_LIMIT):

@@ -299,22 +299,6 @@ def test_a_watch_that_lived_is_opened_again_at_once_after_failures():
     assert lived and lived == pytest.approx([60.0] * len(lived))
 
 
-class DownClient(RefusingClient):
-    async def list_page(self, *_, **__):
-        self.lists += 1
-        raise Unavailable("down")
-
-
-async def test_a_server_that_is_down_is_asked_at_growing_intervals():
-    client = DownClient()
-    task = asyncio.create_task(Informer(client, PODS).run())
-    await asyncio.sleep(3)
-    early = client.lists
-    await asyncio.sleep(597)
-    assert early <= 8 and client.lists - early < 620
-    task.cancel()
-
-
 def fields_of(name):
     return [{"manager": name, "operation": "Update", "fieldsV1": {"f:spec": {}}}]
 
