@@ -157,7 +157,10 @@ class Game:
             self.schedule.after(moment, "sends", lambda number=number: self.act(number))  # type: ignore[misc]
 
     def act(self, number: int) -> None:
-        if number in self.waits or number not in self.there:
+        if number in self.waits:
+            self.go(number, b"")  # or it goes on waiting
+            return
+        if number not in self.there:
             return
         act = self.schedule.random.choice((self.set, self.add, self.wait, self.go))
         if data := act(number, b"%d" % self.schedule.random.randrange(5)):
@@ -182,6 +185,7 @@ class Game:
     def go(self, number: int, key: bytes) -> bytes:
         if self.schedule.chance(0.1):
             self.there.discard(number)
+            self.waits.pop(number, None)
             self.clients.state.drop(number)
         return b""
 
