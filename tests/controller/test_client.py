@@ -171,16 +171,6 @@ async def test_writes_that_were_surely_not_done_are_tried_again():
         assert len(api.requests) == 2
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_overload_that_a_retry_cures_lowers_the_limit_all_the_same(status):
-    limiter = RequestLimiter()
-    async with memory_api() as (api, client):
-        api.put(PODS_PATH, pod("a"))
-        api.fail_next(status, **{"Retry-After": "0.01"})
-        assert await client.guarded(None, limiter=limiter).get(PODS, "a", "ns")
-    assert (limiter.limit, limiter.in_flight) == (32, 0)
-
-
 async def test_only_calls_that_wait_for_no_admission_webhook_tell_that_the_server_is_slow(monkeypatch):
     monkeypatch.setattr("controller.api.limiter.SLOW_SECONDS", -1.0)
     calls = {

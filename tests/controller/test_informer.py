@@ -88,20 +88,6 @@ async def test_a_stopped_server_is_noticed_and_nothing_is_missed_when_it_goes_on
         await heard.until(lambda: cache.store(PODS).get("ns", "meanwhile"))
 
 
-async def test_what_vanished_while_the_watch_was_blind_is_told_as_deleted():
-    async with served(PODS) as (api, _, cache):
-        api.put(PODS_PATH, pod("doomed"))
-        api.put(PODS_PATH, pod("stays"))
-        await cache.wait_synced(300)
-        heard = Heard(cache, PODS)
-        api.history.clear()
-        del api.objects["/api/v1/namespaces/ns/pods/doomed"]
-        api.forget_history()
-        await heard.until(lambda: cache.store(PODS).get("ns", "doomed") is None)
-        (gone,) = heard.changes  # the unchanged one is not told again
-        assert gone.new is None and gone.old["metadata"]["name"] == "doomed"
-
-
 async def test_an_idle_watch_is_opened_again_without_a_list():
     async with served(PODS) as (api, _, cache):
         await cache.wait_synced(300)
