@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Queue
 from random import Random
 
@@ -169,6 +169,19 @@ def stranger(listener: Listener, source: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((listener.host, listener.port), 300, (source, 0))
 
 
+def serve(server: socket.socket, answer: Callable[[socket.socket], None]) -> None:
+    """Answer each connection: one that stood still meanwhile knocks again."""
+
+    def run() -> None:
+        with contextlib.suppress(OSError):  # until it is closed
+            while True:
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):
+                    answer(connection)
+
+    threading.Thread(target=run, daemon=True).start()
+
+
 def rest_of(connection: socket.socket) -> bytes:
     """All that comes until the other side closes."""
     received = b""
@@ -206,13 +219,12 @@ def test_who_has_another_key_or_asks_for_another_service_is_refused(
 def test_an_agent_that_does_not_have_the_key_is_refused(patient: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
 
-        def pretend() -> None:
-            connection, _ = impostor.accept()
+        def pretend(connection: socket.socket) -> None:
             connection.sendall(bytes(NONCE_BYTES))
             connection.recv(RESPONSE_BYTES)
             connection.sendall(bytes(PROOF_BYTES))
 
-        threading.Thread(target=pretend, daemon=True).start()
+        serve(impostor, pretend)
         with pytest.raises(RefusedError, match="is no agent of this job"):
             connect("127.0.0.1", impostor.getsockname()[1], KEY, "echo")
 
@@ -223,18 +235,15 @@ def test_a_stranger_who_got_the_address_of_an_agent_passes_no_handshake_on_to_an
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as relay:
 
-        def pass_on() -> None:
-            peer, _ = relay.accept()
-            with peer, stranger(listener) as agent:
+        def pass_on(peer: socket.socket) -> None:
+            with stranger(listener) as agent:
                 peer.sendall(agent.recv(NONCE_BYTES))
                 agent.sendall(peer.recv(RESPONSE_BYTES))
                 peer.sendall(rest_of(agent))
 
-        thread = threading.Thread(target=pass_on, daemon=True)
-        thread.start()
+        serve(relay, pass_on)
         with pytest.raises(RefusedError, match="address"):
             connect("127.0.0.1", relay.getsockname()[1], KEY, "echo")
-        thread.join()
     assert taken.empty()
 
 
