@@ -169,7 +169,8 @@ def stranger(listener: Listener, source: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((listener.host, listener.port), 300, (source, 0))
 
 
-def serve(server: socket.socket, answer: Callable[[socket.socket], None]) -> None:
+@contextlib.contextmanager
+def serving(server: socket.socket, answer: Callable[[socket.socket], None]) -> Iterator[None]:
     """Answer each connection: one that stood still meanwhile knocks again."""
 
     def run() -> None:
@@ -179,7 +180,11 @@ def serve(server: socket.socket, answer: Callable[[socket.socket], None]) -> Non
                 with connection, contextlib.suppress(OSError):
                     answer(connection)
 
-    threading.Thread(target=run, daemon=True).start()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    server.shutdown(socket.SHUT_RDWR)  # which ends the wait for another one
+    thread.join()
 
 
 def rest_of(connection: socket.socket) -> bytes:
@@ -224,8 +229,7 @@ def test_an_agent_that_does_not_have_the_key_is_refused(patient: None) -> None:
             connection.recv(RESPONSE_BYTES)
             connection.sendall(bytes(PROOF_BYTES))
 
-        serve(impostor, pretend)
-        with pytest.raises(RefusedError, match="is no agent of this job"):
+        with serving(impostor, pretend), pytest.raises(RefusedError, match="is no agent of this job"):
             connect("127.0.0.1", impostor.getsockname()[1], KEY, "echo")
 
 
@@ -241,8 +245,7 @@ def test_a_stranger_who_got_the_address_of_an_agent_passes_no_handshake_on_to_an
                 agent.sendall(peer.recv(RESPONSE_BYTES))
                 peer.sendall(rest_of(agent))
 
-        serve(relay, pass_on)
-        with pytest.raises(RefusedError, match="address"):
+        with serving(relay, pass_on), pytest.raises(RefusedError, match="address"):
             connect("127.0.0.1", relay.getsockname()[1], KEY, "echo")
     assert taken.empty()
 
