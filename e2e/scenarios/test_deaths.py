@@ -208,6 +208,7 @@ def told_of(worker: Object, death: Death) -> str:
     return f"mortal-worker-1 gets a new Pod, incarnation {incarnation}: {death.exit_class}: {message}"
 
 
+@pytest.mark.named
 def test_of_four_ranks_the_one_that_always_raises_is_named_and_fails_the_job_in_seconds(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -230,6 +231,7 @@ def named_in_the_end(told: Sequence[str]) -> bool:
     return bool(last) and all("mortal-worker-2 rank 2: ValueError" in text for text in last.values())
 
 
+@pytest.mark.named
 def test_an_import_error_at_the_start_fails_the_job_in_seconds(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -277,7 +279,6 @@ def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Obs
     wait_for_events(mortals, ["FailurePolicy"], lambda told: told == [condition["message"]])
 
 
-@pytest.mark.slow
 def test_ten_preemptions_do_not_fail_a_job(cluster: Cluster, observation: Observation) -> None:
     manifest = jobs.shell(cluster, "sleep 600", name="mortal")
     template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
@@ -307,7 +308,6 @@ def wait_until_running(observation: Observation, pod: str) -> None:
     observation.wait_for(f"{pod} to run", runs)
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.MEMORY_LIMITS)
 def test_a_pod_that_runs_out_of_memory_gets_more_until_the_job_finishes(
     cluster: Cluster, observation: Observation

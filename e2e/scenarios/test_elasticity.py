@@ -75,7 +75,6 @@ def is_ready(observation: Observation, index: int) -> bool:
     return bool(worker["status"]["agent"]["state"] == "Ready")
 
 
-@pytest.mark.slow
 def test_ten_workers_that_come_one_by_one_make_one_round_and_leave_in_one(
     cluster: Cluster, observation: Observation
 ) -> None:

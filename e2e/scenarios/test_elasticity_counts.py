@@ -16,7 +16,6 @@ SAVE_EVERY_STEPS = 10
 EPOCHS = 10
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.STORAGE)
 def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, observation: Observation) -> None:
     namespace, sizes = observation.namespace, [2, 4, 8, 4, 2]

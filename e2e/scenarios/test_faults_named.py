@@ -20,7 +20,7 @@ from e2e.scenarios.test_node_check_links import TIMEOUT_SECONDS, api_server, in_
 NODES = 4
 THROTTLED_SHARE = 0.1
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.STORAGE)]
+pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
 
 def assert_named(cluster: Cluster, observation: Observation, job: str, cause: str, *said: str) -> None:

@@ -194,7 +194,6 @@ def test_an_object_that_was_found_by_an_attack_stops_nobody_else(
         tenant.delete(kind, name)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_drawn_objects_stop_nobody_else(tenant: Tenant, victim: Victim) -> None:
     from tests.hostile.strategies import api_objects

@@ -10,6 +10,7 @@ from e2e.keepers import NAME, Training
 from e2e.observation import Observation
 
 
+@pytest.mark.named
 def test_whatever_is_lost_training_goes_on_from_memory_and_ends_as_if_nothing_had_happened(
     cluster: Cluster, observation: Observation
 ) -> None:

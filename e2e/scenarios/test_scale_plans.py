@@ -20,6 +20,7 @@ SCALE_CALL = ("spec", "the scale subresource")
 """What tells them apart is metadata.managedFields, which the embedded API server does not keep."""
 
 
+@pytest.mark.named
 def test_whoever_asks_for_a_count_it_is_the_one_that_is_wanted_and_the_job_says_whose_it_was(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -176,7 +177,6 @@ def said_of(read: Callable[[Object, str], Object], observation: Observation, kin
     return str(read(observation.job("idle"), kind).get("message", ""))
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.CONTROL_PLANE)
 def test_a_controller_killed_at_each_step_of_a_plan_leaves_what_an_undisturbed_one_would(
     cluster: Cluster, observation: Observation

@@ -16,7 +16,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation
 
-NODES = 4
 POLICY = {"heartbeatTimeoutSeconds": 9}
 """Many times what it takes, and less than the 120 s for which a lost worker is waited."""
 CHECKED = {"enabled": True, "timeoutSeconds": 300, "stragglerRatio": checks.RATIO}
@@ -24,6 +23,7 @@ CHECKED = {"enabled": True, "timeoutSeconds": 300, "stragglerRatio": checks.RATI
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
 
+@pytest.mark.named
 def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -96,7 +96,6 @@ def started_anew(observation: Observation, earlier_uid: str) -> bool:
     return bool(workers[1].get("status", {}).get("podUid"))
 
 
-@pytest.mark.slow
 def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -17,7 +16,7 @@ STEPS = 5
 
 
 def test_lightning_goes_on_with_the_number_of_its_own_checkpoint(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
+    import lightning.pytorch as lightning
 
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -49,8 +48,7 @@ def test_lightning_goes_on_with_the_number_of_its_own_checkpoint(tmp_path: Path)
 
 
 def test_hugging_faces_trainer_goes_on_with_the_number_of_its_own_checkpoint(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
+    import transformers
 
     class Trainer(transformers.Trainer):  # type: ignore[misc,name-defined]
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Tensor:
