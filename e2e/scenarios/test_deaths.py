@@ -16,7 +16,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation, Timeout
 
-NODES = 4
 HEARTBEAT_TIMEOUT_SECONDS = 9
 HANG_TIMEOUT_SECONDS = 30
 """The first step after a start may take three times as long, with all that is imported before it."""

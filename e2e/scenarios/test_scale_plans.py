@@ -14,7 +14,6 @@ from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
-NODES = 4
 SCALE_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces/{}/elasticjobs/idle/scale"
 SCALE_CALL = ("spec", "the scale subresource")
 """What tells them apart is metadata.managedFields, which the embedded API server does not keep."""

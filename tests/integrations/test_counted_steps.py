@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 from tests.agent.test_step_counter import counting
 from tests.integrations import training
 
+pytestmark = pytest.mark.real
 STEPS = 5
 
 

@@ -23,6 +23,8 @@ from tests.checkpoint import worlds
 from tests.checkpoint.worlds import Slots
 from tests.integrations import training
 
+pytestmark = pytest.mark.real
+
 Main = Callable[[list[str]], None]
 Batch = tuple[int, float, float]
 

@@ -31,6 +31,8 @@ from tests.release.helm import Helm, HelmFailed
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
 
+pytestmark = pytest.mark.real
+
 WHEEL = f"dlr_training-{VERSION}-py3-none-any.whl"
 IMAGES = {
     "images": {

@@ -15,6 +15,8 @@ from tests.replicas.fleet import Fleet
 from tests.replicas.learning import learn, learn_shards
 from tests.replicas.test_training import STEPS_AFTER, WITHIN_SECONDS
 
+pytestmark = pytest.mark.real
+
 LENGTH = 500
 KILLS = 3
 LEAST_STEPS = 250
@@ -36,8 +38,8 @@ def lines_of(fleet: Fleet) -> list[dict[str, Any]]:
     ("what", "options"),
     [
         (learn, {"constant_batch": True}),
-        pytest.param(learn, {"constant_batch": False}, marks=pytest.mark.slow),
-        pytest.param(learn_shards, {}, marks=pytest.mark.slow),
+        (learn, {"constant_batch": False}),
+        (learn_shards, {}),
     ],
 )
 def test_every_sample_once_an_epoch_while_processes_of_groups_are_killed(

@@ -22,6 +22,8 @@ from tests.agent.conftest import Agent, Agents, kill, training_processes, wait_f
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
 
+pytestmark = pytest.mark.real
+
 SCRIPT = str(ROOT / "examples" / "memory" / "train.py")
 MEMORY = {"DLR_MEMORY_CHECKPOINT_BYTES": str(4 << 20), "DLR_MEMORY_CHECKPOINT_REPLICAS": "1"}
 
@@ -116,7 +118,6 @@ def test_what_a_failure_leaves_in_memory_is_persisted(cluster: FakeCluster, agen
     verify(files, manifest, manifest.files)
 
 
-@pytest.mark.slow
 def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) -> None:
     training = Training(cluster, agents, 2, **MEMORY)
     training.form([0, 1])
