@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -41,10 +42,22 @@ LONGEST_FIRST = (
 )
 """Modules in the order in which they begin: no process is left with a long one at the end."""
 
+LOGGERS = (logging.getLogger(), logging.getLogger("agent"))
+"""Those that programs of ours set up."""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rank = {config.rootpath / "tests" / name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_before() -> Iterator[None]:
+    """Take back what a test has done to loggers: a handler of its stderr outlives that, which pytest closes."""
+    before = [(logger, [*logger.handlers], logger.level, logger.propagate) for logger in LOGGERS]
+    yield
+    for logger, logger.handlers, level, logger.propagate in before:
+        logger.setLevel(level)
 
 
 @pytest.fixture

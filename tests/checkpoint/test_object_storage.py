@@ -37,6 +37,7 @@ def save(url: str, step: int, job: str = "", keep: int | None = 2, round: int = 
     slot.close()
 
 
+@pytest.mark.named
 def test_a_training_saves_keeps_the_newest_and_goes_on(bucket: Bucket) -> None:
     made = state(0)
     checkpointer = Checkpointer(bucket.url, made, persist_every=1, keep=2)
@@ -74,6 +75,7 @@ def test_a_world_of_another_size_goes_on_from_it(bucket: Bucket, tmp_path: Path)
     assert_undisturbed(tmp_path, 4)
 
 
+@pytest.mark.named
 def test_a_checkpoint_in_memory_is_persisted_by_savers_after_a_failure_and_not_twice(
     bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """A small training in each framework, with dropout and shuffled samples, under its checkpoints in memory.
 
 Each rank appends its loss of each batch to OUT.<rank>, before the optimizer's step. With --defaults, the framework has
-the arguments that it has without any.
+the arguments that it has without any; on a CPU, two of them are one world only if they are told to use it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def with_accelerate(arguments: list[str]) -> None:
 
     args = parse(arguments)
     log = Log(args)
-    accelerator = Accelerator(gradient_accumulation_steps=args.accumulate)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=args.accumulate)
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8)
@@ -167,7 +167,7 @@ def with_transformers(arguments: list[str]) -> None:
     more: dict[str, Any] = {} if args.defaults else {"save_strategy": "no", "report_to": "none"}
     trainer = Logging(
         model=Regression(),
-        args=TrainingArguments(f"{args.path}-transformers", **more),
+        args=TrainingArguments(f"{args.path}-transformers", use_cpu=True, **more),
         train_dataset=[{"points": points, "labels": targets} for points, targets in data()],
     )
     train(trainer, args.path, **options_of(args))
