@@ -1,6 +1,6 @@
 """Objects that nobody would write, by a tenant of one namespace: nobody else's job or check notices.
 
-Of drawn objects `make e2e-all` stores fifty. Those that `make test` stores were found by an attack.
+Fifty are drawn; the others were found by an attack.
 """
 
 from __future__ import annotations
