@@ -24,7 +24,6 @@ POLICY = {
     "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS,
 }
 FAILED_SECONDS = 300
-PREEMPTIONS = 10
 FALLEN_OFF_THE_BUS = 79
 """An Xid."""
 
@@ -276,35 +275,6 @@ def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Obs
     assert (condition["status"], condition["reason"]) == ("True", "FailurePolicy")
     assert condition["message"].endswith("mortal-worker-0 rank 0: ValueError: this sample cannot be read")
     wait_for_events(mortals, ["FailurePolicy"], lambda told: told == [condition["message"]])
-
-
-def test_ten_preemptions_do_not_fail_a_job(cluster: Cluster, observation: Observation) -> None:
-    manifest = jobs.shell(cluster, "sleep 600", name="mortal")
-    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
-    template["spec"]["terminationGracePeriodSeconds"] = 1  # else a Pod is gone before it can say why
-    cluster.apply(manifest, observation.namespace)
-    mortals = Mortals(cluster, observation)
-    for number in range(1, PREEMPTIONS + 1):
-        pod = f"mortal-worker-0-{number}"
-        wait_until_running(observation, pod)
-        mortals.preempt(pod)
-    wait_until_running(observation, f"mortal-worker-0-{PREEMPTIONS + 1}")
-
-    counted = {"restarts": {"Preempted": PREEMPTIONS}, "restartCount": PREEMPTIONS}
-    wait_for_told(mortals, "all preemptions to be counted", lambda: mortals.worker(0)["status"], counted)
-    status = mortals.worker(0)["status"]
-    assert status["lastExit"]["reason"] == "PreemptionByScheduler"
-    assert not (status.get("failureBudget") or {}).get("spent")
-    assert mortals.condition("Failed") == {}
-    wait_for_events(mortals, ["WorkerRelaunched"], lambda told: any("Preempted: " in each for each in told))
-
-
-def wait_until_running(observation: Observation, pod: str) -> None:
-    def runs() -> bool:
-        found = observation.pods().get(pod, {})
-        return bool(found.get("status", {}).get("phase") == "Running")
-
-    observation.wait_for(f"{pod} to run", runs)
 
 
 @pytest.mark.needs(Capability.MEMORY_LIMITS)

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 
 import pytest
-import yaml
 
 from e2e import elasticity, embedded, jobs, plans
 from e2e.api import Kind, Object
@@ -218,94 +217,3 @@ def kill_controller_at(cluster: Cluster, observation: Observation, plan: str, at
     killed = controller.pid()
     controller.signal(signal.SIGKILL)
     observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
-
-
-REFUSED = {
-    "above the maximum": (8, "maxReplicas"),
-    "below the minimum": (0, "minReplicas"),
-    "half a unit": (3, "nodeUnit"),
-}
-BAD_PLANS: dict[str, tuple[Object, str, tuple[str, ...]]] = {
-    "unknown-type": (
-        plans.scale_plan("unknown-type", type_="evaluator", replicas=1),
-        "UnknownType",
-        ("spec.replicaResourceSpecs[evaluator]", "has no type evaluator"),
-    ),
-    "above": (
-        plans.scale_plan("above", replicas=8),
-        "AboveMaximum",
-        ("spec.replicaResourceSpecs[worker].replicas", "maxReplicas"),
-    ),
-    "below": (
-        plans.scale_plan("below", replicas=0),
-        "BelowMinimum",
-        ("spec.replicaResourceSpecs[worker].replicas", "minReplicas"),
-    ),
-    "half-a-unit": (
-        plans.scale_plan("half-a-unit", replicas=3),
-        "NotWholeUnits",
-        ("spec.replicaResourceSpecs[worker].replicas", "nodeUnit"),
-    ),
-    "no-such-worker": (
-        plans.scale_plan("no-such-worker", remove=["idle-worker-7"]),
-        "WorkerNotFound",
-        ("spec.removePods[0]", "idle-worker-7"),
-    ),
-    "all-removed": (
-        plans.scale_plan("all-removed", remove=[f"idle-worker-{index}" for index in range(4)]),
-        "BelowMinimum",
-        ("spec.removePods", "minReplicas"),
-    ),
-    "too-large": (
-        plans.scale_plan("too-large", resource={"memory": "900Gi"}),
-        "NoNodeLargeEnough",
-        ("spec.replicaResourceSpecs[worker].resource", "900Gi"),
-    ),
-    "no-job": (plans.scale_plan("no-job", job="gone", replicas=2), "JobNotFound", ("spec.ownerJob", "gone")),
-}
-
-
-def test_what_cannot_be_is_refused_with_the_field_and_the_job_is_not_touched(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    manifest = elasticity.idle(cluster, workers=4, minimum=2, maximum=6, policy={"nodeUnit": 2})
-    cluster.apply(manifest, namespace)
-    world = elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
-    elasticity.wait_until_all_run(observation, world, "idle")
-    before = observation.job("idle")
-
-    for case, (replicas, field) in REFUSED.items():
-        arguments = ("scale", "ej/idle", f"--replicas={replicas}", "-n", namespace)
-        done = cluster.kubectl(*arguments, check=False)
-        assert done.returncode != 0, f"{case} was accepted"
-        assert field in done.stderr, done.stderr
-    cluster.kubectl(
-        "apply",
-        "-n",
-        namespace,
-        "-f",
-        "-",
-        stdin=yaml.safe_dump_all(plan for plan, _, _ in BAD_PLANS.values()),
-    )
-    for name, (_, reason, told) in BAD_PLANS.items():
-        plan = plans.wait_for_verdict(observation, name)
-        refused = jobs.condition(plan, "Applied")
-        assert (plan["status"]["phase"], refused.get("reason")) == ("Refused", reason), observation.describe()
-        for text in told:
-            assert text in refused["message"], refused["message"]
-
-    after = observation.job("idle")
-    assert after["metadata"]["generation"] == before["metadata"]["generation"]
-    assert after["status"]["rendezvous"] == before["status"]["rendezvous"]
-    assert len(observation.pods()) == 4
-
-
-def test_a_plan_for_a_suspended_job_is_refused_with_the_reason(
-    cluster: Cluster, observation: Observation
-) -> None:
-    cluster.apply(jobs.shell(cluster, "exit 0", name="idle", suspend=True), observation.namespace)
-    cluster.apply(plans.scale_plan("late", replicas=2), observation.namespace)
-    applied = jobs.condition(plans.wait_for_verdict(observation, "late"), "Applied")
-    assert (applied["status"], applied["reason"]) == ("False", "JobSuspended")
-    assert "spec.ownerJob" in applied["message"]
