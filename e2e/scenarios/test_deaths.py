@@ -16,13 +16,9 @@ from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation, Timeout
 
-HEARTBEAT_TIMEOUT_SECONDS = 9
 HANG_TIMEOUT_SECONDS = 30
 """The first step after a start may take three times as long, with all that is imported before it."""
-POLICY = {
-    "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
-    "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS,
-}
+POLICY = jobs.QUICK_REPORTS | {"hangTimeoutSeconds": HANG_TIMEOUT_SECONDS}
 FAILED_SECONDS = 300
 FALLEN_OFF_THE_BUS = 79
 """An Xid."""

@@ -43,7 +43,7 @@ def assert_named(cluster: Cluster, observation: Observation, job: str, cause: st
 
 def staged(cluster: Cluster, observation: Observation) -> Mortals:
     mortals = Mortals(cluster, observation)
-    mortals.submit(2, elasticPolicy={"heartbeatTimeoutSeconds": 9, "hangTimeoutSeconds": 30})
+    mortals.submit(2, elasticPolicy=jobs.QUICK_REPORTS | {"hangTimeoutSeconds": 30})
     mortals.wait_until_training()
     return mortals
 

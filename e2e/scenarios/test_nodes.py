@@ -10,7 +10,7 @@ from e2e import jobs
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
-HEARTBEAT_TIMEOUT_SECONDS = 15
+HEARTBEAT_TIMEOUT_SECONDS = 18
 BUSY_MACHINE_SECONDS = 240
 """For a new Pod to start: a second or two, if nothing else runs. Kubernetes alone would wait for longer."""
 

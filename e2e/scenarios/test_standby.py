@@ -16,8 +16,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation
 
-POLICY = {"heartbeatTimeoutSeconds": 9}
-"""Many times what it takes, and less than the 120 s for which a lost worker is waited."""
 CHECKED = {"enabled": True, "timeoutSeconds": 300, "stragglerRatio": checks.RATIO}
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
@@ -28,7 +26,7 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     cluster: Cluster, observation: Observation
 ) -> None:
     mortals = Mortals(cluster, observation)
-    mortals.submit(2, standby=1, elasticPolicy=POLICY)
+    mortals.submit(2, standby=1, elasticPolicy=jobs.QUICK_REPORTS)
     life = mortals.wait_until_training(world_of=2)
     first = mortals.world()["round"]
     assert first == 1, "who stands by makes no round of its own"

@@ -21,7 +21,8 @@ def make(out: Path, base: Path, **variables: str) -> None:
     """Run `make release` without the worker's image, with further environment variables."""
     command = [sys.executable, "-m", "release", "--out", out, "--without-worker"]
     command += ["--python-base", base, "--busybox-base", base]
-    environment = os.environ | variables
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # uv is beside this Python
+    environment = os.environ | {"PATH": path} | variables
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
