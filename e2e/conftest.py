@@ -18,7 +18,11 @@ from e2e.observation import Observation
 HERE = Path(__file__).parent
 SCENARIO_TIMEOUT_SECONDS = 1_800
 """Limit for a machine a quarter as fast as ours. What a scenario waits for has limits of its own."""
-LONGEST_FIRST = ("node_check", "deaths", "standby", "elasticity", "control_plane", "training")
+LONGEST_FIRST = (
+    "tests/integrations/test_frameworks.py",
+    "tests/release/test_chart_on_a_cluster.py",
+    *(f"e2e/scenarios/test_{name}.py" for name in ("node_check", "leaving", "standby", "nodes", "training")),
+)
 """Modules of `make test` that begin, so that no process is left with a long one at the end."""
 
 
@@ -43,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if impossible:
         config.hook.pytest_deselected(items=[*impossible])
         items[:] = [item for item in items if item not in impossible]
-    rank = {HERE / "scenarios" / f"test_{name}.py": number for number, name in enumerate(LONGEST_FIRST)}
+    rank = {config.rootpath / name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 

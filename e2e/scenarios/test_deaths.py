@@ -202,7 +202,6 @@ def told_of(worker: Object, death: Death) -> str:
     return f"mortal-worker-1 gets a new Pod, incarnation {incarnation}: {death.exit_class}: {message}"
 
 
-@pytest.mark.named
 def test_of_four_ranks_the_one_that_always_raises_is_named_and_fails_the_job_in_seconds(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -75,7 +75,6 @@ def test_a_world_of_another_size_goes_on_from_it(bucket: Bucket, tmp_path: Path)
     assert_undisturbed(tmp_path, 4)
 
 
-@pytest.mark.named
 def test_a_checkpoint_in_memory_is_persisted_by_savers_after_a_failure_and_not_twice(
     bucket: Bucket, tmp_path: Path
 ) -> None:
