@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 
 import pytest
 
@@ -75,104 +74,6 @@ def as_an_autoscaler_does(cluster: Cluster, observation: Observation, replicas: 
         return done.returncode == 0
 
     observation.wait_for("the Scale to be put back", put_back)
-
-
-def test_others_keep_their_order_when_a_worker_is_removed_and_a_migrated_one_goes_once_the_next_joined(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    cluster.apply(elasticity.idle(cluster, workers=4, minimum=2, maximum=4), namespace)
-    first = elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
-
-    cluster.apply(plans.scale_plan("remove", remove=["idle-worker-1"]), namespace)
-    plans.wait_until_scaled(observation, "remove")
-    assert jobs.rendezvous(observation, "idle")["members"] == [0, 2, 3]
-    assert wanted(observation, 3) == "ScalePlan remove"
-    observation.wait_for("the Pod to be gone", lambda: len(observation.pods()) == 3)
-
-    cluster.apply(plans.scale_plan("migrate", migrate=["idle-worker-2-1"]), namespace)
-    plans.wait_until_scaled(observation, "migrate")
-    assert jobs.rendezvous(observation, "idle")["members"] == [0, 1, 3], "in the slot that is vacant"
-    observation.wait_for("the other to be gone", lambda: len(observation.pods()) == 3)
-    members = [world.members for world in elasticity.worlds(observation, "idle", since=first)]
-    assert members == [(0, 1, 2, 3), (0, 2, 3), (0, 1, 3)], "one round each"
-    assert_never_without_a_world(observation)
-    assert {pod["metadata"]["name"] for pod in observation.history[Kind.POD]} == {
-        f"idle-worker-{index}-1" for index in range(4)
-    }, "nobody else's Pod was made anew"
-
-
-def test_memory_doubled_by_a_plan_goes_through_three_workers_one_by_one(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    cluster.apply(elasticity.idle(cluster, workers=3, minimum=2, maximum=3), namespace)
-    first = elasticity.wait_for_world(observation, [0, 1, 2], "idle")
-
-    cluster.apply(plans.scale_plan("memory", resource={"memory": "512Mi"}), namespace)
-    job = plans.wait_until_scaled(observation, "memory")
-    plan = observation.objects(Kind.PLAN)["memory"]
-    members = [world.members for world in elasticity.worlds(observation, "idle", since=first)]
-    print(f"memory doubled within {plans.seconds(plan, job):.0f} s: worlds {members}")
-    assert members == [(0, 1, 2), (1, 2), (0, 1, 2), (0, 2), (0, 1, 2), (0, 1), (0, 1, 2)]
-    assert_never_without_a_world(observation)
-    wait_for_memory(observation, {f"idle-worker-{index}-2": "512Mi" for index in range(3)})
-
-
-def test_a_lone_worker_gets_more_memory_without_a_break(cluster: Cluster, observation: Observation) -> None:
-    namespace = observation.namespace
-    cluster.apply(elasticity.idle(cluster, workers=1, minimum=1, maximum=1), namespace)
-    elasticity.wait_for_world(observation, [0], "idle")
-
-    cluster.apply(plans.scale_plan("memory", resource={"memory": "512Mi"}), namespace)
-    plans.wait_until_scaled(observation, "memory")
-    assert [world.members for world in elasticity.worlds(observation, "idle")] == [(0,), (1,)]
-    assert_never_without_a_world(observation)
-    wait_for_memory(observation, {"idle-worker-1-1": "512Mi"})
-
-
-def wait_for_memory(observation: Observation, expected: dict[str, str]) -> None:
-    """Just these Pods are there, and ask for so much; those whose place they took may be a while in going."""
-
-    def asked() -> dict[str, str]:
-        return {
-            name: pod["spec"]["containers"][0]["resources"]["requests"]["memory"]
-            for name, pod in observation.pods().items()
-        }
-
-    observation.wait_for(f"just the Pods {expected}", lambda: asked() == expected)
-
-
-def assert_never_without_a_world(observation: Observation) -> None:
-    """Once there was one."""
-    phases = [
-        (version.get("status", {}).get("rendezvous") or {}).get("phase")
-        for version in observation.history[Kind.JOB]
-    ]
-    assert set(phases[phases.index("Formed") :]) == {"Formed"}
-
-
-def test_a_newer_plan_is_done_while_an_earlier_one_waits_for_room(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    manifest = elasticity.idle(cluster, workers=1, minimum=1, maximum=8)
-    cluster.apply(jobs.one_a_node(manifest, jobs.over_half_a_node(cluster)), namespace)
-    elasticity.wait_for_world(observation, [0], "idle")
-
-    cluster.apply(plans.scale_plan("too-many", replicas=8), namespace)
-    observation.wait_for(
-        "the job to say that it waits for room",
-        lambda: "cannot be scheduled" in said_of(jobs.warning, observation, "WorkersUnscheduled"),
-    )
-    assert "the world has 1 of 8 workers" in said_of(jobs.condition, observation, "Scaled")
-    cluster.apply(plans.scale_plan("two", replicas=2), namespace)
-    plans.wait_until_scaled(observation, "two")
-    assert jobs.rendezvous(observation, "idle")["members"] == [0, 1]
-
-
-def said_of(read: Callable[[Object, str], Object], observation: Observation, kind: str) -> str:
-    return str(read(observation.job("idle"), kind).get("message", ""))
 
 
 @pytest.mark.needs(Capability.CONTROL_PLANE)
