@@ -15,7 +15,6 @@ NODES = 6
 SAVE_EVERY_STEPS = 10
 EPOCHS = 10
 SMALL_LOSS = 0.5
-"""Half of the job's lastCallSeconds."""
 
 
 @pytest.mark.needs(Capability.POWER, Capability.STORAGE)
