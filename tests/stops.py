@@ -25,7 +25,7 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 STOPPED_SECONDS = (0.3, 3.0)
-BETWEEN_SECONDS = (0.05, 1.0)
+BETWEEN_SECONDS = (0.3, 3.0)
 
 
 @dataclass(frozen=True)
