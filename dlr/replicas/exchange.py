@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from agent.torch_compat import process_groups
 from dlr.replicas.agreement import Member
-from dlr.replicas.patience import LongWait, Patience, wait_for
+from dlr.replicas.patience import LongWaitThread, Patience, wait_for
 from dlr.replicas.transfer import Connection
 
 logger = logging.getLogger(__name__)
@@ -179,7 +179,9 @@ class Exchange:
 
         seat = self.seat
         wait_for(
-            self._changed, ends, lambda: LongWait(seat.place, seat.size, self._open_store, self._patience)
+            self._changed,
+            ends,
+            lambda: LongWaitThread(seat.place, seat.size, self._open_store, self._patience),
         )
         if is_over():
             return

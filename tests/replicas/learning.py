@@ -81,7 +81,7 @@ def _train(
             log.write(json.dumps(line | {"learned": learned, "begun": list(joined.contributing)}) + "\n")
             log.flush()
             optimizer.step()
-            if joined._member.trained:
+            if joined.has_state:
                 line |= {"committed": committed[step], "state": data.state_dict()}
                 log.write(json.dumps(line) + "\n")
                 log.flush()

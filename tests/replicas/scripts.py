@@ -98,9 +98,9 @@ def train(
         optimizer.step()
         scheduler.step()
         line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
-        if joined._member.trained:
+        if joined.has_state:
             line |= {"groups": counted.get(step), "digest": digest(model), "time": time.monotonic()}
-            line |= {"version": joined._current().membership.version}
+            line |= {"version": joined._quorum().version}
         log.write(json.dumps(line) + "\n")
         log.flush()
     assert not dist.is_initialized() or dist.get_world_size() == place.size
@@ -170,7 +170,7 @@ def train_kind(place: Any, channel: Any, kind: str, seconds: float = 0.01) -> No
         scaler.update()
         shards = [local(each.detach()) for each in model.parameters()]
         line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
-        if joined._member.trained:
+        if joined.has_state:
             line |= {"digest": digest_of(shards), "norm": norm}
         log.write(json.dumps(line) + "\n")
         log.flush()
