@@ -55,16 +55,18 @@ class Awaiting:
     ) -> tuple[Awaiting, Membership | LeftOut | Wait]:
         """Return the wait after a look at the newest membership, and what to do next: the membership ends it.
 
-        One that is left out often asks later.
+        One that is left out often asks later. One that has met nobody may have been left out, too: of a version
+        that it has never seen.
         """
         if membership is None or membership.version < self.newest:
             return self, Wait()
         if membership.place is not None:
             return self, membership
-        if not self.has_met or membership.version <= self.asked:
+        if membership.version <= self.asked:
             return self, Wait()
         if self.resume_at is None:
-            absences, seconds = self.absences.after(now) if membership.groups else (self.absences, 0.0)
+            is_absent = self.has_met and membership.groups
+            absences, seconds = self.absences.after(now) if is_absent else (self.absences, 0.0)
             return replace(self, absences=absences, resume_at=now + seconds).after(membership, now)
         if now < self.resume_at:
             return self, Wait(self.resume_at - now)
