@@ -127,6 +127,8 @@ class Ended:
     """All ranks have voted for the end, or have given up."""
 
     ok: bool
+    has_state: bool
+    """Whether every rank has its part of the state, or has sent it, and so may have voted."""
     newest: int
 
 
@@ -294,12 +296,8 @@ def after(state: State, event: Event) -> Next:
             return _after_vote(state, event)
         case Applied():
             return _go_on(replace(state, in_script=False))
-        case Ended(ok, newest):
-            if not ok:
-                return _meet_next(state, newest)
-            return (
-                (state, (Do.LEAVE,)) if state.heal_step is None else (_healed(state), (Do.END_HEAL, Do.LEAVE))
-            )
+        case Ended():
+            return _after_end(state, event)
 
 
 # --- quorums ---------------------------------------------------------------------------------------------
@@ -334,12 +332,12 @@ def _begin(state: State, *before: Act) -> Next:
     agreement, acts, at_once = quorum.agreement, [*before], state.heals_first(quorum.agreement)
     if quorum.is_behind and (state.is_open or not at_once):
         acts.append(Do.DROP_GRADIENTS)
-    if quorum.is_behind and at_once:  # the step that it was in has been made without it
-        state = replace(state, is_open=False, following=())
+    if at_once:  # those behind have had no part in the step that they were in
+        state = replace(state, is_open=state.is_open and not quorum.is_behind, following=())
     standing = state.standing.after_meeting(agreement, quorum.place, at_once=at_once)
     state = replace(state, standing=standing)
     if state.sync_every is not None:
-        state = replace(state, is_open=agreement.healing_steps > 0, following=())
+        state = replace(state, is_open=agreement.healing_steps > 0)
         if quorum.is_behind:
             state = replace(state, inner_steps=agreement.inner_steps)
     if quorum.heals and not at_once:
@@ -418,8 +416,11 @@ def _committed(state: State, member: Member) -> tuple[State, tuple[Act, ...]]:
     return replace(state.counting(member), is_open=False), acts
 
 
-def _healed(state: State) -> State:
-    """Return it where the state has arrived when training ends."""
+def _after_end(state: State, end: Ended) -> Next:
+    """Leave, or meet again; the state that has arrived counts also then, since those that had it may have left."""
+    act: Act = Do.LEAVE if end.ok else Meet(max(end.newest, _quorum(state).version + 1))
+    if state.heal_step is None or not end.has_state:
+        return state, (act,)
     quorum = _quorum(state)
     member = Member(True, state.applied, quorum.version) if quorum.is_behind else state.member
-    return replace(state.counting(member), heal_step=None)
+    return replace(state.counting(member), heal_step=None), (Do.END_HEAL, act)

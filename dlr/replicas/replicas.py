@@ -429,15 +429,17 @@ class Replicas:
 
     def _end(self) -> Event:
         """Leave when all groups have applied the last step: until then one may need this one's state."""
-        exchange = self._of_version()
+        exchange, has_state = self._of_version(), False
 
         def agree_to_end() -> None:
+            nonlocal has_state
             self._wait_for_heal()
+            has_state = True
             exchange.vote()
 
         ok = self._news.succeeds(exchange, agree_to_end)
-        (all_ok, _), (_, newest) = self._own.span(ok, self._news.newest)
-        return Ended(bool(all_ok), newest)
+        (all_ok, all_have, _), (_, _, newest) = self._own.span(ok, has_state, self._news.newest)
+        return Ended(bool(all_ok), bool(all_have), newest)
 
     def _quorum(self) -> Quorum:
         if self._at.quorum is None:

@@ -929,17 +929,20 @@ class Process:
             self.world.note(self, self.parameters, None)
 
     def end(self) -> None:
-        def ended(ok: bool) -> None:
-            self.span(ok, self.newest, then=lambda low, high: self.go_on(Ended(bool(low[0]), high[1])))
+        def ended(ok: bool, has_state: bool) -> None:
+            self.span(ok, has_state, self.newest, then=then)
+
+        def then(low: list[int], high: list[int]) -> None:
+            self.go_on(Ended(bool(low[0]), bool(low[1]), high[2]))
 
         def healed(ok: bool) -> None:
             if ok:
-                self.collect(("end", self.at.applied), None, lambda result: ended(result is not None))
+                self.collect(("end", self.at.applied), None, lambda result: ended(result is not None, True))
             else:
-                ended(False)
+                ended(False, False)
 
         if self.is_overtaken:
-            ended(False)
+            ended(False, False)
         else:
             self.wait_for_heal(healed)
 
