@@ -108,8 +108,9 @@ class Exchange:
 
     def start(self) -> None:
         """Begin to connect to the others, if there are any."""
-        self._tasks.put(_Task(self._connect))
-        self._thread.start()
+        if self.seat.size > 1:
+            self._tasks.put(_Task(self._connect))
+            self._thread.start()
 
     # --- what the training thread asks for ---------------------------------------------------------------
 
@@ -254,8 +255,6 @@ class Exchange:
 
     def _connect(self) -> None:
         seat = self.seat
-        if seat.size == 1:
-            return
         self._control, self._data = self._groups(f"{seat.rank}", seat.place, seat.size)
 
     def _groups(self, prefix: str, rank: int, size: int) -> tuple[Any, Any]:

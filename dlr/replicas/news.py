@@ -1,4 +1,4 @@
-"""What a process learns from its agent of the groups that take part, and what it reports to the agent of them."""
+"""What a process learns from its agent of the groups that take part, and what it reports of them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,15 @@ class Awaiting:
     """The newest version without its group that it has reported; a later one may leave it out once more."""
 
     def after(
-        self, membership: Membership | None, now: float
+        self, membership: Membership | None, clock: Callable[[], float]
     ) -> tuple[Awaiting, Membership | LeftOut | Wait]:
         """Return the wait after a look at the newest membership, and what to do next: the membership ends it.
 
-        One that is left out often asks later. One that has met nobody may have been left out, too: of a version
-        that it has never seen.
+        One that is left out often asks later. One that has met nobody may have been left out, too, of a
+        version that it has never seen.
+
+        Args:
+            clock: returns the monotonic time.
         """
         if membership is None or membership.version < self.newest:
             return self, Wait()
@@ -66,10 +69,10 @@ class Awaiting:
             return self, Wait()
         if self.resume_at is None:
             is_absent = self.has_met and membership.groups
-            absences, seconds = self.absences.after(now) if is_absent else (self.absences, 0.0)
-            return replace(self, absences=absences, resume_at=now + seconds).after(membership, now)
-        if now < self.resume_at:
-            return self, Wait(self.resume_at - now)
+            absences, seconds = self.absences.after(clock()) if is_absent else (self.absences, 0.0)
+            return replace(self, absences=absences, resume_at=clock() + seconds).after(membership, clock)
+        if (seconds := self.resume_at - clock()) > 0:
+            return self, Wait(seconds)
         return replace(self, asked=membership.version), LeftOut(membership.version)
 
 
@@ -107,7 +110,7 @@ class News:
         awaiting = Awaiting(newest, has_met, self._absences)
         while True:
             seen = self._channel.membership
-            awaiting, found = awaiting.after(seen, time.monotonic())
+            awaiting, found = awaiting.after(seen, time.monotonic)
             self._absences = awaiting.absences
             match found:
                 case Membership():

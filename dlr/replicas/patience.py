@@ -1,10 +1,10 @@
-"""Long waits for other groups: who waits counts itself in the version's store, and names those that do not wait.
+"""Long waits for other groups: a process that waits says so in the version's store, and names those that do not.
 
 A process that hangs comes to no exchange, so all other groups wait for its group. Each of their processes
 that waits for more than a moment adds to a number of its group in the store of the version, which the lead's
 agent keeps, and takes it back when its wait is over. When its patience ends, one of them reads these numbers,
-and it alone, since there is one for each group; it names the groups that do not wait to its agent. The controller
-makes the next version without them.
+and it alone, since there is one for each group. It names the groups that do not wait to its agent, and the
+controller makes the next version without them.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class LongWait:
     place: int
     """The place of its group in the version."""
     patience_seconds: float | None
-    """How long it may last; None where this group's state isn't the job's, so that others that have it are worth
-    any wait."""
+    """How long it may last; None where this group's state isn't the job's, so that others that have it are
+    worth any wait."""
     exchange_seconds: float
     """Time limit of an exchange to which all groups have come."""
     waited: float = QUIET_SECONDS
@@ -180,7 +180,7 @@ class LongWait:
         return self, ()
 
     def end(self) -> tuple[WaitAct, ...]:
-        """Take back what this process has counted and named: the teller last, so that the next one's names stay."""
+        """Take back what this process has counted and named, and the teller last: the next one's names stay."""
         taken_back: list[WaitAct] = [Add(waiting(self.place), -1)]
         if self.is_teller:
             taken_back += [Late(()), Add(self._teller, -1)] if self.late else [Add(self._teller, -1)]

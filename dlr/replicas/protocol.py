@@ -1,7 +1,8 @@
-"""What a process of a group does about quorums, commits and heals: a state and an event to the next one. Pure.
+"""What a process of a group does about quorums, commits and heals, as a function of state and event. Pure.
 
-Groups that have met in a version and have agreed are a *quorum*. A step is *committed* in it as soon as all its groups
-have all gradients of the contributors. A group that is behind *heals*: it takes over the leader's state.
+Groups that have met in a version and have agreed are a *quorum*. A step is *committed* in it as soon as all
+its groups have all gradients of the contributors. A group that is behind *heals*: it takes over the leader's
+state.
 
 All ranks of a group go through the same states, since each event is what all of them have found together.
 """
@@ -417,7 +418,7 @@ def _committed(state: State, member: Member) -> tuple[State, tuple[Act, ...]]:
 
 
 def _after_end(state: State, end: Ended) -> Next:
-    """Leave, or meet again; the state that has arrived counts also then, since those that had it may have left."""
+    """Leave, or meet again, with the state if it has arrived: those that had it may have left."""
     act: Act = Do.LEAVE if end.ok else Meet(max(end.newest, _quorum(state).version + 1))
     if state.heal_step is None or not end.has_state:
         return state, (act,)

@@ -88,8 +88,8 @@ class Checkpoint(Protocol):
 class Replicas:
     """This process's part in the training of all groups. Made by `join`.
 
-    `protocol` decides what it does; this carries it out. Every step's gradients are averaged; `dlr.replicas.outer`
-    averages every so many steps.
+    `protocol` decides what it does; this carries it out. Every step's gradients are averaged;
+    `dlr.replicas.outer` averages every so many steps.
 
     Args:
         state: what the groups have in common: modules, optimizers, schedulers, …, by name.
@@ -423,7 +423,8 @@ class Replicas:
 
     def _commit(self, step: int, groups: Sequence[int]) -> None:
         self._average = Average(self._buckets)
-        self._pace.note(time.monotonic())
+        if self._of_version().seat.size > 1:
+            self._pace.note(time.monotonic())
         for act in self._on_commit:
             act(step, groups)
 

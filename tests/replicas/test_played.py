@@ -13,7 +13,6 @@ The invariants, as failures name them:
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.played.schedule import Schedule, play_seeds

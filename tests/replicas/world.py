@@ -42,7 +42,7 @@ from dlr.replicas.protocol import (
     Voted,
 )
 from reconcilers.groups.membership import GroupView, decide
-from tests.played.network import End, Faults, connect, request
+from tests.played.network import Faults, connect, request
 from tests.played.schedule import Schedule, Timer
 
 PATIENCE_SECONDS = 10.0
@@ -602,8 +602,7 @@ class Process:
 
     def await_membership(self) -> None:
         assert self.awaiting is not None
-        now = self.world.schedule.now
-        self.awaiting, found = self.awaiting.after(self.membership, now)
+        self.awaiting, found = self.awaiting.after(self.membership, lambda: self.world.schedule.now)
         self.absences = self.awaiting.absences
         if isinstance(found, Membership):
             self.awaiting = None
