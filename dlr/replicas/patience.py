@@ -1,4 +1,4 @@
-"""Long waits for other groups: a process that waits says so in the version's store, and names those that do not.
+"""Long waits for other groups: who waits says so in the version's store, and names those that do not.
 
 A process that hangs comes to no exchange, so all other groups wait for its group. Each of their processes
 that waits for more than a moment adds to a number of its group in the store of the version, which the lead's
@@ -180,7 +180,7 @@ class LongWait:
         return self, ()
 
     def end(self) -> tuple[WaitAct, ...]:
-        """Take back what this process has counted and named, and the teller last: the next one's names stay."""
+        """Take back what this process has counted and named; the teller last: the names of the next one stay."""
         taken_back: list[WaitAct] = [Add(waiting(self.place), -1)]
         if self.is_teller:
             taken_back += [Late(()), Add(self._teller, -1)] if self.late else [Add(self._teller, -1)]

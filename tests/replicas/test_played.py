@@ -16,7 +16,7 @@ from __future__ import annotations
 import pytest
 
 from tests.played.schedule import Schedule, play_seeds
-from tests.replicas.world import Settings, World
+from tests.replicas.world import PATIENCE_SECONDS, Settings, World
 
 pytestmark = pytest.mark.played
 
@@ -119,3 +119,18 @@ def play(seed: int, settings: Settings | None = None) -> list[str]:
 
 def test_groups_train_as_one_through_all_that_goes_wrong() -> None:
     play_seeds(play, 1_000)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_group_that_hangs_is_named_and_left_out_and_comes_back(size: int) -> None:
+    world = World(1, Settings(3, size))
+    schedule = world.schedule
+    schedule.run(lambda: all_train(world) and min(each.at.applied for each in world.processes()) > 4)
+    world.agents[1].processes[-1].hangs_seconds = 100.0
+    begun = schedule.now
+    schedule.run(lambda: len(world.published.groups) == 2)
+    assert [each.index for each in world.published.late] == [1]
+    assert PATIENCE_SECONDS < schedule.now - begun < PATIENCE_SECONDS + 2.0
+    schedule.run(lambda: all_train(world))
+    assert schedule.now - begun > 100.0 and not world.published.late
+    assert not world.wrong
