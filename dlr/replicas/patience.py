@@ -180,7 +180,7 @@ class LongWait:
         return self, ()
 
     def end(self) -> tuple[WaitAct, ...]:
-        """Take back what this process has counted and named; the teller last: the names of the next one stay."""
+        """Take back what this process has counted and named, the teller last."""
         taken_back: list[WaitAct] = [Add(waiting(self.place), -1)]
         if self.is_teller:
             taken_back += [Late(()), Add(self._teller, -1)] if self.late else [Add(self._teller, -1)]

@@ -320,8 +320,9 @@ def _after_meeting(state: State, quorum: Quorum) -> Next:
     state = replace(state, quorum=quorum, heal_step=None, is_over=agreement.is_over)
     acts: tuple[Act, ...] = ()
     if quorum.place in agreement.rolls:
-        state, acts = _committed(state, Member(True, state.applied + 1, agreement.applied_in))
-        acts = (Do.TAKE_MEAN, *acts)
+        member = Member(True, state.applied + 1, agreement.applied_in)
+        acts = (Do.TAKE_MEAN, *_noted(state, member))
+        state = replace(state.counting(member), is_open=False)
     if agreement.behind and state.heals_first(agreement):
         return state, (*acts, Do.HEAL)
     return _begin(state, *acts)
@@ -364,9 +365,8 @@ def _go_on(state: State, *before: Act) -> Next:
     if state.is_done:
         return state, (*acts, Do.END)
     contributing = state.following or quorum.contributors(state.applied)
-    if state.sync_every is None:
-        state = replace(state, is_open=True, in_script=True)
-    return replace(state, contributing=contributing), (*acts, Do.COMPUTE)
+    opens = state.sync_every is None
+    return replace(state, contributing=contributing, is_open=opens, in_script=opens), (*acts, Do.COMPUTE)
 
 
 # --- commits ---------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def _vote(state: State, *before: Act) -> Next:
 def _after_vote(state: State, vote: Voted) -> Next:
     version = _quorum(state).version
     if vote.ok:
-        return _commit(replace(state, is_over=vote.ends))
+        return _commit(state, vote.ends)
     if not state.member.trained:  # whose gradients are not in it; what it goes on with is no step's
         missed = max(vote.newest, version + 1)
         state = replace(state, is_open=False, following=(), missed=missed)
@@ -397,24 +397,26 @@ def _after_vote(state: State, vote: Voted) -> Next:
     return _meet_next(state, vote.newest)
 
 
-def _commit(state: State) -> Next:
-    quorum, acts = _quorum(state), list[Act]()
-    if state.applied == state.heal_step:
-        state = replace(state, heal_step=None)
+def _commit(state: State, is_over: bool) -> Next:
+    quorum, acts, heal_step = _quorum(state), list[Act](), state.heal_step
+    if state.applied == heal_step:
+        heal_step = None
         acts.append(Do.END_HEAL)
-    if state.heal_step is not None and quorum.is_behind:  # the state that the gradients are of is not here
+    if heal_step is not None and quorum.is_behind:  # the state that the gradients are of is not here
         acts.append(Do.DROP_GRADIENTS)
         member = replace(state.member, applied=state.applied + 1)
     else:
         acts.append(Do.TAKE_MEAN)
         member = Member(True, state.applied + 1, quorum.version)
-    state, noted = _committed(state, member)
-    return _go_on(state, *acts, *noted)
+    acts += _noted(state, member)
+    standing = replace(state.standing, counted=member)
+    state = replace(state, standing=standing, heal_step=heal_step, is_over=is_over, is_open=False)
+    return _go_on(state, *acts)
 
 
-def _committed(state: State, member: Member) -> tuple[State, tuple[Act, ...]]:
-    acts = Commit(state.applied, state.averaged), Report(_quorum(state).version, member.applied)
-    return replace(state.counting(member), is_open=False), acts
+def _noted(state: State, member: Member) -> tuple[Act, ...]:
+    """Return the acts that note the step by which this group becomes that member."""
+    return Commit(state.applied, state.averaged), Report(_quorum(state).version, member.applied)
 
 
 def _after_end(state: State, end: Ended) -> Next:

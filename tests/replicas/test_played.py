@@ -118,7 +118,7 @@ def play(seed: int, settings: Settings | None = None) -> list[str]:
 
 
 def test_groups_train_as_one_through_all_that_goes_wrong() -> None:
-    play_seeds(play, 1_000)
+    play_seeds(play, 500)
 
 
 @pytest.mark.parametrize("size", [1, 2])
