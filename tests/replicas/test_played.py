@@ -46,7 +46,7 @@ def disturb(world: World) -> None:
         return
     process = random.choice(running)
     match random.choice(
-        ("kill", "kill", "kill two", "stand still", "hang", "cut", "watch", "store", "scale")
+        ("kill", "kill", "kill two", "stand still", "stand still", "hang", "cut", "watch", "store", "scale")
     ):
         case "kill":
             process.agent.kill(process.rank, with_pod=world.schedule.chance(0.3))
@@ -54,7 +54,7 @@ def disturb(world: World) -> None:
             for agent in random.sample(agents, min(2, len(agents))):
                 agent.kill(random.randrange(world.settings.size), with_pod=world.schedule.chance(0.3))
         case "stand still":
-            process.still_until = world.schedule.now + random.choice((1.0, 9.0, 16.0, 40.0))
+            process.still_until = world.schedule.now + random.choice((1.0, 9.0, 18.0, 40.0))
         case "hang":
             process.hangs_seconds = random.choice((5.0, 12.0, 60.0))
         case "cut" if process.exchange is not None:

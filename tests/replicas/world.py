@@ -474,7 +474,7 @@ class Process:
         )
         self.gradient: Gradient | None = None
         self.mean: tuple[Gradient, ...] | None = None
-        """Gradients that the script has in hand to apply; None for none."""
+        """Gradients that the script has in hand, its own or the mean of some; None for none."""
         self.sums: tuple[Gradient, ...] | None = None
         """Those of the step, as they have been averaged last."""
         self.membership: Membership | None = None
@@ -769,7 +769,7 @@ class Process:
     def begin_heal(self) -> None:
         quorum, exchange = self.at.quorum, self.exchange
         assert quorum is not None and exchange is not None
-        if self.mean is not None:
+        if self.mean is not None and self.at.sync_every is None and not quorum.is_behind:
             self.world.fail(f"(a) {self.name} has gradients to apply when a heal begins")
         if exchange.heal is None:
             agreement = quorum.agreement
@@ -843,6 +843,7 @@ class Process:
             inner = self.at.inner_steps + self.at.sync_every
             inner = min(inner, self.at.total or inner)
         self.gradient = Gradient(self.place[0], self.parameters, inner, self.at.contributing)
+        self.mean = (self.gradient,)
         self.go_on(Computed(inner))
 
     def vote(self) -> None:
@@ -947,8 +948,15 @@ class Process:
 
     def leave(self) -> None:
         self.is_done = True
-        if self.world.line and self.parameters.value != self.world.line[max(self.world.line)][0]:
-            self.world.fail(f"(a) {self.name} leaves with {self.parameters}, not the last step")
+        self.trained = self.parameters
+        self.world.note(self, self.parameters, None)
+        for other in self.world.processes():
+            if (
+                other.trained
+                and other.trained.steps > self.parameters.steps
+                and not self.world.is_left_out(other)
+            ):
+                self.world.fail(f"(a) {self.name} leaves with {self.parameters}, and {other.name} has more")
         self.agent.report()
 
 
@@ -1024,7 +1032,7 @@ class PlayedWait:
             answer = [store.get(waiting(place), 0) for place in range(self.size)]
         self.is_counted = self.is_counted or act == Add(waiting(self.wait.place), 1)
         self.wait, more = self.wait.after_answer(act, answer)
-        if act == Add("teller", 1) and answer == 1:
+        if act == Add("teller", 1) and self.wait.is_teller:
             self.check_teller()
         self.queue.extend(more)
         self.next()
@@ -1042,10 +1050,9 @@ class PlayedWait:
     def check_teller(self) -> None:
         for other in self.others():
             wait = other.long
-            if wait is not None and wait.version == self.version and wait.wait.is_teller and not wait.is_gone:
-                both = wait.wait.patience_seconds is not None
-                if both:
-                    self.world.fail(f"(e) one teller: {other.name} and {self.process.name}")
+            is_same = wait is not None and wait.version == self.version and not wait.is_gone
+            if is_same and wait.wait.is_teller and wait.wait.patience_seconds is not None:
+                self.world.fail(f"(e) one teller: {other.name} and {self.process.name}")
 
     def others(self) -> Iterator[Process]:
         return (each for each in self.world.processes() if each is not self.process)
