@@ -923,7 +923,8 @@ class Process:
         """Take in that it begins a step with the job's state."""
         member = self.at.member
         if member.trained:
-            if self.parameters.steps != member.applied:
+            # A round whose makers died is lost: a checkpoint counts outer steps by inner ones.
+            if self.parameters.steps != member.applied and self.at.sync_every is None:
                 self.world.fail(f"(a) {self.name} counts {member.applied} steps, and has {self.parameters}")
             self.trained, self.trained_in = self.parameters, max(member.applied_in, self.meeting.version - 1)
             self.world.note(self, self.parameters, None)
