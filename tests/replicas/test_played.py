@@ -16,7 +16,8 @@ from __future__ import annotations
 import pytest
 
 from tests.played.schedule import Schedule, play_seeds
-from tests.replicas.world import PATIENCE_SECONDS, Settings, World
+from tests.replicas.waits import PATIENCE_SECONDS
+from tests.replicas.world import Settings, World
 
 pytestmark = pytest.mark.played
 

@@ -6,9 +6,8 @@ with torch, threads and sockets is done by callbacks here; all decisions are the
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -22,7 +21,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from dlr.replicas import protocol
 from dlr.replicas.agreement import Standing, agree, agree_on_round
 from dlr.replicas.news import BROKEN_SECONDS, Awaiting, LeftOut
-from dlr.replicas.patience import QUIET_SECONDS, Add, Broken, Late, LongWait, Look, WaitAct, waiting
+from dlr.replicas.patience import QUIET_SECONDS
 from dlr.replicas.protocol import (
     Applied,
     Commit,
@@ -44,11 +43,8 @@ from dlr.replicas.protocol import (
 from reconcilers.groups.membership import GroupView, decide
 from tests.played.network import Faults, connect, request
 from tests.played.schedule import Schedule, Timer
-
-PATIENCE_SECONDS = 10.0
-EXCHANGE_SECONDS = 60.0
-MARGIN_SECONDS = 2.0
-"""Time within which the store has learned that a process waits, beside a slow store's."""
+from tests.replicas.waits import PlayedWait
+from tests.replicas.wires import Exchange, Span, Transfer
 
 
 @dataclass(frozen=True)
@@ -116,8 +112,6 @@ class World:
         """Numbers in the store of each version; a lead that is gone has none."""
         self.line: dict[int, tuple[int, tuple[int, ...] | None]] = {}
         """The parameters after so many steps, with the last one's contributors."""
-        self.origins: list[tuple[int, int]] = []
-        """Group and round whose own state was taken, where no group had one."""
         self.storage = Parameters(0, 0)
         self.is_calm = False
         """Whether all disturbances are over."""
@@ -339,115 +333,6 @@ class Agent:
             self.is_formed = False
         self.processes = []
         self.report()
-
-
-# --- what processes meet in ------------------------------------------------------------------------------
-
-
-@dataclass
-class Span:
-    """Numbers of the ranks of a group, of which all get the lowest and the highest."""
-
-    numbers: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    callbacks: dict[int, Callable[[list[int], list[int]], None]] = field(default_factory=dict)
-
-
-@dataclass
-class Collective:
-    """Something to which all groups of an exchange come."""
-
-    what: object
-    data: dict[int, Any] = field(default_factory=dict)
-    waits: dict[int, Callable[[Any], None]] = field(default_factory=dict)
-
-
-class Exchange:
-    """Processes of one rank, of all groups of a version."""
-
-    def __init__(self, world: World, version: int, size: int) -> None:
-        self.world, self.version, self.size = world, version, size
-        self.collectives: list[Collective] = []
-        self.seats: dict[int, Process] = {}
-        self.is_cut = False
-        self.heal: Transfer | None = None
-
-    def submit(self, number: int, place: int, what: object, data: Any, finish: Callable[[Any], None]) -> None:
-        """Come to a collective; `finish` gets what all have given, by place, or None where it breaks."""
-        while len(self.collectives) <= number:
-            self.collectives.append(Collective(what))
-        collective = self.collectives[number]
-        if collective.what != what:
-            self.world.fail(f"(d) all do the same: {what} meets {collective.what} in version {self.version}")
-        collective.data[place], collective.waits[place] = data, finish
-        if self.is_cut:
-            self._later(place, collective, None)
-        elif len(collective.data) == self.size:
-            for other in range(self.size):
-                self._later(other, collective, [collective.data[at] for at in range(self.size)])
-
-    def _later(self, place: int, collective: Collective, result: Any) -> None:
-        def finish() -> None:
-            wait = collective.waits.pop(place, None)
-            if wait is not None:
-                wait(None if self.is_cut and self.world.schedule.chance(0.5) else result)
-
-        self.world.schedule.after(self.world.pause(0.2), "collective", finish)
-
-    def cut(self) -> None:
-        """Break the connections."""
-        if self.is_cut or self.size == 1:
-            return
-        self.is_cut = True
-        for collective in self.collectives:
-            for place in [*collective.waits]:
-                self._later(place, collective, None)
-        if self.heal is not None:
-            self.heal.cut()
-
-
-class Transfer:
-    """A state on its way from the first of some places to the others."""
-
-    def __init__(self, exchange: Exchange, places: Sequence[int]) -> None:
-        self.exchange, self.places = exchange, places
-        self.begun: set[int] = set()
-        self.sent: Parameters | None = None
-        self.is_complete = False
-        """Whether the sender has sent all else, too."""
-        self.is_cut = False
-        self.ended: dict[int, bool] = {}
-        """Whether a side has ended well, by place."""
-        self.waits: dict[int, Callable[[], None]] = {}
-
-    def begin(self, place: int, parameters: Parameters) -> None:
-        if place == self.places[0]:
-            self.sent = parameters
-        self.begun.add(place)
-        self._deliver()
-
-    def complete(self) -> None:
-        self.is_complete = True
-        self._deliver()
-
-    def _deliver(self) -> None:
-        if self.is_complete and len(self.begun) == len(self.places):
-            for place in self.places:
-                self._later(place, True)
-
-    def cut(self) -> None:
-        if not self.is_cut:
-            self.is_cut = True
-            for place in self.begun:
-                self._later(place, False)
-
-    def _later(self, place: int, ok: bool) -> None:
-        def end() -> None:
-            self.ended.setdefault(place, ok)
-            if (wait := self.waits.pop(place, None)) is not None:
-                wait()
-
-        world = self.exchange.world
-        world.schedule.after(world.pause(0.4), "state", end)
 
 
 # --- a process -------------------------------------------------------------------------------------------
@@ -726,7 +611,6 @@ class Process:
             assert membership.place is not None
             self.meeting, self.seat = membership, membership.place
             self.exchange = self.world.exchange(membership.version, self.rank, len(membership.groups))
-            self.exchange.seats[self.seat] = self
             self.collectives, self.transfer = count(), None
             self.come_together()
 
@@ -959,101 +843,3 @@ class Process:
             ):
                 self.world.fail(f"(a) {self.name} leaves with {self.parameters}, and {other.name} has more")
         self.agent.report()
-
-
-class PlayedWait:
-    """A long wait, as the product's thread carries it out, with a store whose answers take some time."""
-
-    def __init__(self, process: Process) -> None:
-        assert process.exchange is not None
-        self.process, self.world = process, process.world
-        self.version, self.size = process.exchange.version, process.exchange.size
-        patience = PATIENCE_SECONDS if process.at.member.trained else None
-        self.wait = LongWait(process.seat, patience, EXCHANGE_SECONDS)
-        self.queue: deque[WaitAct] = deque()
-        self.groups = process.meeting.groups
-        self.is_busy = self.is_over = self.has_ended = self.is_gone = self.is_counted = False
-        self.wait, acts = self.wait.begin()
-        self.put(acts)
-        self.tick()
-
-    def tick(self) -> None:
-        seconds = self.wait.due - self.wait.waited
-
-        def ticked() -> None:
-            if not self.is_over:
-                self.wait, acts = self.wait.after_tick(seconds)
-                self.put(acts)
-                self.tick()
-
-        self.world.schedule.after(seconds, "tick", lambda: self.process.run(ticked))
-
-    def end(self) -> None:
-        self.is_over = True
-        if not self.is_busy:
-            self.next()
-
-    def put(self, acts: Sequence[WaitAct]) -> None:
-        self.queue.extend(acts)
-        if not self.is_busy:
-            self.next()
-
-    def next(self) -> None:
-        """Carry out the next act, which the store answers later."""
-        self.is_busy = False
-        while self.queue or (self.is_over and not self.has_ended):
-            if not self.queue:
-                self.has_ended = True
-                self.queue.extend(self.wait.end())
-            act = self.queue.popleft()
-            if isinstance(act, Late):
-                self.check_late(act.places)
-                indices = [self.groups[place][0] for place in act.places]
-                self.process.tell({"late": {"version": self.version, "groups": indices}})
-            elif isinstance(act, Broken):
-                self.process.tell({"broken": self.version})
-            else:
-                self.is_busy = True
-                delay = self.world.pause(self.world.store_seconds)
-                self.world.schedule.after(
-                    delay, "store", partial(self.process.run, partial(self.answer, act))
-                )
-                return
-
-    def answer(self, act: WaitAct) -> None:
-        store = self.world.stores.get(self.version)
-        if store is None or not self.process.agent.roster.is_newest(self.version):
-            self.is_gone = True
-            return  # its thread ends
-        if isinstance(act, Add):
-            answer: Any = store.get(act.key, 0) + act.amount
-            store[act.key] = answer
-        else:
-            assert isinstance(act, Look)
-            answer = [store.get(waiting(place), 0) for place in range(self.size)]
-        self.is_counted = self.is_counted or act == Add(waiting(self.wait.place), 1)
-        self.wait, more = self.wait.after_answer(act, answer)
-        if act == Add("teller", 1) and self.wait.is_teller:
-            self.check_teller()
-        self.queue.extend(more)
-        self.next()
-
-    def check_late(self, places: Sequence[int]) -> None:
-        """Nobody is named who has waited for long enough to be seen."""
-        now, rest = self.world.schedule.now, QUIET_SECONDS + MARGIN_SECONDS + 4 * self.world.store_seconds
-        for place in places:
-            for other in self.others():
-                wait = other.long
-                is_seen = wait is not None and wait.version == self.version and wait.is_counted
-                if other.place == self.groups[place] and is_seen and now - other.waits_since > rest:
-                    self.world.fail(f"(e) nobody who waits is named: {other.name} by {self.process.name}")
-
-    def check_teller(self) -> None:
-        for other in self.others():
-            wait = other.long
-            is_same = wait is not None and wait.version == self.version and not wait.is_gone
-            if is_same and wait.wait.is_teller and wait.wait.patience_seconds is not None:
-                self.world.fail(f"(e) one teller: {other.name} and {self.process.name}")
-
-    def others(self) -> Iterator[Process]:
-        return (each for each in self.world.processes() if each is not self.process)
