@@ -6,9 +6,7 @@ import json
 import os
 import pickle
 import signal
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,14 +21,12 @@ from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from agent.slots.format import Commit, Mark
+from agent.slots.format import Mark
 from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Layout, Writer, private_slot
 from dlr.checkpoint.state import capture
 from tests.checkpoint.states import assert_whole, fork, load, set_step, state
-
-pytestmark = pytest.mark.real
 
 
 class Gate:
@@ -64,21 +60,6 @@ def slots_for(made: dict[str, Any], count: int = 3) -> list[Slot]:
 
 def newest(slots: list[Slot]) -> Slot:
     return max((slot for slot in slots if slot.mark is not None), key=lambda slot: slot.mark or 0)
-
-
-def test_a_step_that_ends_within_an_evaluation_is_saved_as_any_other() -> None:
-    made = state(1)
-    writer = Writer(slots := slots_for(made))
-    with torch.inference_mode():
-        writer.save(Mark(1, 1, 0, 1), capture(made))
-    for step in range(2, 5):
-        writer.wait()
-        set_step(made, step)
-        writer.save(Mark(1, step, 0, 1), capture(made))
-    writer.close()
-    assert sorted(slot.mark.step for slot in slots if slot.mark is not None) == [2, 3, 4]
-    load(loaded := state(-1), newest(slots))
-    assert_whole(loaded, 4)
 
 
 def test_what_a_forward_pass_and_a_script_may_change_is_copied_at_once(gate: Gate) -> None:
@@ -170,24 +151,6 @@ def test_the_first_step_prepares_a_later_save_since_by_then_the_optimizer_has_it
     checkpointer.close()
 
 
-def test_a_save_keeps_its_layout_whatever_was_expected_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = state(0)
-    checkpointer = with_memory(made, 1, tmp_path, monkeypatch)
-    assert checkpointer._memory is not None
-    mapped = threading.Event()
-    checkpointer._memory._summing.submit(mapped.wait, 300)  # as if the slots were large
-    load_anew(checkpointer, made)
-    checkpointer.step(1)
-    saved = checkpointer._memory._layout
-    mapped.set()
-    assert layout_of(checkpointer) is saved
-    checkpointer.step(2)
-    assert layout_of(checkpointer) is saved
-    checkpointer.close()
-
-
 def test_only_what_an_optimizer_of_the_state_changes_is_left_for_later() -> None:
     model = nn.Sequential(nn.Embedding(3, 2), nn.Embedding(3, 2, max_norm=1.0), nn.BatchNorm1d(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))
@@ -209,24 +172,6 @@ def given(slots: list[Slot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     told = {"round": 1, "slots": [slot.path for slot in slots], "resume": None}
     (tmp_path / "file").write_text(json.dumps(told))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
-
-
-def test_a_rank_that_may_change_its_parameters_has_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is killed right after `wait` goes on from the step that was being saved."""
-    made, commit = state(1), Slot.commit
-    writer = Writer(slots := slots_for(made))
-
-    def late(*args: Any) -> None:
-        time.sleep(0.05)
-        commit(*args)
-
-    monkeypatch.setattr(Slot, "commit", late)
-    for step in (1, 2, 3):
-        set_step(made, step)
-        writer.save(Mark(1, step, 0, 1), capture(made))
-        writer.wait()
-        assert newest(slots).mark == Mark(1, step, 0, 1)
-    writer.close()
 
 
 @pytest.mark.parametrize("act", ["the optimizer's step", "the next save"])
@@ -269,36 +214,6 @@ def test_a_parameter_that_changes_too_soon_tears_nothing_and_is_copied_at_once_f
     loaded = state(-1)
     load(loaded, newest(slots))
     assert_whole(loaded, 2)
-
-
-def test_a_parameter_that_changes_after_the_look_and_before_wait_is_found(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """torch counts a change when it is complete, so that the thread's look may come too early."""
-    made = state(1)
-    writer = Writer(slots := slots_for(made))
-    writer.save(Mark(1, 1, 0, 1), capture(made))
-    slot = newest_when_summed(slots)
-    with torch.no_grad():
-        made["model"][0].weight.add_(1)
-    writer.wait()
-    assert slot.mark is None
-    assert caplog.text.count("step 1 is not saved to memory: model.0.weight has changed") == 1
-    set_step(made, 2)
-    writer.save(Mark(1, 2, 0, 1), capture(made))
-    with torch.no_grad():
-        made["model"][0].weight.add_(1)
-    writer.wait()
-    writer.close()
-    loaded = state(-1)
-    load(loaded, newest(slots))
-    assert_whole(loaded, 2)
-
-
-def newest_when_summed(slots: list[Slot]) -> Slot:
-    while not any(slot.commit_word is Commit.SUMMED for slot in slots):
-        time.sleep(0.001)
-    return newest(slots)
 
 
 def test_a_part_of_a_dtensor_that_changes_too_soon_is_found(gate: Gate, tmp_path: Path) -> None:
@@ -361,24 +276,6 @@ def test_after_an_evaluation_an_optimizer_is_saved_by_the_names_of_its_parameter
         dist.destroy_process_group()
 
 
-def test_an_optimizer_in_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(
-    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = state(1)
-    given(slots_for(made), tmp_path, monkeypatch)
-    checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
-    checkpointer.step(1)
-    assert gate.reached.wait(300)
-
-    def child() -> None:
-        signal.alarm(300)
-        made["optimizer"].step()
-
-    assert os.waitpid(fork(child), 0)[1] == 0
-    gate.open()
-    checkpointer.close()
-
-
 def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
     gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,45 +307,3 @@ def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
     checkpointer.step(2)
     checkpointer.close()
     assert newest(slots).mark == Mark(1, 2, 0, 1)
-
-
-@pytest.mark.parametrize("ending", ["exception", "signal"])
-def test_a_process_that_ends_while_it_copies_leaves_a_whole_step(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After an exception it has the last one; killed, the one before."""
-    made = state(1)
-    slots = slots_for(made)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os, signal, sys, threading, torch\n"
-        "from dlr.checkpoint import Checkpointer\n"
-        "from tests.checkpoint.states import set_step, state\n"
-        "made = state(1)\n"
-        "ckpt = Checkpointer(sys.argv[1], made, every=1, persist_every=None)\n"
-        "ckpt.step(1)\n"
-        "ckpt.wait()\n"
-        "set_step(made, 2)\n"
-        "copy, copying, ending = torch._foreach_copy_, threading.Event(), threading.Event()\n"
-        "def slowly(*arguments):\n"
-        "    copying.set()\n"
-        "    ending.wait(0.5 if sys.argv[2] == 'exception' else 600)\n"
-        "    copy(*arguments)\n"
-        "torch._foreach_copy_ = slowly\n"
-        "ckpt.step(2)\n"
-        "copying.wait()\n"
-        "if sys.argv[2] == 'exception': raise ValueError\n"
-        "if sys.argv[2] == 'signal': os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    given(slots, tmp_path, monkeypatch)
-
-    def child() -> None:
-        os.execv(sys.executable, [sys.executable, str(script), str(tmp_path / "path"), ending])
-
-    code = os.waitstatus_to_exitcode(os.waitpid(fork(child), 0)[1])
-    assert code == {"exception": 1, "signal": -signal.SIGKILL}[ending]
-    slot = newest(slots)
-    slot.sum_up()
-    loaded = state(-1)
-    load(loaded, slot)
-    assert_whole(loaded, 1 if ending == "signal" else 2)

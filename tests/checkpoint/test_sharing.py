@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from dlr.checkpoint import sharing, storage
 from dlr.checkpoint.files import LocalFiles, files_at
-from dlr.checkpoint.plan import Piece, Plans, divide, encode_plan, own_name
+from dlr.checkpoint.plan import Piece, divide, own_name
 from dlr.checkpoint.sharing import Digest, SaveError, Savers
-
-pytestmark = pytest.mark.real
 
 FOLDER = ""
 OPENED: Counter[str] = Counter()
@@ -132,16 +130,3 @@ def test_a_rank_that_gives_up_is_passed_on_by_rank_0_in_its_own_words(tmp_path: 
     storage.give_up(files, 7, "a", 0, str(error.value))
     with pytest.raises(SaveError, match="rank 2 has not saved it: its disk is full"):
         savers[1].follow([], digests_of(1))  # type: ignore[arg-type]
-
-
-def test_only_what_several_ranks_have_is_read_in_full_by_rank_0() -> None:
-    plans = [plan(rank, 3, own_values=False) for rank in range(3)]
-    read = Plans.read(map(encode_plan, plans))
-    assert [{piece.name for piece in of_rank.values()} for of_rank in read.contested] == [
-        {"norm", "experts"}
-    ] * 3
-    assert [list(numbers) for numbers in read.alone] == [list(range(8))] * 3
-    assert read.loads == (8 * 1024,) * 3
-    everything = Plans.read(map(encode_plan, plans), everything=True)
-    assert [list(of_rank.values()) for of_rank in everything.contested] == plans
-    assert everything.loads == (0, 0, 0)

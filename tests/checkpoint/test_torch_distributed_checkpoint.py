@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
 from agent.slots.slot import Mark
 from dlr.checkpoint import Checkpointer, MismatchError, storage
@@ -25,11 +21,9 @@ from dlr.checkpoint.files import files_at
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import torch_alone
 from tests.checkpoint.buckets import Bucket
-from tests.checkpoint.own_storage import Cupboard, Indexing, ReadingIndex
+from tests.checkpoint.own_storage import Cupboard
 from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in
 from tests.checkpoint.worlds import assert_undisturbed, lines, run
-
-pytestmark = pytest.mark.real
 
 TORCH_ALONE = Path(torch_alone.__file__)
 
@@ -187,25 +181,6 @@ def test_random_numbers_go_on_only_where_they_were_saved_and_are_to_be_loaded(
     checkpointer.close()
 
 
-def test_a_checkpoint_of_an_image_with_numpy_is_loaded_in_one_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numpy.random.seed(5)
-    checkpointer = Checkpointer(tmp_path, {"epoch": 1}, persist_every=1)
-    checkpointer.step(1)
-    checkpointer.close()
-    drawn = numpy.random.rand()
-    checkpointer = Checkpointer(tmp_path, {"epoch": 0})
-    assert checkpointer.load() == 1
-    assert numpy.random.rand() == drawn
-    checkpointer.close()
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    checkpointer = Checkpointer(tmp_path, loaded := {"epoch": 0})
-    assert checkpointer.load() == 1
-    assert loaded["epoch"] == 1
-    checkpointer.close()
-
-
 def save_and_load(path: str, writer: Any, reader: Any) -> storage.Manifest:
     made = state(0)
     checkpointer = Checkpointer(path, made, persist_every=1, storage_writer=writer, storage_reader=reader)
@@ -231,50 +206,11 @@ def test_a_writer_of_torchs_is_used_with_its_options(path: str) -> None:
     storage.verify(files_at(path), manifest, manifest.files)
 
 
-def test_the_options_with_which_a_writer_of_object_storage_was_made_stay(
-    bucket: Bucket,
-    server: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = {"key": "key", "secret": "secret", "client_kwargs": {"region_name": "us-east-1"}}
-    writer, reader = FsspecWriter(bucket.url, **options), FsspecReader(bucket.url, **options)
-    manifest = save_and_load(bucket.url, writer, reader)
-    assert writer.fs.fs.storage_options["secret"] == "secret"
-    assert reader.fs.fs.storage_options["secret"] == "secret" and manifest.files
-
-
 def test_a_writer_and_a_reader_of_ones_own_are_used(path: str, tmp_path: Path) -> None:
     cupboard = Cupboard(tmp_path / "cupboard")
     manifest = save_and_load(path, cupboard, cupboard)
     assert (tmp_path / "cupboard" / "step-1" / "model.0.weight-0-0").exists()
     assert {file.name for file in manifest.files} == {".metadata"}
-
-
-def test_of_writers_and_readers_derived_from_torchs_nothing_is_left_out(tmp_path: Path) -> None:
-    save_and_load(str(tmp_path), Indexing(tmp_path), ReadingIndex(tmp_path))
-    assert {"prepared", "index", ".metadata", "__0_0.distcp"} <= {
-        it.name for it in (tmp_path / "step-1").iterdir()
-    }
-    (tmp_path / "step-1" / "index").unlink()
-    checkpointer = Checkpointer(tmp_path, state(0), storage_reader=ReadingIndex(tmp_path))
-    with pytest.raises(FileNotFoundError, match="index"):
-        checkpointer.load()
-    checkpointer.close()
-
-
-def test_a_reader_derived_from_torchs_runs_no_code_of_metadata_that_it_does_not_read_itself(
-    tmp_path: Path,
-) -> None:
-    class Derived(FileSystemReader):
-        pass
-
-    manifest = save_and_load(str(tmp_path), None, Derived(tmp_path))
-    data = tuple(file for file in manifest.files if file.name != storage.METADATA)
-    storage.publish(files_at(tmp_path), replace(manifest, files=data), pickle.dumps(os.getcwd))
-    checkpointer = Checkpointer(tmp_path, state(0), storage_reader=Derived(tmp_path))
-    with pytest.raises(storage.StorageError, match="does not belong there"):
-        checkpointer.load()
-    checkpointer.close()
 
 
 def test_a_writer_that_cannot_go_to_another_process_is_refused_at_once(

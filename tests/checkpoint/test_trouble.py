@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from agent.slots.format import Mark
-from agent.slots.slot import Slot
 from crds.checkpoint_files import CheckpointTrouble
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 from dlr import progress
@@ -31,8 +30,6 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
 from dlr.checkpoint.surroundings import Surroundings, Trouble, quantity
 from tests.checkpoint.states import request, saved, state, steps_in
-
-pytestmark = pytest.mark.real
 
 
 @pytest.fixture
@@ -54,11 +51,6 @@ def test_the_file_is_written_when_something_changes_and_not_otherwise(record: Pa
     record.unlink()
     trouble.works(CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
     assert not record.exists()
-
-
-def test_outside_of_dlr_nothing_is_written(tmp_path: Path) -> None:
-    Trouble({}).tell(CheckpointTrouble.STORAGE, "it is full")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -126,12 +118,6 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     again.close()
 
 
-def test_what_is_not_used_does_not_fail_any_more(tmp_path: Path, record: Path) -> None:
-    """Whatever a process of an earlier Pod has told of it."""
-    Checkpointer(tmp_path / "path", state(1), persist_every=None).close()
-    assert told(record) == {"SlotTooSmall": "", "MemoryFails": "", "StorageFails": "", "SaveSkipped": ""}
-
-
 def test_a_value_that_cannot_be_saved_is_named_and_then_that_it_can_be_again(
     tmp_path: Path, record: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,16 +144,6 @@ def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
     assert [entry.getMessage()[:31] for entry in caplog.records] == ["step(1) comes after step 3, so t"[:31]]
     assert [kind for kind, message in told(record).items() if message] == ["StateNotSaved"]
     checkpointer.close()
-
-
-def test_steps_whose_numbers_have_gaps_are_saved(tmp_path: Path) -> None:
-    """A script that counts batches from 0 and steps after every fourth: no number is a multiple of 2."""
-    checkpointer = Checkpointer(tmp_path, state(1), persist_every=100)
-    for step in range(3, 299, 4):
-        checkpointer.step(step)
-        checkpointer._storage.finish()
-    checkpointer.close()
-    assert steps_in(tmp_path) == [203, 103]
 
 
 def test_a_step_may_be_any_whole_number(tmp_path: Path) -> None:
@@ -266,19 +242,6 @@ def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storag
         checkpointer.step(4)
     checkpointer.wait()
     checkpointer.close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"every": 0}, "every is 'auto' or a whole number, at least 1, not 0"),
-        ({"every": "10"}, "every is 'auto' or a whole number, at least 1, not '10'"),
-        ({"keep": 0}, "keep is None or a whole number, at least 1, not 0"),
-    ],
-)
-def test_numbers_that_are_none_are_refused(tmp_path: Path, arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Checkpointer(tmp_path, {}, **arguments)
 
 
 def test_a_saver_that_stands_still_is_left_behind_and_told(
@@ -388,23 +351,6 @@ def test_other_ranks_do_not_wait_for_one_that_has_nothing_to_write(
     checkpointer.close()
 
 
-def test_what_fails_again_and_again_is_not_said_to_work_in_between(
-    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_memory(captured: object) -> Slot:
-        raise OSError("no memory")
-
-    monkeypatch.setattr(persistence, "private_slot", no_memory)
-    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=1)
-    said: list[dict[CheckpointTrouble, str]] = []
-    monkeypatch.setattr(checkpointer._trouble, "_say", said.append)
-    for step in (1, 2):
-        checkpointer.step(step)
-        checkpointer._storage.finish()
-    assert ["no memory" in news.get(CheckpointTrouble.STATE, "") for news in said] == [True, True]
-    checkpointer.close()
-
-
 def test_a_saver_whose_folder_was_removed_does_not_wait_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,17 +369,6 @@ def test_a_saver_whose_folder_was_removed_does_not_wait_for_long(
 
 def tries_in(path: Path) -> set[str]:
     return {str(each.relative_to(path)).removeprefix("step-") for each in path.glob("step-*/try-*")}
-
-
-def test_what_others_of_the_same_start_write_is_not_cleared_away(tmp_path: Path) -> None:
-    for name in ("4/try-a", "5/try-a", "6/try-a", "6/try-b", "3/try-c", "2/try-c"):
-        (tmp_path / f"step-{name}").mkdir(parents=True)
-    (tmp_path / "step-3" / ".metadata").touch()
-    (tmp_path / "step-7").mkdir()
-    (tmp_path / "step-7" / "__0_0.distcp").touch()
-    storage.clear(files_at(tmp_path), 5, "a")
-    assert tries_in(tmp_path) == {"5/try-a", "6/try-a", "3/try-c", "2/try-c"}
-    assert (tmp_path / "step-7" / "__0_0.distcp").exists(), "torch alone writes there"
 
 
 def test_what_training_writes_is_not_cleared_away_by_savers_of_what_it_goes_on_from_after_a_failure(

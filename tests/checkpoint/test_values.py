@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
 import datetime
 import enum
-import functools
 import json
-import operator
 import os
 import pathlib
 import pickle
-import random
 import sys
 import tracemalloc
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
@@ -32,11 +28,11 @@ from torch import nn
 from agent.slots.format import Mark, Part, lay_out
 from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
-from dlr.checkpoint.state import RNG, VALUES, capture, restore
+from dlr.checkpoint.state import RNG, VALUES, capture
 from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
 from tests.checkpoint.states import load, saved, state
 
-many = settings(max_examples=100, deadline=None)
+many = settings(max_examples=50, deadline=None)
 
 
 def back(value: Any) -> Any:
@@ -104,15 +100,6 @@ def test_an_array_comes_back_writable_whatever_its_type_and_shape(array: Any) ->
         again = back(each)
         assert again.dtype == array.dtype and again.tobytes() == each.tobytes()
         assert again.shape == each.shape and again.flags.writeable
-
-
-def test_random_numbers_and_what_a_modules_state_keeps_come_back() -> None:
-    best = nn.BatchNorm1d(2).state_dict()
-    names = {id(tensor): name for name, tensor in best.items()}
-    again = load_values(write_values(best, dict(best)), best.__getitem__)
-    assert again._metadata == best._metadata and all(names[id(it)] == name for name, it in again.items())
-    assert back(random.getstate()) == random.getstate()
-    assert repr(back(numpy.random.get_state())) == repr(numpy.random.get_state())
 
 
 class Color(enum.Enum):
@@ -185,29 +172,6 @@ def test_a_class_of_the_scripts_own_is_saved_and_loaded_once_it_is_registered(
             load_values(written, TensorReference)
 
 
-def test_each_class_and_function_that_takes_part_has_to_be_registered() -> None:
-    with (
-        torch.serialization.safe_globals([Settings]),
-        pytest.raises(NotAllowedError, match=r"\.Color may not"),
-    ):
-        write_values(Settings(0.1), {})
-    with (
-        torch.serialization.safe_globals([Reduced]),
-        pytest.raises(NotAllowedError, match=r"\._reduced may not"),
-    ):
-        write_values(Reduced(1), {})
-    with torch.serialization.safe_globals([Reduced, _reduced]):
-        assert back(Reduced(1)).number == 1
-
-
-def test_a_path_that_is_given_with_a_class_is_read_as_that_class() -> None:
-    """As torch has it, for classes that have moved."""
-    with torch.serialization.safe_globals([Color]):
-        written = write_values(Color.RED, {})
-    with torch.serialization.safe_globals([(str, f"{__name__}.Color")]):
-        assert load_values(written, TensorReference) == "r"
-
-
 @pytest.mark.parametrize(
     "value", [numpy.array([{}]), numpy.dtype("O"), numpy.array(["a"], numpy.dtypes.StringDType())]
 )
@@ -266,20 +230,6 @@ def test_a_sparse_tensor_is_written_as_plain_ones_and_comes_back(tensor: torch.T
     again = load_values(written, lambda name: tensors[name].clone())
     assert repr(again) == repr(tensor.detach())
     assert isinstance(load_values(written, TensorReference), TensorReference)
-
-
-@pytest.mark.parametrize(
-    ("indices", "size"), [([[1 << 40]], (2,)), ([[-1]], (2,)), ([[0]], (1 << 62, 1 << 62)), ([[0]], ("a",))]
-)
-def test_a_sparse_tensor_that_is_none_is_refused(indices: Any, size: Any) -> None:
-    parts = torch.tensor(indices), torch.ones(1)
-    references = b"".join(call(named(_OURS, "TensorReference"), of((name,))) for name in "01") + pickle.TUPLE2
-    program = call(
-        named(_OURS, "_sparse"),
-        pickle.MARK + references + of(size) + of("torch.sparse_coo") + of(False) + pickle.TUPLE,
-    )
-    with pytest.raises(pickle.UnpicklingError):
-        load_values(_whole_pickle(program), lambda name: parts[int(name)])
 
 
 @pytest.mark.parametrize(
@@ -451,23 +401,11 @@ noise = (
 programs = st.lists(calls | calls | names | arguments | noise, max_size=8).map(b"".join)
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(program=programs)
 def test_no_pickle_runs_anything_outside_of_the_list(program: bytes) -> None:
     with suppress(pickle.UnpicklingError):
         attempt(_whole_pickle(program))
-
-
-@many
-@given(data=st.data(), value=plain)
-def test_a_damaged_pickle_of_plain_values_is_refused_or_read_and_runs_nothing(
-    data: st.DataObject, value: Any
-) -> None:
-    written = bytearray(write_values(value, {}))
-    for _ in range(data.draw(st.integers(1, 4))):
-        written[data.draw(st.integers(0, len(written) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(pickle.UnpicklingError):
-        attempt(bytes(written))
 
 
 class Evil:
@@ -476,27 +414,6 @@ class Evil:
 
     def __reduce__(self) -> Any:
         return self._reduced
-
-
-@pytest.mark.parametrize(
-    "evil",
-    [
-        Evil(os.system, "true"),
-        Evil(eval, "1"),
-        Evil(getattr, Path, "touch"),
-        Evil(functools.partial, os.getpid),
-        Evil(operator.attrgetter, "a"),
-        Evil(bytearray, 1 << 40),
-        Evil(copyreg._reconstructor, Canary, object, None),  # type: ignore[attr-defined]
-        Evil(torch.empty, 1 << 40),
-        Evil(type, "A", (), {}),
-        Canary(),
-    ],
-)
-@pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_what_pickles_are_known_to_do_is_refused(evil: Any, protocol: int) -> None:
-    with pytest.raises(pickle.UnpicklingError):
-        attempt(pickle.dumps({"a": evil}, protocol))
 
 
 def call(called: bytes, args: bytes) -> bytes:
@@ -604,7 +521,6 @@ def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         checkpointer.close()
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("of_values", [True, False], ids=["values", "random numbers"])
 def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_nothing(
     of_values: bool, resumed: Callable[[Slot], Checkpointer], tmp_path: Path
@@ -627,7 +543,6 @@ def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_noth
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("values", [b"garbage", pickle.dumps(1), of({})])
 def test_a_slot_whose_values_are_garbage_is_damaged(
     values: bytes, resumed: Callable[[Slot], Checkpointer]
@@ -638,7 +553,6 @@ def test_a_slot_whose_values_are_garbage_is_damaged(
     assert slot.mark is None, "the next start goes on from another one"
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     "change",
     [
@@ -662,7 +576,6 @@ def test_a_slot_whose_random_numbers_are_garbage_is_damaged(
         resumed(slot).load()
 
 
-@pytest.mark.real
 def test_a_state_that_could_not_be_loaded_is_not_saved_and_the_log_says_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -730,30 +643,3 @@ def test_a_header_that_does_not_fit_the_state_is_a_mismatch_and_changes_nothing(
     with pytest.raises(MismatchError, match=sentence):
         load({"model": model}, slot)
     assert torch.equal(model.weight, before)
-
-
-@pytest.mark.parametrize(
-    "part",
-    [Part("v", "uint8", (1,), 1, (1 << 40,), (0,)), Part("v", "uint8", (0, 1), 0, (9, 1 << 50), (0, 0))],
-)
-def test_a_part_of_what_the_state_has_no_tensor_of_takes_no_memory(part: Part) -> None:
-    captured = capture({"v": torch.zeros(1, dtype=torch.uint8)})
-    with pytest.raises(MismatchError, match="v is a rank's part of a tensor of shape"):
-        restore({"v": 0}, captured.pickles[VALUES], None, [part], lambda targets: None)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda parts: parts[:2],
-        lambda parts: [parts[0], parts[2]],
-        lambda parts: [*parts[:2], Part(RNG, "int8", (16384,), 16384)],
-        lambda parts: [*parts[:2], Part(RNG, "uint8", (128, 128), 16384)],
-    ],
-)
-def test_a_slot_without_its_pickles_is_damaged(change: Any, resumed: Callable[[Slot], Checkpointer]) -> None:
-    with pytest.raises(
-        DamagedCheckpointError, match=r"step 7 in memory is not used: the slot has no dlr\.(values|rng)"
-    ):
-        resumed(slot_with(change)).load()

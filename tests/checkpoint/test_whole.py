@@ -30,8 +30,6 @@ from tests.checkpoint.buckets import Bucket
 from tests.checkpoint.states import request, saved, state, steps_in
 from tests.checkpoint.talking import Talking
 
-pytestmark = pytest.mark.real
-
 
 def save(path: Path | str, step: int, keep: int | None = None, round: int = 1) -> None:
     slot = saved(state(step), mark := Mark(round, step, 0, 1))
@@ -189,13 +187,6 @@ def test_a_checkpoint_that_cannot_be_read_is_not_given_up_for_an_older_one(
     with pytest.raises(StorageError, match="it is away"):
         choose(files_at(tmp_path), HERE)
     assert choose(files_at(tmp_path), HERE, beyond=0) is None, "memory has one, too"
-
-
-def test_a_checkpoint_of_which_a_file_is_gone_is_given_up_for_an_older_one(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    save(tmp_path, 2)
-    (tmp_path / "step-2" / "try-try1" / "__0_0.distcp").unlink()
-    assert (chosen := choose(files_at(tmp_path), HERE)) is not None and chosen.step == 1
 
 
 def test_a_rank_outside_of_the_process_group_is_refused(tmp_path: Path) -> None:

@@ -87,11 +87,6 @@ def test_of_several_kubeconfigs_the_first_to_say_something_counts(
     assert connect(None, "y", None, environment).namespace == "other"
 
 
-def test_an_empty_list_of_kubeconfigs_names_none(files: dict[str, Path]) -> None:
-    found = find_source(None, {"KUBECONFIG": ":"}, files["user"], files["embedded"])
-    assert found.paths == (files["user"],)
-
-
 def test_inline_credentials_reach_disk_only_where_nobody_else_can_read(tmp_path: Path) -> None:
     config = kubeconfig_for("https://it")
     config["users"][0]["user"] = {
@@ -208,12 +203,6 @@ def test_what_cannot_be_used_in_a_kubeconfig_is_one_sentence(
     assert "secret" not in str(raised.value)
 
 
-def test_a_namespace_that_yaml_reads_as_a_number_is_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(yaml.safe_dump(kubeconfig_for("https://it", namespace=7)))
-    assert connect(str(path), None, None).namespace == "7"
-
-
 def test_a_text_does_not_switch_the_check_of_certificates_off(tmp_path: Path) -> None:
     path, config = tmp_path / "config", kubeconfig_for("https://it")
     for value, trusts in ((True, True), (False, False), ("false", False)):
@@ -243,15 +232,6 @@ def test_a_token_that_no_header_can_have_is_one_sentence(tmp_path: Path, token: 
     with pytest.raises(Unauthorized, match="cannot be sent: it has a line break or ") as raised:
         connect(str(path), None, None).authorization()
     assert token not in str(raised.value)
-
-
-def test_a_token_file_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "token").write_bytes(b"\xff\xfe")
-    config = kubeconfig_for("https://it")
-    config["users"][0]["user"] = {"tokenFile": "token"}
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
-    with pytest.raises(Unauthorized, match="cannot be sent"):
-        connect(str(tmp_path / "config"), None, None).authorization()
 
 
 def test_kubeconfig_that_is_a_folder_or_missing_is_said_so(tmp_path: Path) -> None:

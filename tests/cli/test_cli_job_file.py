@@ -102,12 +102,6 @@ def test_a_file_of_other_things_than_objects_is_one_sentence(tmp_path: Path, tex
         read_documents(write(tmp_path, text))
 
 
-def test_a_closed_standard_input_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(CommandError, match="standard input cannot be read: it is closed"):
-        read_jobs("-")
-
-
 def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"nowhere.yaml cannot be read: No such file"):
         read_jobs(str(tmp_path / "nowhere.yaml"))

@@ -113,14 +113,6 @@ def test_crds_of_another_operator_version_or_not_there() -> None:
     assert "not established yet: elasticjobs.elastic.iml.github.io (ej is taken)." in text
 
 
-def test_crds_with_what_the_api_server_adds_are_of_this_version() -> None:
-    served = copy.deepcopy(CRDS)
-    for crd in served:
-        crd["spec"]["conversion"] = {"strategy": "None"}
-        crd["spec"]["versions"][0]["deprecated"] = False
-    assert told(replace(INSTALLED, crds=served), "crds")[0].startswith("ok: All 5")
-
-
 def test_dlrover_s_operator_is_told_with_how_to_stop_it() -> None:
     operator = {"metadata": {"name": "dlrover-controller-manager", "namespace": "dlrover"}, "spec": {}}
     (text,) = told(replace(EMPTY, operators=[operator]), "dlrover")
@@ -191,18 +183,6 @@ def test_a_controller_of_another_version_is_told() -> None:
     other["spec"]["template"]["spec"]["containers"][0]["image"] = "r:5000/dlr-controller:0.0.9@sha256:0"
     lines = told(replace(INSTALLED, controllers=[other]), "controller")
     assert lines[1].startswith("warn: Its image is of version 0.0.9, this dlr is 0.1.0")
-
-
-def test_rights_are_asked_with_their_subresource_and_name() -> None:
-    right = Right("patch", "elastic.iml.github.io", "elasticjobs/status", "team-a", "digits")
-    assert right.review()["spec"]["resourceAttributes"] == {
-        "verb": "patch",
-        "group": "elastic.iml.github.io",
-        "resource": "elasticjobs",
-        "subresource": "status",
-        "namespace": "team-a",
-        "name": "digits",
-    }
 
 
 def test_rights_are_those_of_the_manifests() -> None:

@@ -41,17 +41,6 @@ def test_images_of_no_registry() -> None:
     assert of_no_registry(("a:1", "r/b:1", "localhost:5000/c")) == ["a:1"]
 
 
-def test_a_digest_is_kept_from_the_option_to_the_deployment_and_back() -> None:
-    named = [
-        f"registry.example:5000/t/{name}@sha256:{digit * 64}"
-        for name, digit in zip("cwa", "0af", strict=True)
-    ]
-    named[0] = named[0].replace("@", ":0.1.0@")
-    (live,) = (each for each in deploy.documents("x", *named) if each["kind"] == "Deployment")
-    assert images_of(live) == Images(*named)
-    assert images_of(live).complete() == tuple(named)
-
-
 @pytest.mark.parametrize(
     ("images", "tagged"),
     [

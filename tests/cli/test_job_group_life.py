@@ -106,13 +106,6 @@ def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: Life) -> No
     assert (failure.at, failure.what, failure.text) == (60, "Killed", "worker-1: signal 9")
 
 
-def test_what_each_failure_cost_is_the_time_of_its_group_alone(drawn: Life) -> None:
-    found = [
-        (each.begin, each.seconds, each.workers, each.failures[0][1].title) for each in outages_of(drawn)
-    ]
-    assert found == [(60, 3, 2, "group-1"), (120, 3, 2, "group-0"), (120, 3, 2, "group-2")]
-
-
 def test_the_verdict_says_whether_the_others_trained_on(drawn: Life) -> None:
     assert verdict(drawn) == (
         "Running: Training for 2m56s; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it. "
@@ -236,17 +229,3 @@ def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:
         assert of.account is not None
 
     assert calls(lambda: read(50)) < 11 * calls(lambda: read(5))
-
-
-def test_a_group_that_was_just_made_has_a_lane_and_stops_nobody_from_looking() -> None:
-    """Nobody has looked at it yet, as after the job got more groups."""
-    new = with_failure(2, 120)
-    del new["status"]
-    found = life_of(whole(), workers(2), 0.7, NOW, groups=[*groups()[:2], new])
-    assert [(lane.title, bool(lane.spans)) for lane in found.lanes] == [
-        ("group-0", True),
-        ("group-1", True),
-        ("group-2", False),
-    ]
-    svg_file(found)
-    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlr.job.timeline.life import Life, clock_of, life_of
+from dlr.job.timeline.life import Life, life_of
 from dlr.job.timeline.outages import verdict
 from dlr.job.timeline.page import tables_of
 from tests.cli.scripted import worker
@@ -36,12 +36,6 @@ def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
     assert rounds.rows[0] == ("10s", "00:00:10", "1", "0-2", "all 3 workers are ready")
     assert workers.rows[2] == ("worker-2", "node-3", "2", "1")
     assert all(len(row) == len(table.columns) for table in tables_of(troubled) for row in table.rows)
-
-
-def test_verdict_on_a_life_without_failures() -> None:
-    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
-    calm = troubled_job(history=history, lastFailure=None)
-    assert verdict(life_of(calm, [], None, NOW)) == "Running: Training for 4m50s, without a failure."
 
 
 def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_save() -> None:
@@ -115,19 +109,6 @@ def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) ->
     assert "1 failure cost" in verdict(drawn) and "on worker-1, after 1m (Hang)" in verdict(drawn)
 
 
-def test_verdict_says_why_a_job_does_not_train() -> None:
-    waits = troubled_job(
-        history=[episode("Pending", 0)],
-        lastFailure=None,
-        phase="Pending",
-        reason="Unschedulable",
-        message="2 Pods cannot be scheduled",
-    )
-    assert verdict(life_of(waits, [], None, NOW)) == (
-        "Pending for 5m: Unschedulable: 2 Pods cannot be scheduled. Nothing has failed."
-    )
-
-
 def test_verdict_on_a_job_that_never_had_a_pod() -> None:
     refused = troubled_job(
         history=[episode("Pending", 0)],
@@ -140,18 +121,3 @@ def test_verdict_on_a_job_that_never_had_a_pod() -> None:
     assert verdict(life_of(refused, [], None, NOW)) == (
         "Failed after 2m: PodInvalid: no Pod could be made within 120 s. Nothing has failed."
     )
-
-
-def test_verdict_on_a_job_that_has_ended() -> None:
-    ended = troubled_job(phase="Failed", completionTime=at(82), history=[*OF_TWO[:-1]])
-    assert verdict(life_of(ended, troubled_workers()[:2], None, NOW)) == (
-        "Failed after 1m22s; 1 failure cost 22s. It was on worker-1, after 1m (UserError): ValueError: a <bad> batch."
-    )
-
-
-@pytest.mark.parametrize(
-    ("until", "shown"), [(300, "00:01:00"), (10_000, "00:01"), (200_000, "01 Jan 00:01")]
-)
-def test_clock_is_as_fine_as_the_life_is_short(until: float, shown: str) -> None:
-    ended = troubled_job(phase="Succeeded", completionTime=at(until))
-    assert clock_of(life_of(ended, [], None, NOW), 60) == shown

@@ -16,10 +16,6 @@ def waiting(*ranks: int, step: int | None = 9) -> list[JSON]:
     return [{"rank": rank, "inCollective": True, "step": step, "frames": "all_reduce"} for rank in ranks]
 
 
-def test_rank_without_a_stack_says_so() -> None:
-    assert stack_lines(merge([{"rank": 2}])) == ["rank 2:", "    (no stack)"]
-
-
 def test_ranks_that_wait_at_one_place_are_one_entry() -> None:
     stacks = [*waiting(0, 1, 2, 5), {"rank": 3, "step": 9, "frames": "acquire"}]
     assert stack_lines(merge(stacks)) == [
@@ -45,13 +41,6 @@ def test_folders_that_differ_by_pod_are_no_difference() -> None:
     (place,) = merge(stacks)
     assert place.frames == "tmp.0/train.py:5 in main: a/b()"
     assert len(merge([*stacks, {"rank": 2, "frames": "tmp.2/train.py:6 in main: a/b()"}])) == 2
-
-
-def test_few_ranks_are_named_with_pod_and_node() -> None:
-    where = {rank: f"digits-worker-{rank}-1 on node-{rank}" for rank in range(7)}
-    lines = stack_lines(merge([*waiting(*range(6)), {"rank": 6, "step": 9, "frames": "read"}]), where)
-    assert lines[0] == "rank 6 (digits-worker-6-1 on node-6), step 9:"
-    assert lines[2] == "ranks 0-5, step 9, waiting for other ranks:"
 
 
 stacks = st.lists(

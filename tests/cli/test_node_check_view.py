@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.news import Look, news
 from dlr.commands.node_check.view import (
     compute,
-    head,
     node_rows,
     notes,
     reports_on_nodes,
@@ -27,7 +23,6 @@ from healthcheck.local import Health
 from tests.cli.scripted import check_worker, condition, node_check
 
 JSON = dict[str, Any]
-NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 GEMM = {"gemm_bf16_tflops": 612.4, "gemm_fp32_tflops": 51.0, "host_to_device_gbps": 25.0}
 MEMBERS = {"nodes": ["node-0", "node-1", "node-2"], "workers": [0, 1, 2], "incarnations": [1, 1, 1]}
 
@@ -76,25 +71,8 @@ class TestHealth:
     ) -> None:
         assert health(node_check(phase="Succeeded", **status)) is is_
 
-    @given(st.lists(st.sampled_from(["Healthy", "Faulty", "Straggler", "Inconclusive"])))
-    def test_healthy_only_if_every_node_is(self, verdicts: list[str]) -> None:
-        results = [verdict(f"n{i}", each) for i, each in enumerate(verdicts)]
-        found = health(node_check(phase="Succeeded", nodeResults=results))
-        assert (found is Health.HEALTHY) == (set(verdicts) == {"Healthy"})
-
     def test_a_check_that_was_not_carried_out_says_nothing(self) -> None:
         assert health(node_check(phase="Failed", nodeResults=[verdict("a", "Faulty")])) is Health.UNKNOWN
-
-
-class TestHead:
-    def test_how_long_it_took(self) -> None:
-        check = node_check(
-            phase="Succeeded",
-            startTime="2026-01-01T00:00:10Z",
-            completionTime="2026-01-01T00:00:41Z",
-            rounds=[{"number": 1, "groups": []}],
-        )
-        assert head(check, NOW) == "default/node-check-abcde: Succeeded after 31s, 1 round"
 
 
 class TestFinal:
@@ -196,11 +174,6 @@ class TestNews:
             "round 2 begins: node-0, node-1",
         ]
 
-    def test_of_many_withdrawn_nodes_some_have_no_message(self) -> None:
-        assert news(running(1, withdrawn=[{"node": "node-2"}]), 0.0)[1] == "node-2 is withdrawn"
-        check = node_check(**MEMBERS, inconclusive=["node-2"], withdrawn=[{"node": "node-2"}])
-        assert reports_on_nodes(check, {})[1] == "  Why: see the NodeCheck"
-
     def test_a_group_that_failed_is_told_with_what_was_wrong(self) -> None:
         bad = outcome("a", "b", passed=False, message="b closed the connection")
         check = node_check(phase="Succeeded", rounds=[{"number": 1, "groups": [bad, outcome("c", "d")]}])
@@ -226,11 +199,6 @@ class TestNews:
     def test_pods_that_wait_say_why(self) -> None:
         waiting = check_worker(2, phase="Pending", message="0/3 nodes are available")
         assert news(running(0, waiting), 0.0)[-1] == "node-2: 0/3 nodes are available"
-
-    def test_a_node_that_passed_lately_is_named_by_number(self) -> None:
-        assert news(running(0, reused=["node-2"]), 0.0) == [
-            "Running: local tests of 3 nodes (1 of them passed lately, and are not tested again)"
-        ]
 
     def test_a_job_s_workers_are_found_by_index(self) -> None:
         worker = check_worker(5, {"local": [probe(figures=GEMM)]}) | {"spec": {"index": 5}}

@@ -17,12 +17,9 @@ from typer.testing import CliRunner
 
 from dlr.commands.application import application, with_options_behind
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
-from dlr.commands.output import console, table
-from dlr.job.workers import NARROW_COLUMNS
+from dlr.commands.output import table
 from dlr.kube import waiting
-from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import GROUP_PATH, Request, Script, event, job, listing
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -68,7 +65,7 @@ def test_what_is_quick_or_not_to_be_told_says_nothing(
     assert terminal.getvalue() == ""
 
 
-def test_a_slow_api_server_is_told_of(server: ScriptedServer, dlr: Dlr, terminal: Terminal) -> None:
+def test_a_slow_api_server_is_told_of(server: Script, dlr: Dlr, terminal: Terminal) -> None:
     def slow(_: Request) -> JSON:
         until(lambda: "waiting for the API server at http://127.0.0.1:" in terminal.getvalue())
         return listing(job())
@@ -77,21 +74,14 @@ def test_a_slow_api_server_is_told_of(server: ScriptedServer, dlr: Dlr, terminal
     assert dlr("job", "list").exit_code == 0
 
 
-def test_a_terminal_without_a_size_shows_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setenv("COLUMNS", "0")
-    assert console().size == (80, 24)
-
-
-@pytest.mark.parametrize("columns", ["80", "120"])
 def test_a_narrow_terminal_keeps_the_whole_reason(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, columns: str
+    server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason, message = WHY.split(": ", 1)
     server.answers[JOBS] = listing(job(phase="Pending", reason=reason, message=message), job("well"))
     wide = dlr("job", "list").out
     assert "ROUND" in wide.splitlines()[0]
-    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr(os, "isatty", lambda _: True)
     verdict, _, *lines = dlr("job", "list").out.splitlines()
@@ -102,7 +92,7 @@ def test_a_narrow_terminal_keeps_the_whole_reason(
 
 
 def test_on_a_narrow_terminal_reasons_of_two_namespaces_are_told_apart(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = job(phase="Pending", message="no room")
     there["metadata"]["namespace"] = "research"
@@ -115,7 +105,7 @@ def test_on_a_narrow_terminal_reasons_of_two_namespaces_are_told_apart(
 
 
 def test_events_on_a_narrow_terminal_keep_their_whole_message(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "pretrain-of-the-large-model"
     server.answers[f"{JOBS}/{name}"] = job(name)
@@ -153,15 +143,6 @@ def test_no_column_pushes_the_reason_off_a_narrow_terminal(
     assert "…" not in "".join(lines)
 
 
-def test_in_a_line_a_worker_a_long_name_leaves_the_reason_some_room() -> None:
-    row = ("12", f"{'x' * 40}-worker-12-1", "Running", "123401", "1", "UserError, 4m ago: ValueError")
-    screen = Console(width=80, file=io.StringIO())
-    shown = screen.render_lines(table(NARROW_COLUMNS, [row], 80))
-    header, line = ("".join(part.text for part in each) for each in shown)
-    assert header.split() == ["RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST", "FAILURE"]
-    assert len(line) <= 80 and line.rstrip().endswith("1         UserError, …")
-
-
 @pytest.mark.parametrize(
     ("words", "put"),
     [
@@ -190,7 +171,7 @@ def completed(words: str) -> list[str]:
     return CliRunner().invoke(application, [], env=environment, prog_name="dlr").output.split()
 
 
-def test_names_of_jobs_nodes_namespaces_and_contexts_are_completed(server: ScriptedServer) -> None:
+def test_names_of_jobs_nodes_namespaces_and_contexts_are_completed(server: Script) -> None:
     server.answers[JOBS] = listing(job("digits"), job("other"))
     node = {"metadata": {"name": "node-1"}}, {"metadata": {"name": "node-2"}}
     server.answers["GET /api/v1/nodes"] = listing(*node)
