@@ -24,19 +24,44 @@ from dlr.checkpoint.sharing import Request
 from tests.cli.scripted import Clock
 
 
-class AtOnce(Executor):
-    """Has done what it is given when `submit` returns."""
+class Gate:
+    """Holds back what threads are given, in its order, while it is closed."""
 
-    def __init__(self, *_: object) -> None:
-        pass
+    is_open = True
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] = []
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def open(self) -> None:
+        self.is_open = True
+        while self._held:
+            self._held.pop(0)()
+
+    def submit(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        try:
-            future.set_result(work(*arguments, **options))
-        except Exception as error:
-            future.set_exception(error)
+
+        def act() -> None:
+            try:
+                future.set_result(work(*arguments, **options))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._held.append(act)
+        if self.is_open:
+            self.open()
         return future
+
+    def begin(self, run: Callable[..., None], *arguments: object) -> bool:
+        self.submit(run, *arguments)
+        return True
+
+    def executor(self, *_: object) -> Executor:
+        made = Executor()
+        made.submit = self.submit  # type: ignore[method-assign]
+        return made
 
 
 class SaverHere:
@@ -59,23 +84,14 @@ class SaverHere:
     def close(self) -> None: ...
 
 
-def begun(run: Callable[[], Any]) -> Future[Any]:
-    return AtOnce().submit(run)
-
-
-def begin(run: Callable[..., None], *arguments: object) -> bool:
-    run(*arguments)
-    return True
-
-
-def play(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def play(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Gate]:
     """Have it all done at once, by a clock that moves by sleeping alone."""
-    clock = Clock()
+    clock, gate = Clock(), Gate()
     for module in (progress, checkpointer, choosing, leaving, persistence, sharing, surroundings):
         monkeypatch.setattr(module, "time", clock)
     for module in (memory, own_slot):
-        monkeypatch.setattr(module, "ThreadPoolExecutor", AtOnce)
-    monkeypatch.setattr(choosing, "_begin", begun)
-    monkeypatch.setattr(persistence, "_start_thread", begin)
+        monkeypatch.setattr(module, "ThreadPoolExecutor", gate.executor)
+    monkeypatch.setattr(choosing, "_begin", gate.submit)
+    monkeypatch.setattr(persistence, "_start_thread", gate.begin)
     monkeypatch.setattr(persistence, "Saver", SaverHere)
-    return clock
+    return clock, gate

@@ -11,7 +11,9 @@ from tests.cli.scripted import Clock
 
 
 @pytest.fixture(autouse=True)
-def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock | None:
+def played(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Clock, at_once.Gate] | None:
     """A real test has savers that are forked, and patience; all others are played, by this clock."""
     if request.node.get_closest_marker("real") is None:
         return at_once.play(monkeypatch)
@@ -20,6 +22,16 @@ def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cl
     monkeypatch.setattr(choosing, "HUNG_SECONDS", 300.0)
     monkeypatch.setattr(persistence, "_END_SECONDS", 300.0)
     return None
+
+
+@pytest.fixture
+def clock(played: tuple[Clock, at_once.Gate]) -> Clock:
+    return played[0]
+
+
+@pytest.fixture
+def gate(played: tuple[Clock, at_once.Gate]) -> at_once.Gate:
+    return played[1]
 
 
 @pytest.fixture(scope="session")  # fsspec keeps its clients, and these the server's address

@@ -26,11 +26,12 @@ from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Layout, Writer, private_slot
 from dlr.checkpoint.state import capture
+from tests.checkpoint.at_once import Gate
 from tests.checkpoint.states import assert_whole, fork, load, set_step, state
 
 
-class Gate:
-    """Holds the thread that copies, until it is opened."""
+class Threads:
+    """Holds the thread that copies, until it is let go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.reached = threading.Event(), threading.Event()
@@ -48,10 +49,10 @@ class Gate:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(monkeypatch)
-    yield gate
-    gate.open()
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
+    threads = Threads(monkeypatch)
+    yield threads
+    threads.open()
 
 
 def slots_for(made: dict[str, Any], count: int = 3) -> list[Slot]:
@@ -66,6 +67,7 @@ def test_what_a_forward_pass_and_a_script_may_change_is_copied_at_once(gate: Gat
     made = state(1)
     made["average"], made["list"] = torch.ones(3), [1]
     writer = Writer(slots := slots_for(made))
+    gate.close()
     writer.save(Mark(1, 1, 0, 1), capture(made))
     for buffer in made["model"].buffers():
         buffer.fill_(7)
@@ -174,19 +176,22 @@ def given(slots: list[Slot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("act", ["the optimizer's step", "the next save"])
-def test_it_waits_for_the_copy(act: str, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_for_the_copy(
+    act: str, threads: Threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = state(1)
     given(slots := slots_for(made), tmp_path, monkeypatch)
     checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
     checkpointer.step(1)
-    assert gate.reached.wait(300)
-    threading.Timer(0.1, gate.open).start()
+    assert threads.reached.wait(300)
+    threading.Timer(0.1, threads.open).start()
     if act == "the next save":
         checkpointer.step(2)
     else:
         made["optimizer"].step()
-    assert gate.opened.is_set()
+    assert threads.opened.is_set()
     checkpointer.close()
     loaded = state(-1)
     load(loaded, min((slot for slot in slots if slot.mark), key=lambda slot: slot.mark or 0))
@@ -198,6 +203,7 @@ def test_a_parameter_that_changes_too_soon_tears_nothing_and_is_copied_at_once_f
 ) -> None:
     made = state(1)
     writer = Writer(slots := slots_for(made))
+    gate.close()
     writer.save(Mark(1, 1, 0, 1), capture(made))
     with torch.no_grad():
         made["model"][0].weight.add_(1)  # without wait()
@@ -224,6 +230,7 @@ def test_a_part_of_a_dtensor_that_changes_too_soon_is_found(gate: Gate, tmp_path
         fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
         made = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
         writer = Writer(slots := slots_for(made))
+        gate.close()
         writer.save(Mark(1, 1, 0, 1), capture(made))
         with torch.no_grad():
             model.weight.clamp_(0, 1)
@@ -276,15 +283,16 @@ def test_after_an_evaluation_an_optimizer_is_saved_by_the_names_of_its_parameter
         dist.destroy_process_group()
 
 
+@pytest.mark.real
 def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
-    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    threads: Threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waited for ever for a thread that it does not have, or wrote into the slots beside its parent."""
     made = state(1)
     given(slots := slots_for(made), tmp_path, monkeypatch)
     checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
     checkpointer.step(1)
-    assert gate.reached.wait(300)
+    assert threads.reached.wait(300)
 
     def child() -> None:
         signal.alarm(300)
@@ -302,7 +310,7 @@ def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
     assert os.waitpid(fork(child), 0)[1] == 0
     with pytest.raises(TypeError, match="cannot be copied or given to another process: take it out of what"):
         pickle.dumps({"dataset": checkpointer})
-    gate.open()
+    threads.open()
     made["optimizer"].step()
     checkpointer.step(2)
     checkpointer.close()

@@ -40,6 +40,7 @@ def alone(*arguments: str) -> None:
     subprocess.run([sys.executable, TORCH_ALONE, *arguments], check=True, cwd="/")
 
 
+@pytest.mark.real
 def test_torch_alone_reads_what_was_saved(path: str, tmp_path: Path) -> None:
     slot = saved(state(6), mark := Mark(1, 6, 0, 1))
     persist(request(slot, mark, path), lambda: None)
@@ -59,11 +60,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("form", FORMS)
 def test_what_torch_alone_has_written_is_gone_on_from(written: Path, form: str) -> None:
     goes_on_from(str(written / form))
 
 
+@pytest.mark.real
 def test_what_torch_alone_has_written_to_object_storage_is_gone_on_from(bucket: Bucket) -> None:
     alone("save", f"stateful={bucket.url}/step-40")
     goes_on_from(bucket.url)
@@ -88,6 +91,7 @@ def goes_on_from(path: str) -> None:
     assert steps_in(path) == [41, 40]
 
 
+@pytest.mark.real
 def test_what_torch_alone_has_written_is_shared_out_to_ranks(tmp_path: Path) -> None:
     path = str(tmp_path / "run")
     run(tmp_path, 2, "--steps", "2", "--model", "fsdp", main=save_by_torch, path=path)
@@ -195,6 +199,7 @@ def save_and_load(path: str, writer: Any, reader: Any) -> storage.Manifest:
     return storage.read_manifest(files_at(path), 1)
 
 
+@pytest.mark.real
 def test_a_writer_of_torchs_is_used_with_its_options(path: str) -> None:
     kind = FsspecWriter if "://" in path else FileSystemWriter
     writer = kind(path, single_file_per_rank=False, thread_count=2)
@@ -206,6 +211,7 @@ def test_a_writer_of_torchs_is_used_with_its_options(path: str) -> None:
     storage.verify(files_at(path), manifest, manifest.files)
 
 
+@pytest.mark.real
 def test_a_writer_and_a_reader_of_ones_own_are_used(path: str, tmp_path: Path) -> None:
     cupboard = Cupboard(tmp_path / "cupboard")
     manifest = save_and_load(path, cupboard, cupboard)
@@ -226,6 +232,7 @@ def test_a_writer_that_cannot_go_to_another_process_is_refused_at_once(
         Checkpointer(tmp_path, {"epoch": 1}, storage_writer=writer)
 
 
+@pytest.mark.real
 def test_groups_save_and_load_apart_from_each_other(tmp_path: Path) -> None:
     for round_ in (1, 2):
         run(tmp_path, 4, round=round_, main=train_in_groups)

@@ -7,15 +7,12 @@ import json
 import math
 import os
 import re
-import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from agent.slots.format import Mark
 from crds.checkpoint_files import CheckpointTrouble
@@ -29,7 +26,9 @@ from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
 from dlr.checkpoint.surroundings import Surroundings, Trouble, quantity
+from tests.checkpoint import at_once
 from tests.checkpoint.states import request, saved, state, steps_in
+from tests.cli.scripted import Clock
 
 
 @pytest.fixture
@@ -244,108 +243,90 @@ def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storag
     checkpointer.close()
 
 
+class Coming(threading.Event):
+    """The end of a save, which is not there yet at so many looks."""
+
+    def __init__(self, clock: Clock, looks: float) -> None:
+        super().__init__()
+        self.clock, self.looks = clock, looks
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.clock.sleep(timeout or 0.0)
+        self.looks -= 1
+        return self.looks < 0
+
+
+def saving(path: Path) -> Persistence:
+    return Persistence(files_at(path), Surroundings(0, 1, "", "a"), None, Trouble())
+
+
 def test_a_saver_that_stands_still_is_left_behind_and_told(
-    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    record: Path,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where a network file system does not answer: the end of a training waited for it, for ever."""
-    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=1)
-    checkpointer.step(1)
-    checkpointer._storage.finish()
-    process = checkpointer._storage._saver._process
-    assert process is not None
-    process.send_signal(signal.SIGSTOP)
-    checkpointer.step(2)
-    while checkpointer._storage._saver._number < 2:  # else another saver would be started for it
-        time.sleep(0.01)
-    monkeypatch.setattr(persistence, "STILL_SECONDS", 0.5)
-    checkpointer.close()
+    """As where a network file system does not answer. Meanwhile its process is busy, and does not hang."""
+    times = memoryview(bytearray(8 * 18)).cast("d")
+    monkeypatch.setattr(progress, "_slot", (times.cast("B").cast("q"), times))
+    busy_until: set[float] = set()
+
+    class Still(at_once.SaverHere):
+        def activity(self) -> tuple[bytes, ...]:
+            busy_until.add(times[5])
+            return ()
+
+    monkeypatch.setattr(persistence, "Saver", Still)
+    made = saving(tmp_path / "path")
+    made._under_way = 2, Coming(clock, math.inf)
+    made.finish()
+    waited = clock.now
+    made.finish()
+    assert persistence.STILL_SECONDS < waited == clock.now < 1.1 * persistence.STILL_SECONDS, "once"
+    assert busy_until == {math.inf} and times[5] == 0
     sentence = "step 2 is not saved to .*: the process that saves it has stood still for"
     assert re.search(sentence, told(record)["StorageFails"])
     assert len(re.findall("step 2 is not saved to", caplog.text)) == 1
-    assert process.wait(300) == -signal.SIGKILL
-    assert steps_in(tmp_path / "path") == [1]
+    assert made._saver.is_abandoned
 
 
 def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = iter(range(10))
-    done = threading.Event()
-
-    def activity(_: object) -> tuple[bytes, ...]:
-        if (look := next(looks, None)) is None:
-            done.set()
-        return (str(look).encode(),)
-
-    saving = Persistence(files_at(tmp_path), Surroundings(0, 1, "", "a"), None, Trouble())
-    monkeypatch.setattr(persistence, "STILL_SECONDS", 0.0)
-    monkeypatch.setattr(persistence.Saver, "activity", activity)
-    assert saving._comes(done)
-
-
-def test_who_waits_for_storage_does_not_hang_and_waits_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The agent killed a training at its end, where its last save took longer than the limit for a hang."""
-    busy_until: list[float] = []
-    times = memoryview(bytearray(8 * 18)).cast("d")
-    monkeypatch.setattr(progress, "_slot", (times.cast("B").cast("q"), times))
-
-    def activity(_: object) -> tuple[bytes, ...]:
-        busy_until.append(times[5])
-        return ()
-
-    saving = Persistence(files_at(tmp_path), Surroundings(0, 1, "", "a"), None, Trouble())
-    saving._under_way = 1, threading.Event()
-    monkeypatch.setattr(persistence, "STILL_SECONDS", 0.01)
-    monkeypatch.setattr(persistence.Saver, "activity", activity)
-    saving.finish()
-    assert set(busy_until) == {math.inf} and times[5] == 0
-    looks = len(busy_until)
-    saving.finish()
-    assert len(busy_until) == looks, "it was left behind"
+    monkeypatch.setattr(
+        at_once.SaverHere, "activity", lambda _: (b"%d" % (clock.now // (persistence.STILL_SECONDS - 1)),)
+    )
+    assert saving(tmp_path)._comes(Coming(clock, 9_999))
 
 
 def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:
     (tmp_path / "mount").write_text("not there")
-    saving = Persistence(files_at(tmp_path / "mount" / "run"), Surroundings(0, 1, "", "a"), None, Trouble())
-    saving.save(Mark(1, 1, 0, 1), capture(state(1)))
-    saving.finish()
+    made = saving(tmp_path / "mount" / "run")
+    made.save(Mark(1, 1, 0, 1), capture(state(1)))
     assert "Not a directory" in told(record)["StorageFails"]
     (tmp_path / "mount").unlink()
-    saving.save(Mark(1, 2, 0, 1), capture(state(2)))
-    saving.finish()
+    made.save(Mark(1, 2, 0, 1), capture(state(2)))
     assert not any(told(record).values())
-    saving.close()
+    made.close()
 
 
 def test_other_ranks_do_not_wait_for_one_that_has_nothing_to_write(
-    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gate: at_once.Gate
 ) -> None:
     """Neither where its state cannot be taken apart, nor where it has changed while it was copied."""
     made = state(1)
     made["odd"] = lambda: None
     checkpointer = Checkpointer(tmp_path / "path", made, persist_every=1)
     checkpointer.step(1)
-    checkpointer._storage.finish()
     (given_up,) = (tmp_path / "path").glob("step-1/try-*/notes/gave-up-0")
     assert "cannot be pickled" in given_up.read_text()
     del made["odd"]
-    reached, changed = threading.Event(), threading.Event()
-    copy = torch._foreach_copy_
-
-    def held(views: list[Tensor], sources: list[Tensor]) -> None:
-        reached.set()
-        assert changed.wait(300)
-        copy(views, sources)
-
-    monkeypatch.setattr(torch, "_foreach_copy_", held)
+    gate.close()
     checkpointer.step(2)
-    assert reached.wait(300)
     with torch.no_grad():
         made["model"][0].weight.add_(1)
-    changed.set()
-    checkpointer._storage.finish()
+    gate.open()
     (given_up,) = (tmp_path / "path").glob("step-2/try-*/notes/gave-up-0")
     assert "has changed while it was copied" in given_up.read_text()
     checkpointer.close()
@@ -383,24 +364,22 @@ def test_what_training_writes_is_not_cleared_away_by_savers_of_what_it_goes_on_f
     assert [path.name for path in tmp_path.iterdir()] == ["step-6"]
 
 
-def test_a_skipped_save_is_told_until_one_that_began_later_is_there(tmp_path: Path, record: Path) -> None:
-    saving = Persistence(files_at(tmp_path / "run"), Surroundings(0, 1, "", "a"), None, Trouble())
-    saving._saver.start()
-    process = saving._saver._process
-    assert process is not None
-    process.send_signal(signal.SIGSTOP)
-    saving.save(Mark(1, 1, 0, 1), capture(state(1)))
-    assert not saving.is_free(2), "the saver takes a second to start"
-    assert not record.exists(), "which is no trouble"
-    process.send_signal(signal.SIGCONT)
-    saving.finish()
-    process.send_signal(signal.SIGSTOP)
-    saving.save(Mark(1, 3, 0, 1), capture(state(3)))
-    assert not saving.is_free(4)
-    process.send_signal(signal.SIGCONT)
-    saving.finish()
+def test_a_skipped_save_is_told_until_one_that_began_later_is_there(
+    tmp_path: Path, record: Path, gate: at_once.Gate
+) -> None:
+    made = saving(tmp_path / "run")
+
+    def save_slowly(step: int) -> None:
+        gate.close()
+        made.save(Mark(1, step, 0, 1), capture(state(step)))
+        assert not made.is_free(step + 1)
+
+    save_slowly(1)
+    assert not record.exists(), "the saver takes a second to start, which is no trouble"
+    gate.open()
+    save_slowly(3)
+    gate.open()
     assert told(record)["SaveSkipped"].startswith("step 4 is skipped in ")
-    saving.save(Mark(1, 5, 0, 1), capture(state(5)))
-    saving.finish()
+    made.save(Mark(1, 5, 0, 1), capture(state(5)))
     assert not any(told(record).values())
-    saving.close()
+    made.close()
