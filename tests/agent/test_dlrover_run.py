@@ -151,11 +151,6 @@ def test_every_flag_without_a_value_is_known() -> None:
     }
 
 
-def test_no_flag_of_dlrovers_is_torchruns() -> None:
-    torchruns = {name.lstrip("-") for action in parser()._actions for name in action.option_strings}
-    assert not torchruns & set(FLAGS)
-
-
 # --- Properties -------------------------------------------------------------------------------------------
 
 words = st.text(alphabet="ab1.-_= /:", max_size=8)
@@ -217,23 +212,6 @@ def test_the_scripts_arguments_stay_and_no_flag_of_torchruns_is_lost(
     command, _ = translated([*front, *script, *arguments], never)
     kept = [word for name, spelt in said if name in TORCHRUNS for word in spelt]
     assert command == [*kept, *script, *arguments]
-
-
-@given(st.lists(st.one_of(anything, st.sampled_from([f"--{name}" for name in TORCHRUNS]))))
-def test_whatever_it_is_given_it_takes_flags_of_dlrovers_alone(argv: list[str]) -> None:
-    command, _ = translated(argv, never)
-    left = iter(command)
-    gone = [
-        word for option in options(argv) for word in option.words if option.name in (*FLAGS, "standalone")
-    ]
-    assert len(command) + len(gone) == len(argv)
-    remaining = next(left, None)
-    for word in argv:
-        if word == remaining:
-            remaining = next(left, None)
-        else:
-            assert word in gone
-    assert remaining is None
 
 
 @given(

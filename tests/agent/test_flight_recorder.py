@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import threading
@@ -120,18 +119,6 @@ def test_the_names_are_those_of_that_torch(version: str, file: str, tmp_path: Pa
     found = variables(tmp_path, 2, {}, version, tmp_path / "logs")
     assert found[file] == f"{tmp_path}/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
     assert not list(tmp_path.iterdir())
-
-
-def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would end the process: `Error creating named pipe`, in the thread of NCCL's monitor."""
-
-    def refuse(path: str) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted", path)
-
-    monkeypatch.setattr(os, "mkfifo", refuse)
-    assert variables(tmp_path, 2, {}, "2.13.0", tmp_path) == {}
 
 
 @pytest.mark.parametrize("name", ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE"])

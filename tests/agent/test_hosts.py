@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.hosts import hosts_of, main
-from crds.agent_report import AgentState
 from tests.agent.fake_cluster import FakeCluster
 
 JSON = dict[str, Any]
@@ -62,23 +59,6 @@ def test_what_cannot_be_used_is_left_out() -> None:
     ]
     assert hosts_of(useless) == []
     assert hosts_of([{"metadata": {}, "spec": {"type": "worker", "index": 0, "incarnation": 1}}]) == []
-
-
-def test_pod_that_is_replaced_is_another_host() -> None:
-    assert hosts_of([worker(0), worker(1, incarnation=2)]) == ["10.0.1.0:2", "10.0.2.1:2"]
-
-
-@given(st.permutations(range(5)), st.lists(st.sampled_from(AgentState), min_size=5, max_size=5))
-def test_order_is_that_of_ranks_whatever_the_api_server_says_first(
-    order: list[int], states: list[AgentState]
-) -> None:
-    def told(index: int) -> JSON:
-        found = worker(index)
-        found["status"]["agent"]["state"] = states[index].value
-        return found
-
-    usable = [index for index, state in enumerate(states) if state in (AgentState.READY, AgentState.RUNNING)]
-    assert hosts_of(map(told, order)) == [f"10.0.1.{index}:2" for index in usable]
 
 
 @pytest.mark.real

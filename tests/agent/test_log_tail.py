@@ -102,10 +102,6 @@ def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
     assert peak < 8 * MIB
 
 
-def test_a_log_that_was_never_written_ends_with_its_process(tmp_path: Path) -> None:
-    assert copied(tmp_path / "none") == ""
-
-
 def test_only_wanted_lines_are_copied(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     log.write_text("a loss\nb\nanother loss\n")

@@ -71,16 +71,6 @@ def test_modules_and_the_packages_above_them_are_read_and_not_run(
     )
 
 
-def test_library_that_may_have_imported_torch_is_not_said_to_come_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os, lightning\nos.environ['TORCH_LOGS'] = 'dynamo'\n")
-    assert must_start_cold([sys.executable, "-u", str(script)], {})
-    assert "sets TORCH_LOGS (line 2) above any `import torch` of its own" in caplog.text
-    assert "before it imports torch" not in caplog.text
-
-
 @pytest.mark.real
 def test_script_that_sets_threads_gets_them_and_is_told_how_to_start_faster(
     cluster: FakeCluster, agents: Agents, tmp_path: Path

@@ -7,23 +7,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from agent.monitor import profile
 from agent.monitor.profile import PY_SPY, TORCH, Profile, ProfileError, Subject, take
 from agent.monitor.stacks import DEFAULT_SIGNAL
-from agent.supervision import asked as asking
-from agent.supervision.asked import ProfileRequest, asked_profile
-from agent.warm.profiler import Profiler
+from agent.supervision.asked import ProfileRequest
 from crds.agent_report import MAX_PROFILE_BYTES
-from crds.log_parts import MARK, from_log, log_parts
-from crds.progress_record import PROFILE_ERROR, PROFILE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,33 +35,6 @@ while True:
         a = torch.mm(a, a).clamp(0, 1)
         time.sleep(0.002)
 """
-SELF = """
-from itertools import count
-from torch.profiler import ProfilerActivity
-from agent.torch_compat.training import is_profiling
-def train(is_over):
-    while not is_over():
-        torch.mm(torch.ones(64, 64), torch.ones(64, 64))
-        time.sleep(0.002)
-def is_told():
-    return os.path.exists(os.environ["TOLD"])
-print("trains", flush=True)
-if os.environ["MOMENT"] == "before":
-    train(is_profiling)
-own = torch.profiler.profile(activities=[ProfilerActivity.CPU])
-own.start()
-train(is_told)
-steps = count()
-train(lambda: next(steps) == 30)
-own.stop()
-open(os.environ["COUNT"] + ".new", "w").write(str(sum(event.name == "aten::mm" for event in own.events())))
-os.rename(os.environ["COUNT"] + ".new", os.environ["COUNT"])
-train(lambda: False)
-"""
-WARMS_UP = SELF.replace("[ProfilerActivity.CPU])", "[ProfilerActivity.CPU], schedule=warms_up)").replace(
-    "own.start()", "own.start(); train(is_told); own.step()"
-)
-WARMS_UP = f"import torch\nwarms_up = torch.profiler.schedule(wait=0, warmup=1, active=1)\n{WARMS_UP}"
 OFFER = "import torch; from agent.warm import profiler; profiler.offer(os.environ)"
 
 
@@ -106,34 +72,6 @@ def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Su
             pass  # it was not scheduled in that time
         assert (made.by, made.seconds, made.note) == (TORCH, 0.2, "")
     os.kill(subject.pid, 0)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(("script", "moment"), [(SELF, "amid"), (SELF, "before"), (WARMS_UP, "amid")])
-def test_a_script_that_profiles_itself_has_its_own_profile_whole(
-    start: Callable[..., Subject], script: str, moment: str, tmp_path: Path
-) -> None:
-    """Asked before it begins, while it is at it, or warms up.
-
-    Who asked is told, and may ask again when it has ended.
-    """
-    count = tmp_path / "count"
-    told = tmp_path / PROFILE_ERROR
-    subject = start(OFFER, script, MOMENT=moment, TOLD=str(told), COUNT=str(count))
-    with pytest.raises(ProfileError, match="the script profiles itself"):
-        take(subject, 30.0, TORCH)
-    assert not (tmp_path / PROFILE_SECONDS).exists(), "the signal at its end finds nothing to begin"
-    deadline = time.monotonic() + 300
-    while not count.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert int(count.read_text()) > 20
-    assert take(subject, 0.2, TORCH).data
-
-
-def test_signal_that_nobody_waits_for_begins_nothing(tmp_path: Path) -> None:
-    Profiler(tmp_path)(DEFAULT_SIGNAL, None)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.real
@@ -190,40 +128,3 @@ def test_what_is_too_large_to_be_told_becomes_shorter() -> None:
 )
 def test_requests_are_read(text: str, read: ProfileRequest | None) -> None:
     assert ProfileRequest.parse(text) == read
-
-
-@pytest.mark.real
-def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    told: list[str] = []
-    subject = Subject(1, Path("stacks.txt"), 40)
-    guard: Any = SimpleNamespace(subject_of=lambda _, rank: subject if rank == 3 else None)
-    processes: Any = SimpleNamespace(alive=dict)
-    monkeypatch.setattr(asking, "take", lambda *_: Profile(TORCH, 1.0, b"trace", "short"))
-    asked = asked_profile(guard, "old/0/1/")
-
-    def answer(text: str) -> Any:
-        asked.look(text, processes, lambda: told.append("told"))
-        if asked._taking is not None:
-            asked._taking.join()
-        return asked.to_status()
-
-    assert answer("old/3/1/") is not None, "another text than when it came"
-    assert answer("new/0/1/").request == "old/3/1/", "that is for another agent"
-    status = answer("new/3/1/")
-    assert (status.size, status.note) == (len(b"trace"), "short")
-    assert from_log("new/3/1/", capfd.readouterr().err.splitlines()) == b"trace"
-    assert told == ["told"] * 2
-    monkeypatch.setattr(asking, "time", SimpleNamespace(monotonic=lambda: float("inf")))
-    assert asked.to_status() is None
-
-
-def test_lines_of_a_log_that_somebody_else_wrote_are_passed_over() -> None:
-    good = [*log_parts("a", b"trace")]
-    bad = [
-        f"{MARK}a {number}/{total} {text}"
-        for number, total, text in (("9" * 5_000, "1", ""), ("2", "9" * 5_000, ""), ("1", "1", "é"))
-    ]
-    assert from_log("a", [*bad, *good, *bad]) == b"trace"
-    assert from_log("a", bad) is None

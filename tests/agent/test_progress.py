@@ -5,12 +5,9 @@ import shutil
 import struct
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime
-from itertools import dropwhile
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import pytest
@@ -23,7 +20,6 @@ from agent.monitor.progress import (
     Snapshot,
 )
 from agent.monitor.stepping import Figures, Start, StepReport
-from agent.report import progress_monitor
 from agent.report.progress_monitor import Progress, ProgressMonitor
 from agent.report.report import Report
 from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
@@ -76,13 +72,6 @@ def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
     assert 0 <= time.monotonic() - newest.at < 300
 
 
-def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
-    report_step(env, 7)
-    files.renew(1, Start(1))
-    assert files.read() == Snapshot({})
-
-
 def test_processes_start_again_after_a_script_that_emptied_the_temporary_directory(
     files: ProgressFiles,
 ) -> None:
@@ -107,14 +96,6 @@ def test_script_that_tells_only_its_checkpoints_is_at_least_that_far(files: Prog
     assert 0 <= time.monotonic() - files.read().newest.at < 300
 
 
-def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
-    save_checkpoint(env, 20)
-    (env,) = files.renew(1, Start(1))
-    report_step(env, 21)
-    assert (newest_step(files), files.read().checkpoint_step) == (21, None)
-
-
 def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
     first, second, _third = files.renew(3, Start(1))
     report_step(first, 7)
@@ -126,14 +107,6 @@ def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
     assert told[0] < told[1] <= time.monotonic()
     assert ranks[2] == RankProgress()
     assert files.read_rank(9) == RankProgress()
-
-
-def test_a_process_that_tells_only_its_checkpoints_is_at_the_last_of_them(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
-    save_checkpoint(env, 20)
-    rank = files.read_rank(0)
-    assert rank.step == 20
-    assert 0 <= time.monotonic() - rank.last_report_at < 300
 
 
 def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> None:
@@ -166,27 +139,6 @@ def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
     assert (newest_step(files), files.read().checkpoint_step) == (7, None)
 
 
-def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
-    script = (
-        "import dlr, itertools\n"
-        "for step in itertools.count():\n    dlr.report(step)\n    dlr.checkpoint_saved(step)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=ROOT) as process:
-        seen: list[Snapshot] = []
-        while process.poll() is None and (len(seen) < 5_000 or seen[-1].checkpoint_step is None):
-            look = files.read()
-            if look.steps:
-                seen.append(look)
-        process.kill()
-    assert len(seen) > 100
-    steps = [look.newest.step for look in seen]
-    assert steps == sorted(steps)
-    saved = [*dropwhile(lambda step: step is None, (look.checkpoint_step for look in seen))]
-    assert saved and None not in saved
-    assert saved == sorted(step for step in saved if step is not None)
-
-
 @pytest.mark.parametrize(
     "told",
     [
@@ -214,13 +166,6 @@ def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
     assert newest_step(files) == 12
     metrics.write_text('{"step": 13, "times')  # half written
     assert newest_step(files) is None
-
-
-def test_two_agents_on_one_host_do_not_mix() -> None:
-    one, other = ProgressFiles(), ProgressFiles()
-    assert not {*one.renew(1, Start())[0].values()} & {*other.renew(1, Start())[0].values()}
-    one.remove()
-    other.remove()
 
 
 def first_report(**known: Any) -> Report:
@@ -279,32 +224,6 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     assert first_steps == [0, 2]
 
 
-def test_a_defect_ends_no_reports_of_progress(
-    files: ProgressFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(progress_monitor, "LOOK_SECONDS", 0.02)
-    _progress, reporter, monitor = monitored(files)
-    defects = iter([KeyError("step"), OSError("no descriptors are left")])
-    look = monitor.look
-
-    def look_or_fail() -> None:
-        if (defect := next(defects, None)) is not None:
-            raise defect
-        look()
-
-    monkeypatch.setattr(monitor, "look", look_or_fail)
-    (env,) = files.renew(1, Start(1))
-    report_step(env, 7)
-    monitor.start()
-    deadline = time.monotonic() + 300
-    while not reporter.told:
-        assert time.monotonic() < deadline and monitor.is_alive()
-        time.sleep(0.01)
-    monitor.stop()
-    assert reporter.told[0][0] == 7
-    assert caplog.text.count("the progress of training is not read; trying again") == 1
-
-
 def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFiles) -> None:
     _progress, reporter, monitor = monitored(files)
     (env,) = files.renew(1, Start(1))
@@ -336,56 +255,6 @@ def test_a_checkpoint_that_a_growth_waits_for_is_told_as_one(files: ProgressFile
         save_checkpoint(env, step)
         monitor.look()
     assert reporter.awaited == [False, True]
-
-
-def test_a_checkpoint_that_is_awaited_is_told_before_the_next_look(
-    files: ProgressFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that was saved before somebody waits, with the news of that; later ones as they are saved."""
-    monkeypatch.setattr(progress_monitor, "LOOK_SECONDS", 3_600.0)
-    told: Queue[tuple[str, int | None]] = Queue()
-    is_awaited = threading.Event()
-
-    class Teller(FakeReporter):
-        def progress(self, *, within_seconds: float | None) -> None:
-            told.put(("step", self.figures().progress.checkpoint_step))
-
-        def checkpoint(self, *, is_awaited: bool = False) -> None:
-            told.put(("awaited" if is_awaited else "saved", self.figures().progress.checkpoint_step))
-
-        def hasten(self) -> None:
-            told.put(("hastened", self.figures().progress.checkpoint_step))
-
-    asked: Queue[float] = Queue()
-
-    def awaited() -> bool:
-        asked.put(time.monotonic())
-        return is_awaited.is_set()
-
-    progress = Progress(files, first_report())
-    monitor = ProgressMonitor(progress, Teller(progress), checkpoint_is_awaited=awaited)  # type: ignore[arg-type]
-    (env,) = files.renew(1, Start(1))
-    report_step(env, 1)
-    monitor.start()
-    try:
-        assert told.get(timeout=300) == ("step", None)
-        save_checkpoint(env, 1)
-        assert told.empty()
-        is_awaited.set()
-        monitor.note_news()
-        assert told.get(timeout=300) == ("hastened", 1), "what was looked at before, and not yet reported"
-        assert told.get(timeout=300) == ("awaited", 1)
-        save_checkpoint(env, 2)
-        assert told.get(timeout=300) == ("awaited", 2)
-        save_checkpoint(env, 1)  # the script went back, which is no reason to look all the time
-        while not asked.empty():
-            asked.get()
-        first, *_, last = [asked.get(timeout=300) for _ in range(4)]
-        assert last - first >= progress_monitor.AWAITED_LOOK_SECONDS
-    finally:
-        monitor.stop()
-        monitor.join(timeout=300)
-    assert not monitor.is_alive() and told.empty()
 
 
 def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:
@@ -547,15 +416,6 @@ def test_trouble_that_an_earlier_agent_of_the_slot_told_is_told_until_a_save_wor
         files.remove()
 
 
-def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles) -> None:
-    earlier = tuple(RoundProgress(number, 1, 2, 1.0) for number in range(1, 9))
-    progress = Progress(files, first_report(rounds=earlier))
-    assert progress.figures().rounds == earlier
-    (env,) = files.renew(1, Start(9))
-    report_step(env, 3)
-    assert [r.round for r in progress.figures().rounds] == [2, 3, 4, 5, 6, 7, 8, 9]
-
-
 def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: ProgressFiles) -> None:
     progress = Progress(files, first_report())
     (env,) = files.renew(1, Start(1))
@@ -606,12 +466,3 @@ def test_once_a_script_tells_its_steps_nothing_counts_that_was_counted(files: Pr
     first, second = files.renew(2, Start(1))
     count(second, 6, now, first=StepReport(now - 10, 1))
     assert files.read() == Snapshot({})
-
-
-def test_a_slot_whose_script_told_its_steps_before_waits_for_them(files: ProgressFiles) -> None:
-    known = ProgressFiles(told=True)
-    (env,) = known.renew(1, Start())
-    now = time.monotonic()
-    count(env, 6, now, first=StepReport(now - 10, 1))
-    assert known.read() == Snapshot({})
-    known.remove()

@@ -25,12 +25,10 @@ from crds.agent_report import (
     AgentReport,
     AgentState,
     CheckpointMemory,
-    Resumed,
     RoundProgress,
     StepProgress,
     Usage,
 )
-from crds.checkpoint_files import Tier
 from tests.agent.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.real
@@ -121,16 +119,6 @@ def test_every_failure_is_told_and_the_last_word_is_the_latest(
     assert (told[-1] if told else None) == latest
 
 
-def test_what_was_replaced_while_it_was_written_is_written_anew() -> None:
-    pending = PendingReports()
-    old, new = Report(AgentState.READY, NOW), Report(AgentState.RUNNING, NOW)
-    pending.put(old)
-    first = pending.first()
-    pending.put(new)
-    pending.written(first)
-    assert pending.first() == new
-
-
 @given(
     st.sampled_from(AgentState),
     st.integers(0, 9),
@@ -171,16 +159,6 @@ def test_what_is_written_is_what_the_crd_takes(
     assert read.accelerators == facts.accelerators
     assert read.observed_round == round_
     assert read.since == NOW
-
-
-def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, reporter: Reporter) -> None:
-    held = CheckpointMemory(12, 11, 4, Resumed(3, Tier.PEER, 7))
-    reporter._sections["memory"] = lambda: held
-    reporter.start()
-    reporter.report(AgentState.RUNNING, 3)
-    assert reporter.flush(300)
-    memory = READER.validate_python(api.told[-1]).memory
-    assert memory == held
 
 
 def test_changes_are_told_at_once(api: FakeApi, reporter: Reporter) -> None:
@@ -353,27 +331,6 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
         assert api.attempts.acquire(timeout=300)
 
 
-def test_every_write_says_what_the_pod_uses_now(api: FakeApi) -> None:
-    used = [None, Usage(1.5, 2**30), Usage(0.5, 2**20)]
-    reporter = Reporter(
-        api,  # type: ignore[arg-type]
-        ME,
-        FACTS,
-        Report(AgentState.READY, NOW),
-        progress_seconds=0.0,
-        sections={"usage": lambda: used.pop(0)},
-    )
-    reporter.start()
-    for state in (AgentState.RUNNING, AgentState.SUCCEEDED):
-        assert reporter.flush(300)
-        reporter.report(state)
-    assert reporter.flush(300)
-    reporter.stop()
-    told = [each["usage"] for each in api.told]
-    assert told[0] is None
-    assert [(u["cpuCores"], u["memoryBytes"]) for u in told[1:]] == [(1.5, 2**30), (0.5, 2**20)]
-
-
 def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None:
     later = datetime(2027, 1, 1, tzinfo=UTC)
     reporter.report(AgentState.RUNNING, 1)
@@ -384,10 +341,6 @@ def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None
     assert reporter.latest.since == later, "another round's processes run"
     reporter.report(AgentState.FAILED, failure=failure(1))
     assert reporter.latest.since == later
-
-
-def test_flush_of_a_reporter_that_never_began_does_not_wait(reporter: Reporter) -> None:
-    assert not reporter.flush(300)
 
 
 def test_flush_does_not_wait_for_a_worker_that_was_deleted(api: FakeApi, reporter: Reporter) -> None:

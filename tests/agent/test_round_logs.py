@@ -107,13 +107,6 @@ def test_processes_learn_their_files_and_how_often_training_was_restarted(
 
 
 @pytest.mark.real
-def test_without_log_files_processes_start_as_well() -> None:
-    rounds = Rounds(os.devnull)
-    assert Path(rounds.start()[0][ENV_STACKS_FILE]).parent.is_dir()
-    assert rounds.start()[0]["TORCHELASTIC_ERROR_FILE"] == ""
-
-
-@pytest.mark.real
 def test_volume_that_fails_for_a_moment_does_not_end_the_keeping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,31 +126,6 @@ def test_volume_that_fails_for_a_moment_does_not_end_the_keeping(
     keeper.keep(tmp_path, set())
     assert pruned.wait(300)
     assert caplog.text.count("not kept within bounds") == 1
-
-
-@pytest.mark.real
-def test_a_round_that_begins_just_when_a_look_is_due_is_not_overlooked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pruned = threading.Event()
-    monkeypatch.setattr(round_logs, "prune", lambda folder, _: folder == tmp_path and pruned.set())
-    keeper = LogKeeper(Bounds(ended_bytes=1, running_bytes=None))
-
-    class News(threading.Event):
-        """The first wait for it is over when it comes."""
-
-        waits = 0
-
-        def wait(self, timeout: float | None = None) -> bool:
-            self.waits += 1
-            if self.waits > 1:
-                return super().wait(timeout)
-            keeper.keep(tmp_path, set())
-            return False
-
-    keeper._news = News()
-    keeper.start()
-    assert pruned.wait(300)
 
 
 def ended_rounds(folder: Path, *sizes: int) -> Path:
@@ -202,14 +170,6 @@ def test_a_log_that_is_written_loses_its_middle_and_nobody_notices(tmp_path: Pat
         assert reader.read() == "last\n"
     lines = log.read_bytes().splitlines()
     assert (lines[0], lines[-1]) == (b"first", b"last")
-
-
-def test_a_log_within_its_bounds_stays_whole(tmp_path: Path) -> None:
-    log = tmp_path / "stderr.log"
-    log.write_text("x" * 1000)
-    cut_middle(log, MIB)
-    assert log.read_text() == "x" * 1000
-    cut_middle(tmp_path / "none", MIB)
 
 
 def test_a_processs_log_is_bounded_while_it_runs(tmp_path: Path) -> None:

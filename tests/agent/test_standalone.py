@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from agent.facts.world import (
 )
 from agent.flags import Flags
 from agent.standalone.cluster import LocalCluster, next_world
-from controller.errors import ApiError, SilentWatch
+from controller.errors import SilentWatch
 from crds import names
 from crds.agent_report import AgentState
 from tests.ports import free_port
@@ -59,16 +58,6 @@ if rank == 0:
     print(f"ends with {weight[0]:.0f}", flush=True)
 """
 
-PULLS = """
-import os
-from dlr.shards import pull
-
-for part in pull("lines", 6):
-    with part as elements:
-        for each in elements:
-            print(f"{os.environ['RANK']}:{each}\\n", end="", flush=True)
-"""
-
 
 def run(folder: Path, what_happens: str, *flags: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
@@ -91,21 +80,6 @@ def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) 
     assert resumed in ("begins at 21 with 20", "begins at 20 with 19")
     assert "training process failed: rank=1 exit_code=1 message=ValueError: no luck" in done.stderr
     assert f"resumes from memory, step={resumed.split()[-1]}" in done.stderr
-
-
-@pytest.mark.real
-def test_what_a_script_prints_is_encoded_as_by_an_interpreter_of_its_own(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import sys; print(sys.stdout.encoding, sys.stdout.errors)")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    env |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1:surrogateescape"}
-    outputs = [
-        subprocess.run(
-            [sys.executable, *command, str(script)], env=env, capture_output=True, text=True, check=True
-        ).stdout
-        for command in ([], ["-m", "dlr.cli", "run", "--standalone"])
-    ]
-    assert outputs[1] == outputs[0]
 
 
 MEETS_AT_A_PORT = """
@@ -160,13 +134,12 @@ def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_p
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("flags", [[], ["--no-warm-start"]])
 def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(
-    tmp_path: Path, flags: list[str]
+    tmp_path: Path,
 ) -> None:
     """An ignored SIGCHLD is inherited, and the kernel then keeps no exit code."""
     script = "import sys; sys.exit(int(sys.argv[1]))"
-    done = run_script(tmp_path, script, "--max-restarts=0", *flags, ignores=signal.SIGCHLD)
+    done = run_script(tmp_path, script, "--max-restarts=0", ignores=signal.SIGCHLD)
     assert done.returncode == 3, done.stderr
 
 
@@ -241,19 +214,6 @@ def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(PULLS)
-    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2", str(script)]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["0:0", "0:1", "0:2", "1:3", "1:4", "1:5"]
-
-
-@pytest.mark.real
-@pytest.mark.slow
 def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "termination-log"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
@@ -283,11 +243,6 @@ def test_what_cannot_be_meant_is_one_sentence(flags: list[str], environ: dict[st
         standalone.check(flags[0].partition("=")[2] if flags else "1:1", environ)
 
 
-@pytest.mark.parametrize("nnodes", ["1", "1:1", "1:4"])
-def test_one_machine_is_what_an_elastic_world_may_begin_with(nnodes: str) -> None:
-    standalone.check(nnodes, {})
-
-
 def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None:
     environ: dict[str, str] = {}
     standalone.prepare(Flags.read(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], {}), environ)
@@ -296,16 +251,6 @@ def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None
     assert environ == before
     me = Environment.read(environ)
     assert (me.worker_index, me.incarnation, me.pod_ip, me.memory_bytes) == (0, 1, "127.0.0.1", 1024)
-
-
-def test_only_flags_in_front_of_the_script_ask_for_it() -> None:
-    assert Flags.read(["--nproc-per-node", "2", "--standalone", "train.py"], {}).standalone
-    assert not Flags.read(["train.py", "--standalone"], {}).standalone
-
-
-@pytest.mark.parametrize(("text", "is_on"), [("1", True), ("true", True), ("0", False), ("", False)])
-def test_so_does_torchs_variable(text: str, is_on: bool) -> None:
-    assert Flags.read(["train.py"], {"PET_STANDALONE": text}).standalone is is_on
 
 
 def test_amounts_of_memory() -> None:
@@ -372,21 +317,3 @@ def test_a_watch_shows_each_change_and_ends_when_nothing_comes(cluster: LocalClu
     assert shown["spec"]["asked"]["stacks"]
     cluster.merge_patch("/x/status", {"status": {"agent": report(AgentState.READY, 0)}})
     assert next(events)["object"]["spec"]["round"] == 1
-
-
-def test_what_is_only_in_a_cluster_is_not_found(cluster: LocalCluster) -> None:
-    with pytest.raises(ApiError):
-        cluster.get("/x/nodechecks/nightly")
-
-
-@pytest.mark.real
-def test_a_signal_asks_for_stacks(cluster: LocalCluster) -> None:
-    before = signal.signal(signal.SIGUSR2, lambda *_: cluster.ask_for_stacks())
-    try:
-        version = int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"])
-        os.kill(os.getpid(), signal.SIGUSR2)
-        deadline = time.monotonic() + 300
-        while int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"]) == version:
-            assert time.monotonic() < deadline
-    finally:
-        signal.signal(signal.SIGUSR2, before)

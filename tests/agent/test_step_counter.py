@@ -77,22 +77,6 @@ def test_generator_and_discriminator_make_one_step_together(critic_steps: int) -
         assert record.counted == (1, 3 * critic_steps)
 
 
-def test_an_optimizer_within_another_counts_once() -> None:
-    class Outer(torch.optim.SGD):
-        def __init__(self, inner: torch.optim.Optimizer) -> None:
-            super().__init__(weights(), lr=0.01)
-            self.inner = inner
-
-        def step(self, closure: object = None) -> None:  # type: ignore[override]
-            self.inner.step()
-
-    with counting() as record:
-        optimizer = Outer(sgd())
-        for _ in range(3):
-            optimizer.step()
-        assert record.counted == (1, 3)
-
-
 def test_gradients_that_are_accumulated_make_one_step_and_one_that_the_scaler_skips_makes_none() -> None:
     with counting() as record:
         parameters = weights()
@@ -105,15 +89,6 @@ def test_gradients_that_are_accumulated_make_one_step_and_one_that_the_scaler_sk
             scaler.step(optimizer)
             scaler.update()
         assert record.counted == (1, 2)
-
-
-def test_the_count_goes_on_with_an_optimizer_that_takes_the_place_of_another() -> None:
-    with counting() as record:
-        for _ in range(2):
-            optimizer = sgd()
-            for _ in range(3):
-                optimizer.step()
-        assert record.counted[1] in (5, 6), "the first step of the second may belong to the last of the first"
 
 
 def test_the_number_goes_on_from_a_checkpoint_where_the_optimizer_keeps_it() -> None:
@@ -143,16 +118,6 @@ def test_the_step_by_which_dcp_makes_the_state_of_an_optimizer_is_none() -> None
         layer(torch.ones(1, 2)).sum().backward()
         after.step()
         assert record.counted == (41, 41)
-
-
-def test_a_state_of_another_kind_counts_from_one() -> None:
-    with counting() as record:
-        optimizer = sgd()
-        optimizer.state[optimizer.param_groups[0]["params"][0]]["step"] = torch.ones(3)
-        optimizer.step()
-        optimizer.state = {"anything": None}  # type: ignore[assignment]
-        optimizer.step()
-        assert record.counted == (1, 2)
 
 
 @pytest.mark.parametrize("steps", [0, 40])

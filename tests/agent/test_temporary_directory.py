@@ -31,12 +31,6 @@ def test_shared_memory_serves_where_nothing_else_can_be_written_to(
     assert len(caplog.records) == 1
 
 
-def test_a_directory_of_the_images_own_is_left_alone() -> None:
-    environ: dict[str, str] = {}
-    ensure_temporary_directory(environ)
-    assert environ == {}
-
-
 def test_without_any_directory_there_is_one_sentence(
     read_only: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -150,11 +150,6 @@ def test_job_that_is_deleted_while_it_is_watched_is_one_sentence(made: Script) -
         assert NAME in repr(found) and "Running" in found._repr_html_(), "as it was when last seen"
 
 
-def test_html_shows_text_as_text(made: Script) -> None:
-    made.answers[f"GET {JOBS}/{NAME}"] = job(NAME, phase="Pending", message="<script>")
-    assert "&lt;script&gt;" in dlr.Client().job(NAME)._repr_html_()
-
-
 def test_launch_prints_what_it_would_apply_without_a_cluster(
     dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,17 +221,6 @@ def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> N
     assert "dlr.client" not in done.stdout.split()
     shared = {name for name in done.stdout.split() if name.startswith("crds.")}
     assert shared <= {"crds.progress_record", "crds.checkpoint_files"}
-
-
-def test_where_the_client_cannot_be_it_is_as_if_there_were_none() -> None:
-    program = (
-        "import sys; sys.modules['yaml'] = None; import dlr; print(hasattr(dlr, 'Client'))\n"
-        "try: dlr.Client\nexcept AttributeError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    no, why = done.stdout.splitlines()
-    assert no == "False"
-    assert "dlr.Client submits jobs, which needs the package yaml" in why
 
 
 def with_groups(server: Script, **status: Any) -> dlr.Job:

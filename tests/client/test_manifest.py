@@ -73,12 +73,6 @@ def test_dollars_of_arguments_and_variables_arrive_as_they_are() -> None:
     assert [expand(each["value"], {"A": "1"}) for each in there["env"]] == ["1", secret]
 
 
-def test_nothing_is_shipped_of_what_is_in_the_image() -> None:
-    (job,) = objects(Launch(IN_IMAGE, "n", image="i"))
-    assert "volumes" not in job["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
-    assert "volumeMounts" not in container(job)
-
-
 def test_a_job_like_another_has_all_but_what_is_said() -> None:
     _, job = objects(Launch(SHIPPED, "n", image="new", env={"B": "3"}), LIKE)
     spec = job["spec"]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.client.program import FOLDER, MAX_SOURCE, InImage, Program, of_function, of_script, program_of
+from dlr.client.program import FOLDER, InImage, Program, of_function, of_script, program_of
 from dlr.kube.errors import UsageError
 from tests.client import functions
 
@@ -54,10 +54,6 @@ def test_submodules_that_a_function_reaches_come_along(tmp_path: Path) -> None:
     environ = {**os.environ, "DLR_PROGRESS_FILE": str(record), "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, str(tmp_path / "shipped.py")], check=True, env=environ, timeout=300)
     assert json.loads((tmp_path / "step.0.result").read_text()) == {"value": "&amp;a"}
-
-
-def test_annotations_need_nothing_that_is_only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert result_of(of_function(functions.annotated), tmp_path, monkeypatch) == {"value": None}
 
 
 @pytest.mark.parametrize(
@@ -155,11 +151,6 @@ def test_scripts_that_cannot_be_shipped_are_refused_in_one_sentence(tmp_path: Pa
     assert "is not UTF-8 text" in said["binary.py"]
     assert "No such file" in said["absent.py"]
     assert all("\n" not in each for each in said.values())
-
-
-def test_the_largest_script_still_goes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_bytes(b"#" * MAX_SOURCE)
-    assert of_script(tmp_path / "train.py").source
 
 
 def test_what_is_in_the_image_is_not_shipped() -> None:

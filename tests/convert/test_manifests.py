@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.names import API_VERSION
-from dlr.commands.convert import comments
 from dlr.convert import NotConvertible, convert
-from dlr.convert.command import Launched, launched
-from dlr.convert.reading import Remark
+from dlr.convert.command import launched
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -45,10 +43,6 @@ def only(name: str) -> tuple[JSON, list[str]]:
     """The ElasticJob of a manifest, and the paths of what is lost."""
     ((job, remarks),) = convert(read(name)).jobs
     return job, [remark.path for remark in remarks if remark.is_loss]
-
-
-def test_there_are_twelve() -> None:
-    assert len(MANIFESTS) == 12
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
@@ -111,14 +105,6 @@ def test_flags_of_dlrovers_launcher_become_fields() -> None:
     assert job["spec"]["nodeCheck"] == {"enabled": True, "excludeStragglers": True}
     (text,) = [word for word in command_of(job) if "dlrover-run" in word]
     assert "dlrover-run --nproc_per_node=2 examples/pytorch/mnist/cnn_train.py --num_epochs 5" in text
-
-
-def test_runtime_and_patches_come_together_in_the_pod_template() -> None:
-    job, _ = only("trainer-runtime-patches")
-    spec = worker_of(job)["template"]["spec"]
-    assert spec["nodeSelector"] == {"node-type": "training"}
-    assert spec["containers"][0]["image"].startswith("pytorch/pytorch:")
-    assert {each["name"] for each in spec["containers"][0]["env"]} >= {"CUSTOM_VAR", "TRAINING_MODE"}
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -308,12 +294,6 @@ def test_flags_are_cut_out_of_a_shells_text_as_the_shell_divides_it(text: str, c
     assert launched(["bash", "-c", text], None).command == ["bash", "-c", converted]
 
 
-def test_quotes_hide_no_minimum() -> None:
-    assert launched(["sh", "-c", "torchrun --nnodes='2:4' --max-restarts=\"3\" train.py"], None) == Launched(
-        ["sh", "-c", "torchrun train.py"], 2, 3, {}, ["--nnodes=2:4", "--max-restarts=3"], []
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "converted"),
     [
@@ -327,12 +307,6 @@ def test_quotes_hide_no_minimum() -> None:
 )
 def test_launcher_behind_a_wrapper_stays_the_one_launcher(words: list[str], converted: list[str]) -> None:
     assert launched(words, None).command == converted
-
-
-def test_remark_of_several_lines_is_one_comment() -> None:
-    remarks = [Remark("command", "--rdzv-id=a\nkind: Pod"), Remark("env", "A\nB", is_loss=False)]
-    expected = "# Not carried over: command: --rdzv-id=a kind: Pod\n# Not needed: env: A B\n"
-    assert comments(remarks) == expected
 
 
 def test_command_prints_yaml_and_tells_losses(dlr: Dlr, tmp_path: Path) -> None:

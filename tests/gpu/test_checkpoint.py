@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from agent.slots.format import Mark
 from agent.slots.pool import Pool
 from agent.slots.slot import DamagedError, Slot
 from dlr.checkpoint import Checkpointer
-from dlr.checkpoint.cuda import GpuCopies
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.state import capture
 from tests.checkpoint.states import load
@@ -151,19 +149,6 @@ def as_bytes(value: torch.Tensor) -> torch.Tensor:
     return value.cpu().contiguous().flatten().view(torch.uint8)
 
 
-def test_the_generator_of_the_gpu_goes_on() -> None:
-    torch.cuda.manual_seed(5)
-    made = on_gpu(1)
-    slot = private_slot(capture(made))
-    writer = Writer([slot])
-    writer.save(Mark(1, 1, 0, 1), capture(made))
-    writer.close()
-    expected = torch.rand(4, device="cuda")
-    torch.cuda.manual_seed(6)
-    load(made, slot)
-    assert torch.equal(torch.rand(4, device="cuda"), expected)
-
-
 def test_a_flipped_bit_is_found_on_the_way_to_the_gpu() -> None:
     made = on_gpu(1)
     slot = private_slot(capture(made))
@@ -229,24 +214,6 @@ def test_a_step_can_be_captured_into_a_graph(
     fresh.warm_up()
     load(fresh.state, newest(list(checkpointer._memory._slots)))  # type: ignore[union-attr]
     assert torch.equal(fresh.parameter, values[5])
-
-
-def test_a_slot_is_registered_and_copies_end_in_a_thread_while_a_step_is_captured() -> None:
-    training = Captures()
-    training.warm_up()
-    first, second = (private_slot(capture(training.state)) for _ in range(2))
-    view, copies = torch.empty(64, pin_memory=True), GpuCopies()
-    torch.cuda._sleep(LONG_CYCLES)
-    copies.begin(first, [(view, training.parameter.detach())], [])
-    graph = torch.cuda.CUDAGraph()
-    with ThreadPoolExecutor(1) as thread, torch.cuda.graph(graph):
-        thread.submit(copies.prepare, second, 0).result()
-        thread.submit(copies.finish).result()
-        training.optimizer.step()
-    before = training.parameter.detach().clone()
-    graph.replay()
-    assert not torch.equal(training.parameter, before)
-    copies.close()
 
 
 @pytest.mark.parametrize("model", ["plain", "bn", "ddp", "fsdp"])

@@ -13,7 +13,7 @@ from controller.errors import Unavailable
 from dlr.commands.application import run
 from dlr.commands.errors import CommandError
 from dlr.commands.map import command
-from dlr.commands.map.manifest import Workers, job_of
+from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import attach, submit
 from dlr.kube.api import (
     CONFIGMAPS,
@@ -136,24 +136,6 @@ def test_a_file_that_is_no_pod_template_is_refused(text: str, says: str, tmp_pat
     (tmp_path / "pod.yaml").write_text(text)
     with pytest.raises(UsageError, match=says):
         run(["map", "--pod", str(tmp_path / "pod.yaml"), "echo"], "dlr")
-
-
-def test_a_pod_template_is_read_as_kubernetes_reads_it(tmp_path: Path) -> None:
-    """With its dates as texts, and null for what is not there."""
-    (tmp_path / "pod.yaml").write_text(
-        "spec:\n  volumes:\n  containers:\n  - resources:\n    env: [{name: DAY, value: 2026-01-01}]\n"
-    )
-    template = command.read_template(str(tmp_path / "pod.yaml"))
-    run_in = Workers(1, 1, 1, 60, "i", {"cpu": "1"}, template)
-    spec = job_of("n", TASK, run_in, 1)["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
-    assert spec["containers"][0]["env"] == [{"name": "DAY", "value": "2026-01-01"}]
-    assert spec["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
-
-
-def test_a_closed_standard_input_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(CommandError, match="Standard input is closed"):
-        run(["map", "--image", "x", "echo"], "dlr")
 
 
 @pytest.mark.parametrize(("version", "needs"), [("v1.36.0+dlr", False), ("v1.36.0", True)])
