@@ -3,15 +3,13 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import subprocess
-import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.monitor import progress as progress_files
 from agent.monitor.progress import (
     ENV_RUNTIME_METRICS,
     FIRST_COUNT_SECONDS,
@@ -20,6 +18,7 @@ from agent.monitor.progress import (
     Snapshot,
 )
 from agent.monitor.stepping import Figures, Start, StepReport
+from agent.report import progress_monitor
 from agent.report.progress_monitor import Progress, ProgressMonitor
 from agent.report.report import Report
 from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
@@ -31,10 +30,11 @@ from crds.progress_record import (
     RECORD_BYTES,
 )
 from crds.wire import from_wire
+from dlr import progress as sdk
+from tests.cli.scripted import Clock
 
-pytestmark = pytest.mark.real
-
-ROOT = Path(__file__).parents[2]
+time = Clock()
+"""By which agent and scripts go here; each script takes a second."""
 
 
 @pytest.fixture
@@ -45,8 +45,21 @@ def files(monkeypatch: pytest.MonkeyPatch):
     files.remove()
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (progress_files, progress_monitor, sdk):
+        monkeypatch.setattr(module, "time", time)
+
+
 def run_script(env: dict[str, str], code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, check=True, timeout=300)
+    """Run it as in a process of its own, which has reported nothing yet."""
+    time.sleep(1.0)
+    with pytest.MonkeyPatch.context() as process:
+        for name, value in env.items():
+            process.setenv(name, value)
+        for name, first in (("_slot", None), ("_has_stepped", False), ("_places", {}), ("_copies", {})):
+            process.setattr(sdk, name, first)
+        exec(code, {})
 
 
 def report_step(env: dict[str, str], step: int) -> None:
@@ -132,9 +145,9 @@ def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
     (env,) = files.renew(1, Start(1))
     run_script(
         env,
-        "import mmap, os, struct, time\n"
+        "import mmap, os, struct\n"
         "with open(os.environ['DLR_PROGRESS_FILE'], 'r+b') as file: slot = mmap.mmap(file.fileno(), 16)\n"
-        "struct.pack_into('qd', slot, 0, 7, time.monotonic())\n",
+        "struct.pack_into('qd', slot, 0, 7, 1.0)\n",
     )
     assert (newest_step(files), files.read().checkpoint_step) == (7, None)
 

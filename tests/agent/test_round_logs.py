@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
-from agent.monitor import round_logs
+from agent.monitor import progress, round_logs
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import (
     CHOSEN_BYTES,
@@ -30,6 +30,7 @@ from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT
 from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
+from tests.cli.scripted import Clock
 
 MIB = 1 << 20
 
@@ -60,11 +61,12 @@ class Rounds:
 
 
 @pytest.fixture
-def rounds(tmp_path: Path) -> Rounds:
+def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    monkeypatch.setattr(progress, "time", Clock())
+    monkeypatch.setattr(LogKeeper, "start", lambda _: None)
     return Rounds(tmp_path)
 
 
-@pytest.mark.real
 def test_the_log_of_a_failed_round_outlives_the_restart(rounds: Rounds) -> None:
     rounds.start()
     failed = rounds.write("out of luck")
@@ -90,7 +92,6 @@ def test_the_restart_count_is_alike_on_all_ranks_and_leaves_what_max_restarts_le
     assert left == min(allowed - failures, 2**31 - 1 - count)
 
 
-@pytest.mark.real
 def test_processes_learn_their_files_and_how_often_training_was_restarted(
     rounds: Rounds, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from agent.warm import step_counter
 from agent.warm.step_counter import counting_hook
 from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT, START_UNKNOWN
 from tests.agent.test_warm_start import ENV, run_warm, warm  # noqa: F401 (a fixture)
+from tests.cli.scripted import Clock
 from tests.counting import calls
 
-pytestmark = pytest.mark.real
 
-Step = Callable[[], object]
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_counter, "time", Clock())
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ COMPILED_STEP = 'torch.compile(optimizer.step, backend="eager")()\n'
 """It imports the compiler, which takes three seconds of a core."""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("script_text", "switch", "expected"),
     [(SCRIPT + COMPILED_STEP, {}, (1, 4)), (SCRIPT, {"DLR_COUNT_STEPS": "0"}, (0, 0))],

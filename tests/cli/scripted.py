@@ -96,6 +96,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return 1_700_000_000.0 + self.now
+
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
