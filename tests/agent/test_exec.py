@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent.exec import main
-from tests.agent.conftest import Agent, Agents, children, state, wait_for
+from tests.agent.conftest import Agent, Agents, wait_for
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
 from tests.agent.patience import SECONDS
@@ -85,23 +85,6 @@ def test_what_ends_the_agent_is_the_commands_sigterm(
     assert agent.wait(300) == code
     assert (agents.directory / "told").exists()
     assert cluster.agent(0)["state"] == "Stopped"
-
-
-def test_what_the_command_leaves_behind_is_collected_and_ends_with_it(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    daemon = "setsid sh -c 'echo $$ > new; mv new daemon; exec sleep 300' &"
-    short = "(setsid sh -c 'echo $$ > new2; mv new2 short' &)"
-    until = "until [ -e go ]; do sleep 0.02; done"
-    agent = execute(agents, 0, "sh", "-c", f"cd {agents.directory}; ({daemon}) ; {short}; {until}; exit 7")
-    agents.wait_file("daemon")
-    agents.wait_file("short")
-    daemon_pid, short_pid = (int((agents.directory / name).read_text()) for name in ("daemon", "short"))
-    cluster.wait(lambda: not state(short_pid), "the end of a process that nobody else collects")
-    wait_for(lambda: daemon_pid in children(agent.pid), "its own parent's end")
-    (agents.directory / "go").touch()
-    assert agent.wait(300) == 7
-    assert state(daemon_pid) in ("", "Z")
 
 
 ROUNDS = "echo $JAX_PROCESS_ID of $JAX_NUM_PROCESSES >> rounds; until [ -e fail ]; do sleep 0.02; done; touch failed; exit 6"

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ from agent.processes.orphans import (
     collect,
     descendants,
 )
-from agent.processes.processes import TrainingProcesses, abandon_start
+from agent.processes.processes import TrainingProcesses
 
 pytestmark = pytest.mark.real
 
@@ -298,48 +298,3 @@ def test_daemons_of_others_outlive_the_round(tmp_path: Path, env: dict[str, str]
 
 def process_runs(pid: int) -> bool:
     return any(process.pid == pid and not process.ended for process in descendants())
-
-
-@pytest.mark.usefixtures("first_process")
-def test_strangers_that_end_during_a_round_are_collected_and_no_others(tmp_path: Path) -> None:
-    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=0), "")
-    ours = subprocess.Popen(["true"], start_new_session=True)
-    daemon, child = await_pids(tmp_path / "pids")
-    os.kill(running.pids[1], signal.SIGKILL)
-    wait_exit(running.exit_fds())
-    kept = orphans(tmp_path, ours.pid)
-    deadline = time.monotonic() + 300
-    while Path(f"/proc/{daemon}").exists():
-        kept.reap(spared=running.pids.values())
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert Path(f"/proc/{child}").exists(), "what lives is left alone"
-    assert ours.wait(300) == 0 and running.collect_exits() == {1: -signal.SIGKILL}
-    running.kill()
-    running.join(300)
-    assert not Path(f"/proc/{child}").exists()
-
-
-def test_abandoned_start_whose_processes_cannot_be_killed_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    wedged = subprocess.Popen(["sleep", "600"])  # as if it sat in the kernel: it does not end
-
-    class Wedged(Orphans):
-        def kill(self, killed: Collection[int] = ()) -> list[int]:
-            return [wedged.pid]
-
-    monkeypatch.setattr(processes, "ABANDON_SECONDS", 0.1)
-    abandon_start(None, Wedged("A="))
-    assert "survive SIGKILL" in caplog.text and wedged.poll() is None
-    wedged.kill()
-
-
-def test_python_without_pidfd_open_sees_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "pidfd_open")
-    child = subprocess.Popen(["sleep", "600"])
-    fd = orphans_module.open_exit_fd(child.pid)
-    child.kill()
-    wait_exit([fd])
-    os.close(fd)
-    assert child.wait(300) == -signal.SIGKILL

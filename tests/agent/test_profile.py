@@ -75,19 +75,6 @@ def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Su
 
 
 @pytest.mark.real
-def test_a_process_that_offers_nothing_is_not_harmed(
-    start: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subject = start("")
-    monkeypatch.setattr(profile.shutil, "which", lambda _: None)
-    with pytest.raises(ProfileError, match="no py-spy"):
-        take(subject, 0.1, "")
-    with pytest.raises(ProfileError, match="offers no"):
-        take(subject, 0.1, TORCH)
-    os.kill(subject.pid, 0)
-
-
-@pytest.mark.real
 def test_py_spy_is_asked_for_a_trace(
     start: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -131,27 +131,6 @@ def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> Non
     assert files.read_rank(0) == RankProgress(busy_until=1234.5)
 
 
-def test_the_shared_metrics_file_speaks_for_processes_that_tell_nothing_else(files: ProgressFiles) -> None:
-    first, second = files.renew(2, Start(1))
-    Path(first[ENV_RUNTIME_METRICS]).write_text(json.dumps({"step": 12, "timestamp": time.time()}))
-    report_step(second, 11)
-    assert files.read_rank(1).step == 11
-    rank = files.read_rank(0)
-    assert rank.step == 12
-    assert 0 <= time.monotonic() - rank.last_report_at < 300
-
-
-def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
-    run_script(
-        env,
-        "import mmap, os, struct\n"
-        "with open(os.environ['DLR_PROGRESS_FILE'], 'r+b') as file: slot = mmap.mmap(file.fileno(), 16)\n"
-        "struct.pack_into('qd', slot, 0, 7, 1.0)\n",
-    )
-    assert (newest_step(files), files.read().checkpoint_step) == (7, None)
-
-
 @pytest.mark.parametrize(
     "told",
     [
@@ -256,18 +235,6 @@ def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFile
     monitor.look()
     assert reporter.told == [(9, None, True), (5, 9, False), (5, None, True)]
     assert reporter.checkpoints == [(9, 9), (5, 5)]
-
-
-def test_a_checkpoint_that_a_growth_waits_for_is_told_as_one(files: ProgressFiles) -> None:
-    awaited = iter([False, True])
-    _, reporter, monitor = monitored(files, checkpoint_is_awaited=lambda: next(awaited))
-    (env,) = files.renew(1, Start(1))
-    report_step(env, 1)
-    monitor.look()
-    for step in (2, 3):
-        save_checkpoint(env, step)
-        monitor.look()
-    assert reporter.awaited == [False, True]
 
 
 def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:

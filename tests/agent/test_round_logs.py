@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -105,28 +103,6 @@ def test_processes_learn_their_files_and_how_often_training_was_restarted(
     assert envs[1][ENV_STACKS_FILE] == str(folder / "stacks.txt")
     assert (envs[1][ENV_SHARDS_SOCKET], envs[1][ENV_ROUND]) == ("/desk", "2")
     assert rounds.specs.root_log_dir == str(tmp_path)
-
-
-@pytest.mark.real
-def test_volume_that_fails_for_a_moment_does_not_end_the_keeping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    failures, pruned = iter([errno.ESTALE, errno.EIO]), threading.Event()
-
-    def prune_or_fail(folder: Path, _limit_bytes: int) -> None:
-        if folder != tmp_path:
-            return  # a keeper of an earlier test, whose thread is still at its first look
-        if (code := next(failures, None)) is not None:
-            raise OSError(code, os.strerror(code))
-        pruned.set()
-
-    monkeypatch.setattr(round_logs, "prune", prune_or_fail)
-    monkeypatch.setattr(round_logs, "LOOK_SECONDS", 0.01)
-    keeper = LogKeeper(Bounds(ended_bytes=1, running_bytes=None))
-    keeper.start()
-    keeper.keep(tmp_path, set())
-    assert pruned.wait(300)
-    assert caplog.text.count("not kept within bounds") == 1
 
 
 def ended_rounds(folder: Path, *sizes: int) -> Path:

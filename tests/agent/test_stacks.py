@@ -145,14 +145,6 @@ def test_stopped_process_is_not_waited_for_long(trainers: Trainers, monkeypatch:
     assert other.poll() is None
 
 
-def test_process_that_has_ended_is_said_to_have(trainers: Trainers) -> None:
-    process = trainers.start(TRAIN)
-    process.kill()
-    process.wait()
-    shown = trainers.capture()[0]
-    assert shown.note.endswith("the process has ended")
-
-
 def test_the_users_choice_of_signal_counts_if_it_is_one() -> None:
     assert signal_number({}) == DEFAULT_SIGNAL
     assert signal_number({"DLR_STACKS_SIGNAL": "10"}) == 10

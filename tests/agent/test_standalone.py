@@ -29,7 +29,6 @@ from agent.standalone.cluster import LocalCluster, next_world
 from controller.errors import SilentWatch
 from crds import names
 from crds.agent_report import AgentState
-from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
@@ -80,41 +79,6 @@ def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) 
     assert resumed in ("begins at 21 with 20", "begins at 20 with 19")
     assert "training process failed: rank=1 exit_code=1 message=ValueError: no luck" in done.stderr
     assert f"resumes from memory, step={resumed.split()[-1]}" in done.stderr
-
-
-MEETS_AT_A_PORT = """
-import os, sys, torch, torch.distributed as dist
-dist.init_process_group("gloo", init_method=f"tcp://localhost:{sys.argv[1]}",
-                        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-dist.all_reduce(torch.ones(1))
-count = os.environ["TORCHELASTIC_RESTART_COUNT"]
-if dist.get_rank() == 0:
-    print(f"met at start {count}", flush=True)
-dist.barrier()
-if count == "0" and dist.get_rank() == 1:
-    raise ValueError("no luck")
-dist.barrier()
-"""
-
-
-@pytest.mark.real
-def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(tmp_path: Path) -> None:
-    port = str(free_port())
-    script = tmp_path / "train.py"
-    script.write_text(MEETS_AT_A_PORT)
-    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2"]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    done = subprocess.run(
-        [*command, f"--master-port={port}", "--event-log-handler=console", str(script), port],
-        env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["met at start 0", "met at start 1"]
-    assert '"source": "AGENT"' in done.stderr, "the last event"
 
 
 FUNCTION = """
@@ -183,26 +147,6 @@ def run_script(
 
 
 @pytest.mark.real
-def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) -> None:
-    script = tmp_path / "flood.py"
-    script.write_text(
-        "import os, time\n"
-        "block = (b'x' * 99 + b'\\n') * 10_000\n"
-        "for _ in range(600):\n    os.write(2, block)\n"
-        "while os.fstat(2).st_blocks * 512 > 64 << 20:\n    time.sleep(0.1)\n"  # until it was cut
-        "os.write(2, b'the end\\n')\n"
-    )
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--max-restarts=0", str(script)]
-    env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert b"[rank0]: the end\n" in done.stderr
-    assert b"\0" not in done.stderr, "what was cut out of the log was copied as zeros"
-    assert b"bytes are left out" in done.stderr
-
-
-@pytest.mark.real
 @pytest.mark.slow
 def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
     done = run(tmp_path, "time.sleep(1000)", "--memory-checkpoint=64Mi", "--hang-timeout=4")
@@ -210,18 +154,6 @@ def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "ends with 30"
     assert "rank 1, after step 20, is at" in done.stderr
     assert "rank 0, step 20, waiting for other ranks:" in done.stderr
-
-
-@pytest.mark.real
-@pytest.mark.slow
-def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "termination-log"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
-    done = run(tmp_path, "sys.exit(3)", "--max-restarts=1")  # without memory each start is the first
-    assert done.returncode == 3
-    assert "the process exited with code 3" in file.read_text()
-    assert done.stdout.splitlines() == ["begins at 1 with 0"] * 2
-    assert "no restarts are left: --max-restarts allows 1" in done.stderr
 
 
 @pytest.mark.parametrize(

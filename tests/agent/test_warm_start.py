@@ -17,11 +17,10 @@ import pytest
 from agent.flags import Flags
 from agent.launch import foreseen_environment
 from agent.warm import PADDING, PADDING_VARIABLE, Preloads
-from agent.warm.messages import socket_pair
 from agent.warm.script import runs_python
 from agent.warm.warm_parent import ForkedProcess, WarmStart
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
-from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
+from tests.agent.conftest import Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.real
@@ -213,25 +212,6 @@ def test_the_end_of_a_script_is_marked_where_its_log_does_not_tell_it(
     assert record.with_name(f"{record.name}{ENDED_SUFFIX}").exists() is is_marked
 
 
-def test_modules_directories_and_what_is_missing(warm: WarmStart, tmp_path: Path) -> None:
-    package = tmp_path / "trainer"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(
-        "import sys\nprint(__name__, __spec__.name if __spec__ else None, sys.argv)\n1 / len(sys.argv[1:])\n"
-    )
-    env = {**ENV, "PYTHONPATH": str(tmp_path)}
-    for command in (
-        ["-m", "trainer"],
-        ["-m", "trainer", "a"],
-        ["-m", "no_such_module"],
-        [str(package)],
-        [str(tmp_path / "missing.py")],
-    ):
-        argv = [sys.executable, "-u", *command]
-        assert run_warm(warm, argv, tmp_path, env) == run_cold(argv, env), command
-
-
 @pytest.mark.parametrize("name", ["agent", "dlr"])
 def test_script_may_have_a_module_of_our_name(warm: WarmStart, name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("NAME = 'their own'")
@@ -251,19 +231,6 @@ def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path
     argv = [sys.executable, "-u", str(script)]
     of_processes = [run_warm(warm, argv, tmp_path).stdout.split() for _ in range(3)]
     assert [len(set(of_one_kind)) for of_one_kind in zip(*of_processes, strict=True)] == [3, 3, 3, 3]
-
-
-def test_a_next_round_with_checkpoint_files_of_its_own_forks_from_the_same_parent(
-    warm: WarmStart, tmp_path: Path
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os; print(os.environ['DLR_CHECKPOINT_FILE'])")
-    prepare(warm)
-    parent = warm._parent
-    for path in ("/run/1/checkpoint.0", "/run/1/checkpoint.1", "/run/2/checkpoint.0"):
-        env = {**ENV, "DLR_CHECKPOINT_FILE": path}
-        assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == f"{path}\n"
-    assert warm._parent is parent
 
 
 def test_a_parent_is_ours_and_preloads_what_is_in_a_working_directory_with_packages_of_our_names(
@@ -330,21 +297,6 @@ def test_parent_that_must_not_fork_says_why_and_the_process_is_spawned(
     starter.close()
 
 
-def test_parent_whose_agent_is_gone_ends_without_a_word(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
-    ours, theirs = socket_pair()
-    with ours, theirs:
-        parent = subprocess.Popen(
-            [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), "slow", PADDING],
-            env={**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}:{ROOT}", "OUT": str(tmp_path)},
-            pass_fds=[theirs.fileno()],
-            stderr=subprocess.PIPE,
-        )
-    (tmp_path / "go").touch()
-    _, told = parent.communicate(timeout=SECONDS)
-    assert (parent.returncode, told) == (0, b"")
-
-
 def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('trained')")
@@ -357,23 +309,6 @@ def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
         starter._parent._process.wait()
         assert starter.start(argv, QUICK, {}) is None, "nobody waits for a new parent"
         assert run_warm(starter, argv, tmp_path, QUICK).stdout == "trained\n"
-    finally:
-        starter.close()
-
-
-def test_start_waits_for_no_parent_and_forks_from_it_once_it_is_ready(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
-    script = tmp_path / "train.py"
-    script.write_text("print('trained')")
-    argv = [sys.executable, "-u", str(script)]
-    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}", "OUT": str(tmp_path)}
-    starter = WarmStart(Preloads(users=("slow",)))
-    try:
-        assert starter.start(argv, env, {}) is None, "it is spawned"
-        parent = starter._parent
-        (tmp_path / "go").touch()
-        assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
-        assert starter._parent is parent
     finally:
         starter.close()
 

@@ -80,24 +80,6 @@ def test_a_checkpoint_in_memory_is_persisted_by_savers_after_a_failure_and_not_t
     slots.close()
 
 
-def test_a_step_that_is_written_again_takes_the_place_of_the_earlier_one_at_once(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(bucket.url, 3)
-    files, seen, write = files_at(bucket.url), [], RemoteFiles.write
-
-    def look(self: RemoteFiles, name: str, data: bytes, **options: bool) -> None:
-        write(self, name, data, **options)
-        manifest = storage.read_manifest(files, 3)
-        storage.verify(files, manifest, manifest.files)
-        seen.append(manifest.attempt)
-
-    monkeypatch.setattr(RemoteFiles, "write", look)
-    save(bucket.url, 3, round=2)
-    assert seen == ["try1"] * (len(seen) - 1) + ["try2"] and len(seen) > 3
-    assert {key.split("/")[1] for key in bucket.names()} == {".metadata", "try-try2"}
-
-
 @pytest.mark.parametrize("file", [".metadata", "try-try1/__0_0.distcp", "try-try1/manifest.json"])
 def test_a_damaged_object_is_found_and_what_is_older_is_used(
     bucket: Bucket, file: str, caplog: pytest.LogCaptureFixture

@@ -32,7 +32,7 @@ from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import Files, LocalFiles, files_at
-from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.own_slot import own_slot
 from dlr.checkpoint.persistence import Persistence, Saver
 from dlr.checkpoint.reading import in_slots
@@ -46,7 +46,6 @@ from tests.checkpoint.states import (
     load_stored,
     request,
     saved,
-    set_step,
     state,
     steps_in,
     write,
@@ -319,28 +318,6 @@ def test_another_kind_of_optimizer_is_a_mismatch_and_another_release_of_it_is_no
         restore(made, own.values, own.rng, own.parts, own.fill)
 
 
-@pytest.mark.real
-def test_training_goes_on_where_there_can_be_no_more_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    persistence, slot = (
-        Persistence(files_at(tmp_path), here(), None, Trouble()),
-        saved(state(4), mark := Mark(1, 4, 0, 1)),
-    )
-    summed: Future[None] = Future()
-    released = threading.Event()
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    persistence.prepare()
-    persistence.then(mark)(slot, summed, released.set)
-    assert released.is_set() and persistence.is_free(5)
-    persistence._under_way = 4, threading.Event()
-    assert not persistence.is_free(5)
-    assert caplog.text.count("what saves to storage cannot start: can't start new thread") == 3
-
-
 @pytest.mark.parametrize("shards", [{}, {"0": "/proc/1/fd/0"}])
 def test_an_agent_that_names_no_slots_of_a_checkpoint_is_told_of_as_one_that_has_damaged_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: dict[str, str]
@@ -423,24 +400,6 @@ def test_load_waits_for_storage_that_is_away_and_not_for_a_path_that_is_wrong(
     answers = iter([OSError(errno.EACCES, "Permission denied")])
     with pytest.raises(StorageError, match=r"cannot be listed: .*Permission denied"):
         choose(files_at(tmp_path), here())
-
-
-def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:
-    made = state(1)
-    slots = [private_slot(capture(made)) for _ in range(3)]
-    writer, read = Writer(slots), []
-    writer.save(Mark(1, 1, 0, 1), capture(made), lambda slot, summed, release: read.append(slot))
-    writer.wait()
-    foreign = Slot.open(next(slot for slot in slots if slot not in read).path)
-    assert foreign.lock(shared=True), "a saver of processes that have ended"
-    for step in range(2, 9):
-        set_step(made, step)
-        writer.save(Mark(1, step, 0, 1), capture(made))
-        writer.wait()
-        assert {slot.mark.step for slot in slots if slot.mark} - {step} == {1, step - 1}
-    writer.close()
-    assert {slot.mark.step for slot in slots if slot.mark} == {1, 7, 8}
-    assert read[0].mark == Mark(1, 1, 0, 1)
 
 
 def test_a_step_that_is_written_again_is_there_and_whole_at_each_moment(

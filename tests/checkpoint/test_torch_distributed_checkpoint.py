@@ -167,24 +167,6 @@ def test_objects_of_any_class_are_saved_and_loaded_only_where_it_is_asked_for(
     assert loaded["settings"] == Settings(0.25) and loaded["inner"][0].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(("saves", "loads"), [(True, False), (False, True), (True, True)])
-def test_random_numbers_go_on_only_where_they_were_saved_and_are_to_be_loaded(
-    tmp_path: Path, *, saves: bool, loads: bool
-) -> None:
-    torch.manual_seed(5)
-    checkpointer = Checkpointer(tmp_path, {"epoch": 1}, persist_every=1, rng_state=saves)
-    checkpointer.step(1)
-    checkpointer.close()
-    drawn = torch.rand(1)
-    torch.manual_seed(6)
-    other = torch.rand(1)
-    torch.manual_seed(6)
-    checkpointer = Checkpointer(tmp_path, {"epoch": 0}, rng_state=loads)
-    assert checkpointer.load() == 1
-    assert torch.rand(1) == (drawn if saves and loads else other)
-    checkpointer.close()
-
-
 def save_and_load(path: str, writer: Any, reader: Any) -> storage.Manifest:
     made = state(0)
     checkpointer = Checkpointer(path, made, persist_every=1, storage_writer=writer, storage_reader=reader)
@@ -272,21 +254,3 @@ def train_in_groups(arguments: list[str]) -> None:
     with Path(f"{out}.{rank}").open("a") as file:
         print(json.dumps({"step": step, "weight": model.weight.tolist()}), file=file)
     dist.destroy_process_group()
-
-
-def test_a_group_of_some_ranks_uses_no_memory_of_the_agents(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    from dlr.checkpoint import checkpointer
-    from dlr.checkpoint.surroundings import Surroundings
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        group = dist.distributed_c10d._get_default_group()
-        whole = Surroundings(0, 1, "", "a", slots=("slot",), group=group)
-        assert checkpointer._without_memory_of_others(whole) is whole
-        part = dataclasses.replace(whole, world_size=2)
-        assert checkpointer._without_memory_of_others(part).slots == ()
-        assert "process_group has 2 of 1 ranks" in caplog.text
-    finally:
-        dist.destroy_process_group()

@@ -145,16 +145,6 @@ def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
     checkpointer.close()
 
 
-def test_a_step_may_be_any_whole_number(tmp_path: Path) -> None:
-    """One of NumPy or torch was in memory, and never came to storage."""
-    checkpointer = Checkpointer(tmp_path, state(1), persist_every=1)
-    checkpointer.step(torch.tensor(1))  # type: ignore[arg-type]
-    checkpointer.close()
-    assert steps_in(tmp_path) == [1]
-    with pytest.raises(TypeError):
-        checkpointer.step(2.0)  # type: ignore[arg-type]
-
-
 def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(tmp_path: Path) -> None:
     slot = saved(state(5), mark := Mark(1, 5, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)
@@ -179,20 +169,6 @@ def test_a_training_that_begins_without_load_is_told_before_a_failure_shows_it(
     checkpointer.close()
     told = [message for message in caplog.messages if "comes without load()" in message]
     assert len(told) == (not loads)
-
-
-def test_whoever_begins_anew_beside_what_memory_has_is_told(
-    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {"round": 2, "slots": [], "resume": {"round": 1, "step": 86, "world_size": 1}}
-    (tmp_path / "file").write_text(json.dumps(given))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
-    checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
-    with pytest.raises(
-        RuntimeError, match=r"begun at step 1, where the agents' memory has step 86: call load"
-    ):
-        checkpointer.step(1)
-    checkpointer.close()
 
 
 def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(

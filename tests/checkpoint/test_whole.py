@@ -18,7 +18,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from agent.slots.format import Mark
-from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, choosing, leaving, persistence, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import LocalFiles, files_at
@@ -34,20 +33,6 @@ def save(path: Path | str, step: int, keep: int | None = None, round: int = 1) -
     slot = saved(state(step), mark := Mark(round, step, 0, 1))
     persist(request(slot, mark, path, keep), lambda: None)
     slot.close()
-
-
-def test_training_does_not_clear_away_what_savers_of_its_round_still_write_after_a_failure(
-    tmp_path: Path,
-) -> None:
-    save(tmp_path, 500)
-    present, earlier = (f"step-900/try-{AFTER_FAILURE}{number}" for number in (5, 4))
-    for name in (present, earlier):
-        (tmp_path / name / "notes").mkdir(parents=True)
-    save(tmp_path, 1000, round=5)
-    assert (tmp_path / present).exists() and not (tmp_path / earlier).exists()
-    (tmp_path / present / "notes" / "gave-up-0").touch()
-    storage.clear(files_at(tmp_path), 800, "a", f"{AFTER_FAILURE}5")
-    assert not (tmp_path / present).exists(), "given up, it may be what fills the storage"
 
 
 def test_a_checkpoint_of_which_a_file_was_removed_or_cut_before_it_was_complete_is_none(

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from dlr.checkpoint import storage
-from dlr.checkpoint.files import files_at
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import training
 from tests.checkpoint.states import request as request_of
@@ -96,18 +94,6 @@ def test_ranks_that_are_killed_go_on_bitwise_as_if_they_had_not_been(tmp_path: P
     assert losses(parts) == [*expected_losses[:4], *expected_losses[resumed:]]
     expected, found = torch.load(whole / "final"), torch.load(parts / "final")
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-def test_without_dlr_storage_is_all_there_is_and_the_saver_of_each_rank_writes_it(tmp_path: Path) -> None:
-    arguments = ("--model", "bn", "--persist", "2")
-    run(tmp_path, 2, "--steps", "2", *arguments)
-    run(tmp_path, 2, "--steps", "3", "--model", "bn", round=2)
-
-    assert starts(tmp_path) == [(0, "fresh"), (2, "trained")]
-    manifest = storage.read_manifest(files_at(tmp_path / "path"), 2)
-    assert manifest.world_size == 2
-    assert {file.name for file in manifest.files} == {".metadata", "__0_0.distcp", "__1_0.distcp"}
-    assert [entry.name for entry in (tmp_path / "path").iterdir()] == ["step-2"]
 
 
 def test_training_goes_on_where_storage_is_full_and_says_so(tmp_path: Path) -> None:

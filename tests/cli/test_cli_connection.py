@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +44,6 @@ def test_each_source_gives_way_to_the_one_before_it(files: dict[str, Path], tmp_
 def test_no_source_at_all_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match=r"dlr up.*--kubeconfig"):
         find_source(None, {}, tmp_path / "none", tmp_path / "neither")
-
-
-def test_a_home_that_is_not_known_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dlr: Callable[..., Any]
-) -> None:
-    monkeypatch.setenv("DLR_HOME", "~nosuch-user/dlr")
-    with pytest.raises(ApiError, match=r"No cluster is configured.*~nosuch-user/dlr/kubeconfig exists"):
-        find_source(None, {}, tmp_path / "none")
-    done = dlr("kubeconfig")
-    assert done.exit_code == 1
-    assert done.err.startswith("dlr: The home of the user in ~nosuch-user/dlr is not known; ")
 
 
 def test_pods_use_their_service_account(files: dict[str, Path]) -> None:

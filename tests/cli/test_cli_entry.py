@@ -22,7 +22,6 @@ from dlr.commands.job.commands import JobCommands
 from dlr.commands.lazy import LazyGroup
 from localcluster import supervisor
 from localcluster.paths import Home
-from tests.cli.scripted import kubeconfig_for
 
 Dlr = Callable[..., Any]
 
@@ -78,17 +77,6 @@ def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str]
     assert done.stderr == f"dlr: this command needs {says}\n"
 
 
-@pytest.mark.real
-def test_node_check_that_cannot_be_loaded_gives_no_verdict_on_the_machine(tmp_path: Path) -> None:
-    (tmp_path / "rich.py").write_text("raise ImportError('rich is broken')")
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from dlr.cli import main; main(sys.argv[2:])"
-    command = [sys.executable, "-c", program, str(tmp_path), "node-check", "--local"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 69
-    assert done.stderr.endswith("a package that this command needs cannot be loaded: rich is broken\n")
-    assert "Traceback" not in done.stderr
-
-
 def test_defect_of_dlr_is_no_verdict_on_the_machine_either(dlr: Dlr, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("figures")
@@ -115,21 +103,6 @@ def test_kubectl_runs_it_as_a_plugin() -> None:
     assert kubectl("job", "list").stderr.startswith("dlr: No cluster is configured")
 
 
-@pytest.mark.parametrize(
-    "image",
-    [
-        "x",
-        "x:1",
-        "localhost:5000/a/b__c:v1.2",
-        f"r.example/x:1@sha256:{'0' * 64}",
-        "[::1]:5000/x",
-        "R.example/x",
-    ],
-)
-def test_images_as_registries_name_them_are_taken(dlr: Dlr, image: str) -> None:
-    assert f"image: {image}\n" in dlr("manifests", "--image", image).out.replace("'", "")
-
-
 def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"_DLR_COMPLETE": "complete_bash", "COMP_WORDS": "dlr job ", "COMP_CWORD": "2"}
     shown = CliRunner().invoke(application, [], env=environment, prog_name="dlr")
@@ -144,11 +117,6 @@ def test_kubeconfig_of_no_cluster_is_one_sentence(dlr: Dlr, tmp_path: Path) -> N
     done = dlr("kubeconfig", "--home", str(tmp_path / "none"))
     assert done.exit_code == 1
     assert done.err == f"dlr: There is no embedded cluster in {tmp_path}/none; start one with `dlr up`.\n"
-
-
-def test_kubeconfig_prints_its_path(dlr: Dlr, tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").touch()
-    assert dlr("kubeconfig", "--home", str(tmp_path)).out == f"{tmp_path}/kubeconfig\n"
 
 
 @pytest.mark.real
@@ -170,35 +138,6 @@ def test_down_of_no_cluster_is_fine_unless_one_is_named(
     assert dlr("down").exit_code == 0
     done = dlr("down", "--home", str(tmp_path / "none"))
     assert (done.exit_code, done.err) == (1, f"dlr: There is no embedded cluster in {tmp_path}/none.\n")
-
-
-@pytest.mark.real
-def test_controller_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(yaml.safe_dump(kubeconfig_for("http://127.0.0.1:1")))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = dlr(
-            *(
-                "controller",
-                "--kubeconfig",
-                str(path),
-                "--lease-namespace=default",
-                "--listen-address",
-                "127.0.0.1",
-            ),
-            *(
-                "--metrics-port",
-                str(port),
-                "--health-port",
-                "0",
-                "--log-level",
-                "error",
-            ),
-        )
-    assert done.exit_code == 1
-    assert str(port) in done.err
-    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize("group", [Commands, JobCommands])

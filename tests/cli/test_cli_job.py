@@ -95,14 +95,6 @@ class TestSubmit:
         assert contradicted.exit_code == 2
         assert "job.yaml:5: the job says namespace 'team-a' and --namespace says 'team-b'" in contradicted.err
 
-    def test_jobs_before_a_refused_one_are_printed(self, server: Script, dlr: Dlr, tmp_path: Path) -> None:
-        file = job_file(tmp_path)
-        server.answers[f"POST {JOBS}"] = [job("first"), refusal(422, "Invalid", "no")]
-        done = dlr("job", "submit", "-f", file, "-f", file, "-o", "json")
-        assert done.exit_code == 1
-        assert [each["metadata"]["name"] for each in done.json] == ["first"]
-        assert done.err.startswith("dlr: ")
-
     def test_every_refused_field_has_its_path_and_line(
         self, server: Script, dlr: Dlr, tmp_path: Path
     ) -> None:
@@ -418,16 +410,6 @@ class TestLogs:
         assert (followed.exit_code, followed.err) == (0, "")
         assert "[digits-worker-1] one" in followed.out and "[digits-worker-2] other" in followed.out
 
-    def test_followed_do_not_wait_for_workers_that_do_not_come(self, server: Script, dlr: Dlr) -> None:
-        script_job(server)
-        suspended = job(phase="Suspended")
-        suspended["spec"]["suspend"] = True
-        server.answers |= {f"GET {JOBS}/digits": suspended, f"GET {WORKERS}": listing()}
-        assert (
-            "has no workers; `dlr job status digits -n default` says why"
-            in dlr("job", "logs", "digits", "-f").err
-        )
-
     def test_a_line_that_names_its_rank_twice_does_so_once(self, server: Script, dlr: Dlr) -> None:
         script_job(server)
         lines = ("[rank1]: [rank1]: Traceback", "[rank1]: [rank0]: told by another", "[rank1]: a step")
@@ -537,23 +519,6 @@ class TestDelete:
         assert done.exit_code == 1
         assert "not all of it is gone yet: pod/digits-worker-0-1, elasticjob/digits" in done.err
 
-    def test_says_after_some_seconds_that_the_node_of_what_is_left_is_off(
-        self, server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(deletion, "LOOK_SECONDS", 0.01)
-        monkeypatch.setattr(deletion, "POLL_SECONDS", 0.02)
-        script_job(server)
-        left = listing(placed_pod())
-        server.answers |= {
-            f"DELETE {JOBS}/digits": {},
-            f"GET {JOBS}/digits": [job()] * 4 + [NO_JOB],
-            f"GET {PODS}": [left] * 7 + [listing()],
-            "GET /api/v1/nodes/node-1": node("Unknown"),
-        }
-        done = dlr("job", "delete", "digits")
-        assert done.exit_code == 0
-        assert done.err.count("pod/digits-worker-0-1 cannot end: its node node-1 is not ready") == 1
-
     @pytest.mark.parametrize(
         ("ready", "waited", "said"),
         [
@@ -622,11 +587,6 @@ class TestScale:
         said = f"dlr: The job 'digits' cannot have 1 worker: spec.replicaSpecs[worker]: {reason}.\n"
         assert done.err == said
 
-    def test_a_job_that_has_ended_is_not_scaled(self, server: Script, dlr: Dlr) -> None:
-        server.answers[f"GET {JOBS}/digits"] = job(phase="Succeeded")
-        done = dlr("job", "scale", "digits", "--replicas", "4")
-        assert done.exit_code == 1 and "'digits' has succeeded: there is nothing to change" in done.err
-
 
 class TestSuspension:
     def test_suspends_and_resumes(self, server: Script, dlr: Dlr) -> None:
@@ -669,12 +629,6 @@ class TestFailures:
                 assert done.exit_code == 1
                 assert done.err.startswith(f"dlr: The server at {server.url}, which $KUBECONFIG ")
                 assert "something that is not a Kubernetes object" in done.err
-
-    def test_refusal_of_a_proxy_says_whose_it_is(self, server: Script, dlr: Dlr) -> None:
-        server.answers[f"GET {JOBS}"] = Answer(403, "<html>no</html>")
-        assert dlr("job", "list").err == (
-            f"dlr: The API server at {server.url} has refused a request (403: Forbidden).\n"
-        )
 
 
 @pytest.mark.parametrize("phase", ["Restarting", "Pending"])

@@ -173,12 +173,6 @@ class TestRefusals:
             f"dlr: spec.accelerator: {supported}\n     spec.timeoutSeconds: Invalid value: 1: too small\n"
         )
 
-    def test_name_that_is_taken(self, server: Script, dlr: Dlr) -> None:
-        server.answers[f"POST {CHECKS}"] = refusal(409, "AlreadyExists", "already exists", name="nightly")
-        done = dlr("node-check", "--all", "--name", "nightly")
-        assert done.exit_code == 2
-        assert "There is a NodeCheck 'nightly' in namespace 'default' already" in done.err
-
     def test_no_cluster_says_nothing_about_nodes(self, server: Script, dlr: Dlr) -> None:
         server.is_away = True
         done = dlr("node-check", "--all")
@@ -399,13 +393,3 @@ class TestHistory:
             in shown.out
         )
         assert dlr("node-check", "history", "node-1", "-o", "json").json[0]["source"] == "ops/nightly-2"
-
-    def test_a_record_that_cannot_be_read_is_not_none(self, server: Script, dlr: Dlr) -> None:
-        server.answers[f"GET {NODE}"] = {
-            "metadata": {"name": "node-1", "annotations": {"elastic.iml.github.io/record": "[{"}}
-        }
-        shown = dlr("node-check", "history", "node-1")
-        assert shown.exit_code == 1
-        assert shown.err.startswith(
-            "dlr: The record of node-1, its annotation elastic.iml.github.io/record, cannot"
-        )

@@ -178,13 +178,6 @@ def test_a_controller_s_pods_say_what_they_wait_for() -> None:
     )
 
 
-def test_a_controller_of_another_version_is_told() -> None:
-    other = deployment()
-    other["spec"]["template"]["spec"]["containers"][0]["image"] = "r:5000/dlr-controller:0.0.9@sha256:0"
-    lines = told(replace(INSTALLED, controllers=[other]), "controller")
-    assert lines[1].startswith("warn: Its image is of version 0.0.9, this dlr is 0.1.0")
-
-
 def test_rights_are_those_of_the_manifests() -> None:
     assert Right("create", "apps", "deployments", "dlr-system") in rights_to_install(DOCUMENTS)
     controllers = rights_of_controller(DOCUMENTS)

@@ -91,14 +91,6 @@ def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
     assert of(troubled_job(rendezvous=world)).text.startswith("Hangs on 3 of 3 workers")
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(1, "Trains on 3 of 3"), (2, "Connects again and again, without a step, on 3 of 3")]
-)
-def test_groups_whose_exchange_breaks_in_each_version_do_not_train(count: int, text: str) -> None:
-    warning = {"type": "ExchangeBroken", "message": "it failed", "since": at(200), "data": {"count": count}}
-    assert of(in_state("Training", warnings=[warning])).text.startswith(text)
-
-
 @given(st.sampled_from(JobPhase), st.none() | st.sampled_from(JobState))
 def test_every_phase_and_state_has_a_headline_with_a_tone(phase: JobPhase, state: JobState | None) -> None:
     made = in_state(state, phase=phase) if state else troubled_job(phase=phase, goodput=None)

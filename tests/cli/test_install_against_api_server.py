@@ -110,12 +110,6 @@ def test_install_again_and_again_and_with_kubectl_in_between(server: Server, dlr
     assert live(server) == first
 
 
-def test_install_over_what_kubectl_has_applied(server: Server, dlr: Dlr) -> None:
-    applied = kubectl("apply", "-k", str(Path(deploy.__file__).parent))
-    assert all(line.endswith(" created") for line in applied)
-    assert outcomes(dlr("install", "--no-wait")) == {"unchanged"}
-
-
 def test_an_upgrade_changes_what_changed_and_keeps_what_others_set(server: Server, dlr: Dlr) -> None:
     dlr("install", "--no-wait", "--priority-class")
     note = {"metadata": {"annotations": {"team": "a"}}, "spec": {"template": {"spec": {"nodeName": ""}}}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import runpy
 import signal
 import socket
@@ -18,7 +17,6 @@ import pytest
 import yaml
 
 from localcluster import supervisor
-from localcluster.kubelet.container import detect_isolation
 from tests.cli.scripted import kubeconfig_for
 
 pytestmark = pytest.mark.real
@@ -117,21 +115,6 @@ def test_an_interrupt_that_meets_a_finalizer_is_neither_lost_nor_shown(again: st
     command = [sys.executable, "-c", FINALIZED, again]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
-
-
-def test_a_terminal_s_interrupt_is_not_for_the_probe_of_what_this_host_can_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups: list[int] = []
-
-    class Watched(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            groups.append(os.getpgid(self.pid))
-
-    monkeypatch.setattr(subprocess, "Popen", Watched)
-    detect_isolation(tmp_path)
-    assert groups and os.getpgid(0) not in groups
 
 
 PATIENT = """

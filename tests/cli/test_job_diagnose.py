@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dlr.commands.job.diagnose import one_screen, page
 from dlr.dashboard.job_page import job_page
 from dlr.job import report
-from dlr.job.advice import too_large
 from dlr.job.case import Case, Field
 from dlr.job.evidence import sections
 from dlr.job.findings import Finding, findings
@@ -165,29 +164,6 @@ def test_fewer_workers_are_not_advised_where_no_node_is_large_enough() -> None:
     assert_each_sentence_rests_on_fields(a_pod_that_fits_nowhere())
 
 
-@pytest.mark.parametrize(
-    ("gpus", "memory", "said"),
-    [
-        ("8", "128Gi", None),
-        ("8", "32Gi", "a Pod asks for 64Gi of memory, and the largest node has 32Gi"),
-    ],
-)
-def test_a_node_that_would_do_if_it_were_free_is_large_enough(
-    gpus: str, memory: str, said: str | None
-) -> None:
-    of = a_pod_that_fits_nowhere()
-    node = {
-        "metadata": {"name": "big"},
-        "status": {"allocatable": {"cpu": "4", "nvidia.com/gpu": gpus, "memory": memory}},
-    }
-    found = too_large(of.job, [node])
-    assert (found and found[0]) == said
-    small = {"metadata": {"name": "small"}, "status": {"allocatable": {"cpu": "4", "memory": "64Gi"}}}
-    both = too_large(of.job, [node, small])
-    assert both is None if said is None else both is not None and both[0].endswith("no node has all of that")
-    assert too_large(of.job, []) is None
-
-
 def a_nan() -> Case:
     message = (
         "NaN or infinite loss at step 301 of round 3, the first, in digits-worker-1 rank 1; training goes on"
@@ -244,19 +220,6 @@ def test_job_without_trouble_says_how_it_is() -> None:
     assert found.cause == "Running"
     assert found.sentence.text.startswith("The job is Running, Training for 2m28s: 40%, step 401 of 1000")
     assert not found.advice
-
-
-def test_failed_job_names_the_culprit_and_why_it_was_the_end() -> None:
-    ended = condition(
-        "Failed", "True", "SameErrorRepeated", "training failed 3 times in a row by the same error"
-    )
-    failed = case(troubled_job(phase="Failed", completionTime=at(250), conditions=[ended]))
-    found = verdict(failed)
-    assert found.cause == "SameErrorRepeated"
-    assert "rank 1 (digits-worker-1) on node-1 failed by an error of its own" in found.sentence.text
-    assert found.sentence.lines[-1] == '  File "train.py", line 9'
-    assert found.advice[0].text.endswith("dlr job logs digits -n default --failed.")
-    assert_each_sentence_rests_on_fields(failed)
 
 
 def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job_is() -> None:

@@ -15,12 +15,11 @@ from dlr.job.findings import findings
 from dlr.job.goodput import account_of
 from dlr.job.group_rows import COLUMNS, rows
 from dlr.job.headline import headline
-from dlr.job.report import job_events
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
 from dlr.job.timeline.outages import cost_line, outages_of, verdict
 from dlr.job.timeline.page import tables_of
-from tests.cli.scripted import event, job, worker
+from tests.cli.scripted import worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, life
 from tests.counting import calls
@@ -200,19 +199,6 @@ def test_stacks_of_a_hang_are_those_of_the_culprits_group() -> None:
     culprit = find_culprit(whole(lastFailure=failure), found)
     assert culprit is not None
     assert [stack["frames"] for stack in culprit.stacks] == ["digits-group-1"] * WORKERS
-
-
-def test_events_of_the_whole_job_are_those_of_its_groups_too() -> None:
-    events = [
-        event("ElasticJob", "digits", "GroupsChanged", at(60)),
-        event("ElasticJob", "digits-group-1", "WorldBroken", at(61)),
-        event("ElasticWorker", "digits-group-1-worker-0", "WorkerRelaunched", at(62)),
-        event("ElasticJob", "digits-group-x", "WorldBroken", at(63)),
-    ]
-    assert [each["reason"] for each in job_events(events, whole())] == [
-        "GroupsChanged", "WorldBroken", "WorkerRelaunched",
-    ]  # fmt: skip
-    assert [each["reason"] for each in job_events(events, job())] == ["GroupsChanged"]
 
 
 def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:

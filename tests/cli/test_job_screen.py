@@ -14,12 +14,12 @@ from rich.console import Console
 
 from crds.elasticjob import ElasticJob
 from dlr.commands.job import screen
-from dlr.job import goodput, progress, workers
+from dlr.job import goodput, progress
 from dlr.job.case import Case
 from dlr.job.report import sort_workers
 from reconcilers.goodput.goodput import goodput_now
 from tests.cli.scripted import event, job, worker
-from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
+from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
 
@@ -81,12 +81,6 @@ def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: Case) -> None:
     assert " ".join(told) == "2 digits-worker-2-2 Running 401 1 NodeLost, 2m59s ago: the node is gone"
     low = drawn(troubled, width=80, height=27)
     assert "NodeLost, 2m59s ago: the node…" in next(line for line in low if line.startswith("2  "))
-
-
-def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: Case) -> None:
-    text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
-    troubled.workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
-    assert entry(drawn(troubled, terminal=False), "0 ").endswith("  after a peer, 4m ago")
 
 
 def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: Case) -> None:
@@ -168,17 +162,6 @@ def test_room_is_kept_to_and_never_left_empty(lines: int, worker_count: int, eve
         assert (shown_workers, min(shown_events, event_count)) == (worker_count, event_count)
 
 
-def test_progress_is_the_furthest_step_and_the_middle_speed() -> None:
-    def told(index: int, step: int, seconds: float) -> JSON:
-        agent = {"incarnation": 1, "progress": {"step": step, "secondsPerStep": seconds}}
-        return worker(index, agent=agent)
-
-    stale = worker(3, agent={"incarnation": 7, "progress": {"step": 99}})
-    found = progress.progress_of(job(), [told(0, 5, 1.0), told(1, 7, 2.0), told(2, 6, 9.0), stale])
-    assert found == progress.Progress(step=7, total=None, seconds_per_step=2.0)
-    assert progress.progress_of(job(), []) is None
-
-
 def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(troubled: Case) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None
@@ -218,20 +201,6 @@ def test_goodput_by_those_who_came_furthest_is_that_by_all(told: list[Any], late
     made["status"]["goodput"] |= {"latest": latest} if latest else {}
     models = [goodput._as_account_reads(each) for each in crowd]
     assert goodput.account_of(made, crowd, NOW) == goodput_now(ElasticJob.model_validate(made), models, NOW)
-
-
-def test_account_that_this_version_cannot_read_is_left_out(troubled: Case) -> None:
-    troubled.job["status"]["goodput"]["state"] = "Dreaming"
-    lines = drawn(troubled, terminal=False)
-    assert not any(line.startswith(("Goodput", "Time")) for line in lines)
-    assert entry(lines, "Progress").startswith("40%, step 401")
-
-
-def test_worker_that_stands_by_says_so_and_needs_nobody_s_attention() -> None:
-    idle = worker(2, standby=True, agent={"incarnation": 1, "podUid": "", "state": "Ready"})
-    assert workers.state_of(idle) == "Standby"
-    waiting = worker(3, phase="Pending")
-    assert workers.most_telling(job(), [idle, waiting], 1) == [waiting]
 
 
 def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leases() -> None:

@@ -130,23 +130,6 @@ def test_history_tells_whose_fault_the_end_of_an_earlier_round_was() -> None:
     ]
 
 
-def test_failures_in_quick_succession_are_all_there() -> None:
-    ended = [life(1, "n", 0, 5, endedAt=at(80), exitClass="Killed"), life(2, "n", 80, 81)]
-    ended[1] |= {"endedAt": at(82), "exitClass": "Killed"}
-    history = [
-        episode(
-            "Recovering", second, round_, "0", "", failed(0, second, "UserError", "ValueError: bad", round_)
-        )
-        for second, round_ in ((61, 1), (63, 2), (64, 3))
-    ]
-    job = troubled_job(lastFailure=None, history=history)
-    lane = life_of(job, [worker(0, history=ended)], None, NOW).lanes[0]
-    assert [(each.at, each.what) for each in lane.failures] == [
-        *[(second, "UserError") for second in (61, 63, 64)],
-        *[(second, "Killed") for second in (80, 82)],
-    ]
-
-
 def test_who_died_of_another_s_failure_is_told_apart() -> None:
     workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": GLOO, "time": at(61)}
@@ -157,17 +140,6 @@ def test_who_died_of_another_s_failure_is_told_apart() -> None:
         [("UserError", False)],
         [("Killed", True), ("NodeLost", False)],  # of round 1 the culprit is known
     ]
-
-
-def test_history_that_lost_its_beginning_is_not_made_up() -> None:
-    cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
-    found = life_of(cut, troubled_workers(), 0.81, NOW)
-    assert found.known_since == 120
-    assert states(found.lanes[0].spans)[:2] == [("Pending", 0, 5), ("Up", 5, 120)]
-    # 98 s of training were counted before, so the share goes on where it was.
-    assert found.training_share[0][1] == pytest.approx(98 / 120, abs=0.01)
-    whole = life_of(troubled_job(), troubled_workers(), 0.81, NOW)
-    assert found.training_share[-1] == pytest.approx(whole.training_share[-1], abs=0.01)
 
 
 def test_job_without_history_is_said() -> None:

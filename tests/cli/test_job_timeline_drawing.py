@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.job.timeline.drawing import STYLE, draw, svg_file, ticks
+from dlr.job.timeline.drawing import STYLE, draw, svg_file
 from dlr.job.timeline.life import Life, life_of
 from dlr.job.timeline.outages import verdict
 from dlr.job.timeline.page import page
@@ -122,23 +121,6 @@ def test_everything_is_within_the_width_and_every_stretch_is_seen(
     assert all(0 <= each <= 100 for each in percents(svg, "x", "x1", "x2"))
     assert all(0 < width <= 100 for width in percents(svg, "width"))
     assert len(elements(svg, "rect")) >= len(moments)
-
-
-def test_long_histories_are_cut_to_the_newest_stretches_if_that_is_wanted(troubled: Life) -> None:
-    spans = max(len(lane.spans) for lane in troubled.lanes)
-    few, all_ = draw(troubled, most_spans=2), draw(troubled, most_spans=spans)
-    assert all_ == draw(troubled)
-    assert len(elements(few, "rect")) == len(troubled.states) + 2 * len(troubled.lanes)
-    assert "2m32s to 5m: Pod 2 on node-3" in few
-
-
-@pytest.mark.parametrize("end", [0.5, 7, 59, 300, 3_601, 90_000, 700_000, 40_000_000])
-@pytest.mark.parametrize("begin_share", [0.0, 0.7])
-def test_ticks_are_few_round_and_within(end: float, begin_share: float) -> None:
-    found = ticks(begin_share * end, end)
-    assert len(found) <= 10
-    assert all(begin_share * end <= at <= end for at in found)
-    assert len({round(after - before) for before, after in pairwise(found)}) <= 1
 
 
 class TestCommand:

@@ -107,17 +107,3 @@ def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) ->
         ("1m", "00:01:00", "worker-0", "waited for a peer", "", ""),
     ]
     assert "1 failure cost" in verdict(drawn) and "on worker-1, after 1m (Hang)" in verdict(drawn)
-
-
-def test_verdict_on_a_job_that_never_had_a_pod() -> None:
-    refused = troubled_job(
-        history=[episode("Pending", 0)],
-        lastFailure=None,
-        phase="Failed",
-        completionTime=at(120),
-        reason="PodInvalid",
-        message="no Pod could be made within 120 s",
-    )
-    assert verdict(life_of(refused, [], None, NOW)) == (
-        "Failed after 2m: PodInvalid: no Pod could be made within 120 s. Nothing has failed."
-    )

@@ -47,6 +47,7 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.real
 def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Terminal) -> None:
     with waiting.waiting_for("the drawing"), waiting.waiting_for("something within"):
         until(lambda: re.search(r"waiting for the drawing, \d+ s", terminal.getvalue()))
@@ -54,6 +55,7 @@ def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Te
     assert terminal.getvalue().endswith(waiting.CLEAR_LINE)
 
 
+@pytest.mark.real
 def test_what_is_quick_or_not_to_be_told_says_nothing(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ def test_what_is_quick_or_not_to_be_told_says_nothing(
     assert terminal.getvalue() == ""
 
 
+@pytest.mark.real
 def test_a_slow_api_server_is_told_of(server: Script, dlr: Dlr, terminal: Terminal) -> None:
     def slow(_: Request) -> JSON:
         until(lambda: "waiting for the API server at http://127.0.0.1:" in terminal.getvalue())

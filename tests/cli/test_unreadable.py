@@ -92,19 +92,6 @@ def test_job_that_cannot_be_read_is_a_sentence(server: Script, dlr: Dlr, words: 
     assert shown.err.endswith("`kubectl get ej,ew -n default -o yaml` shows all of it.\n")
 
 
-def test_worker_that_cannot_be_read_is_named(server: Script, dlr: Dlr) -> None:
-    workers = troubled_workers()
-    workers[1]["status"]["agent"]["rounds"] = ["of-a-later-version"]
-    server.answers |= {
-        f"GET {WITHIN}/elasticjobs/digits": troubled_job(),
-        f"GET {WITHIN}/elasticworkers": listing(*workers),
-        "GET /api/v1/namespaces/default/events": listing(),
-    }
-    shown = dlr("job", "status", "digits")
-    assert shown.exit_code == 1
-    assert "cannot read ElasticJob 'digits': ElasticWorker digits-worker-1, agent.rounds.0" in shown.err
-
-
 @pytest.mark.parametrize(
     ("text", "total"),
     [("1000", 1000), (" 7 ", 7), ("0", None), ("-5", None), ("1e9", None), ("9" * 15, int("9" * 15))]

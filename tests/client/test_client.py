@@ -213,6 +213,7 @@ def test_launch_like_another_job(made: Script, dlr: Dlr) -> None:
     assert template["spec"]["containers"][0]["image"] == "theirs"
 
 
+@pytest.mark.real
 def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> None:
     program = "import sys, dlr; dlr.report(1); dlr.report_result(2); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -83,23 +83,6 @@ def test_a_daemon_that_keeps_the_pipe_keeps_no_slot(alone: Job, tmp_path: Path) 
     assert alone.sets[0].reason == "line 2, exit code 1: b 2"
 
 
-def test_a_slot_that_ends_by_a_fault_of_its_own_leaves_its_line_to_others_and_is_told(
-    alone: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Faulty(Slots):
-        def _do(self, place: int) -> str:
-            if place == 1 and not faults:
-                faults.append(place)
-                raise RuntimeError("can't start new thread")
-            return super()._do(place)
-
-    faults: list[int] = []
-    lines = Lines(b"1\n2\n3\n4\n")
-    assert Faulty(a_task("sleep 0.1; true", lines, slots=2), lines, io.BytesIO()).run() == 1
-    assert alone.sets[0].done == 4
-    assert "dlr map: a slot has ended by RuntimeError: can't start new thread" in capsys.readouterr().err
-
-
 def test_a_worker_that_is_to_go_does_not_count_what_its_commands_come_to(alone: Job, tmp_path: Path) -> None:
     lines, began = Lines(b"1\n2\n3\n4\n"), tmp_path / "began"
     began.mkdir()
