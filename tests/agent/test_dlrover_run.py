@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,9 @@ from torch.distributed.run import get_args_parser
 
 from agent import dlrover_run
 from agent.arguments import _add_our_flags
-from agent.dlrover_run import can_bind_to_numa_nodes, translated
+from agent.dlrover_run import translated
 from agent.warm import PADDING, PADDING_VARIABLE
-from crds.dlrover import FLAGS, SWITCHES, options
+from crds.dlrover import FLAGS, SWITCHES
 
 
 def never() -> bool:
@@ -105,19 +104,6 @@ def test_numa_affinity_becomes_torchs_numa_binding_where_that_works() -> None:
     assert translated(own, lambda: True) == (own[1:], [])
 
 
-def test_numa_binding_works_with_a_gpu_numactl_and_a_torch_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(dlrover_run, "NVIDIA_DEVICE", tmp_path)
-    monkeypatch.setattr(dlrover_run.shutil, "which", lambda name: f"/bin/{name}")
-    assert can_bind_to_numa_nodes() == ("--numa-binding" in parser().format_help())
-    monkeypatch.setattr(dlrover_run.shutil, "which", lambda name: None)
-    assert not can_bind_to_numa_nodes()
-    monkeypatch.undo()
-    monkeypatch.setattr(dlrover_run, "NVIDIA_DEVICE", tmp_path / "none")
-    assert not can_bind_to_numa_nodes()
-
-
 def test_it_speaks_at_the_first_start_alone_and_leaves_the_padding_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,21 +169,6 @@ TORCHRUNS = {
 DLROVERS = {flag.name: "2" if flag.takes_value else None for flag in FLAGS.values()}
 
 
-def dlrovers_parser() -> argparse.ArgumentParser:
-    """torchrun's, ours and DLRover's flags, as DLRover adds its own."""
-    found = argparse.ArgumentParser(allow_abbrev=False, parents=[parser()], add_help=False)
-    for flag in FLAGS.values():
-        spellings = [f"--{flag.name}", f"--{flag.name.replace('-', '_')}"]
-        if flag.takes_value:
-            found.add_argument(*spellings)
-        else:
-            found.add_argument(*spellings, action="store_true")
-    return found
-
-
-DLROVERS_PARSER = dlrovers_parser()
-
-
 @given(
     st.lists(st.sampled_from([*TORCHRUNS.items(), *DLROVERS.items()])),
     st.sampled_from([["train.py"], ["-m", "package.train"], ["--", "-odd.py"], ["./run"], ["-"]]),
@@ -212,19 +183,3 @@ def test_the_scripts_arguments_stay_and_no_flag_of_torchruns_is_lost(
     command, _ = translated([*front, *script, *arguments], never)
     kept = [word for name, spelt in said if name in TORCHRUNS for word in spelt]
     assert command == [*kept, *script, *arguments]
-
-
-@given(
-    st.lists(st.sampled_from([*TORCHRUNS.items(), *DLROVERS.items()])),
-    st.sampled_from([["train.py"], ["package.train"], ["./run"]]),
-    st.lists(words.filter(lambda word: word != "--")),
-    st.data(),
-)
-def test_a_command_is_divided_as_argparse_divides_it(
-    flags: list[tuple[str, str | None]], script: list[str], arguments: list[str], data: st.DataObject
-) -> None:
-    front = [word for name, value in flags for word in data.draw(spelling(name, value))]
-    argv = [*front, *script, *arguments]
-    parsed = DLROVERS_PARSER.parse_args(argv)
-    found = sum(len(option.words) for option in options(argv))
-    assert argv[found:] == [parsed.training_script, *parsed.training_script_args]

@@ -44,13 +44,6 @@ def test_the_first_that_is_not_completed_is_what_is_waited_for(state: str) -> No
     assert found == Record("all_reduce 2 of [4] in default_pg")
 
 
-def test_groups_without_a_name_and_messages_between_two_are_told_too() -> None:
-    sub = entry(2, "scheduled", process_group=("1", "undefined"), profiling_name="nccl:_all_gather_base")
-    assert read(written(sub)).pending == "all_gather_base 2 of [4]"
-    message = entry(2, "scheduled", is_p2p=True, p2p_seq_id=7, profiling_name="nccl:send 0->1")
-    assert read(written(message)).pending == "send 0->1 7 of [4] in default_pg"
-
-
 class Harmful:
     def __reduce__(self) -> Any:
         return os.system, ("exit 1",)
@@ -119,8 +112,3 @@ def test_the_names_are_those_of_that_torch(version: str, file: str, tmp_path: Pa
     found = variables(tmp_path, 2, {}, version, tmp_path / "logs")
     assert found[file] == f"{tmp_path}/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE"])
-def test_what_the_user_has_set_stays(name: str, tmp_path: Path) -> None:
-    assert variables(tmp_path, 2, {name: "0"}, "2.13.0", tmp_path) == {}

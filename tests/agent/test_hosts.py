@@ -80,12 +80,3 @@ def test_outside_of_a_worker_one_sentence_says_what_to_do(monkeypatch: Any, caps
     monkeypatch.delenv("DLR_JOB_NAME", raising=False)
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("dlr hosts: DLR_JOB_NAME is not set, so this is not a worker")
-
-
-@pytest.mark.parametrize("slots", ["0", "-1", "two", "1.5"])
-def test_a_number_of_slots_that_is_none_is_refused_with_a_sentence(
-    slots: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([f"--slots={slots}"])
-    assert f"argument --slots: '{slots}' is no number of processes: name one" in capsys.readouterr().err

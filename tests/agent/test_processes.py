@@ -24,7 +24,6 @@ from agent.processes.orphans import (
     PR_SET_CHILD_SUBREAPER,
     Orphans,
     become_subreaper,
-    collect,
     descendants,
 )
 from agent.processes.processes import TrainingProcesses
@@ -275,26 +274,3 @@ def test_daemons_with_sessions_of_their_own_end_with_the_round(tmp_path: Path) -
     for process in (ours, kept):
         process.kill()
         process.wait()
-
-
-@pytest.mark.usefixtures("first_process")
-@pytest.mark.parametrize("env", [{}, {"DLR_TEST_MARKER": "/another/agents"}])
-def test_daemons_of_others_outlive_the_round(tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "daemon.py").write_text(DAEMON)
-    command = [sys.executable, tmp_path / "daemon.py", tmp_path / "strangers", "600"]
-    subprocess.run(command, env=env, check=True)  # as of a postStart hook, or of `kubectl exec`
-    strangers = await_pids(tmp_path / "strangers")
-    assert set(strangers) <= {process.pid for process in descendants()}
-    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=600))
-    daemons = await_pids(tmp_path / "pids")
-    running.stop(signal.SIGTERM, 5)
-    running.join(300)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
-    assert all(process_runs(pid) for pid in strangers)
-    for pid in reversed(strangers):
-        os.kill(pid, signal.SIGKILL)
-    collect(strangers)
-
-
-def process_runs(pid: int) -> bool:
-    return any(process.pid == pid and not process.ended for process in descendants())

@@ -102,13 +102,6 @@ def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: P
     assert (newest_step(files), files.read().checkpoint_step) == (25, 20)
 
 
-def test_script_that_tells_only_its_checkpoints_is_at_least_that_far(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
-    save_checkpoint(env, 20)
-    assert (newest_step(files), files.read().checkpoint_step) == (20, 20)
-    assert 0 <= time.monotonic() - files.read().newest.at < 300
-
-
 def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
     first, second, _third = files.renew(3, Start(1))
     report_step(first, 7)
@@ -120,15 +113,6 @@ def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
     assert told[0] < told[1] <= time.monotonic()
     assert ranks[2] == RankProgress()
     assert files.read_rank(9) == RankProgress()
-
-
-def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
-    assert files.read_rank(0).busy_until is None
-    with Path(env[ENV_PROGRESS_FILE]).open("r+b") as file:
-        file.seek(40)
-        file.write(struct.pack("d", 1234.5))
-    assert files.read_rank(0) == RankProgress(busy_until=1234.5)
 
 
 @pytest.mark.parametrize(
@@ -305,22 +289,6 @@ def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_roun
     assert progress.figures().rounds == (told,), "it is told of that round for good"
 
 
-def test_a_loss_that_is_no_number_is_told_at_once_though_another_step_is_not_due(
-    files: ProgressFiles,
-) -> None:
-    _progress, reporter, monitor = monitored(files)
-    (env,) = files.renew(1, Start(1))
-    run_script(env, "import dlr; dlr.report(4, loss=2.5)")
-    monitor.look()
-    reporter.told.clear()
-    run_script(env, "import dlr; dlr.report(5, loss=float('nan'), lr=0.1)")
-    monitor.look()
-    assert reporter.told[0] == (5, None, True)
-    reporter.told.clear()
-    monitor.look()
-    assert reporter.told == [], "once"
-
-
 def test_numbers_are_read_by_name_and_those_beyond_the_room_are_left_out(files: ProgressFiles) -> None:
     (env,) = files.renew(1, Start(1))
     run_script(
@@ -379,21 +347,6 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
     for text in ("half of", "[" * 100_000):
         Path(f"{first['DLR_PROGRESS_FILE']}.trouble").write_text(text)
         assert files.read().trouble is None
-
-
-def test_trouble_that_an_earlier_agent_of_the_slot_told_is_told_until_a_save_works() -> None:
-    told = AgentCheckpointTrouble(CheckpointTrouble.STORAGE, "full")
-    files = ProgressFiles(trouble=told)
-    try:
-        progress = Progress(files, first_report(trouble=told))
-        assert progress.figures().trouble == told, "before the first start too"
-        (env,) = files.renew(1, Start(1))
-        report_step(env, 5)
-        assert progress.figures().trouble == told, "nothing was saved yet"
-        Path(f"{env['DLR_PROGRESS_FILE']}.trouble").write_text(json.dumps({"StorageFails": ""}))
-        assert progress.figures().trouble is None
-    finally:
-        files.remove()
 
 
 def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: ProgressFiles) -> None:

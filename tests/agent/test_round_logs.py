@@ -12,13 +12,11 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from agent.monitor import progress, round_logs
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import (
-    CHOSEN_BYTES,
     KEPT_ROUNDS,
     MIN_FILE_BYTES,
     Bounds,
     LogKeeper,
     RoundLogsSpecs,
-    bounds_of,
     cut_middle,
     prune,
 )
@@ -178,13 +176,3 @@ def test_where_files_have_no_holes_it_is_said_once(
         f"the logs of training processes grow without bound in {running}"
     ]
     assert len(numbers(tmp_path)) == KEPT_ROUNDS + 1
-
-
-def test_bounds_are_tight_only_where_nobody_chose_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bounds_of(tmp_path) == Bounds(CHOSEN_BYTES, None)
-    monkeypatch.setattr(round_logs.tempfile, "gettempdir", lambda: str(tmp_path))
-    own = tmp_path / "torchelastic_abc"
-    own.mkdir()
-    assert bounds_of(own).running_bytes == 64 * MIB

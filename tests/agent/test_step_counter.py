@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from agent.warm import step_counter
 from agent.warm.step_counter import counting_hook
-from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT, START_UNKNOWN
+from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT
 from tests.agent.test_warm_start import ENV, run_warm, warm  # noqa: F401 (a fixture)
 from tests.cli.scripted import Clock
 from tests.counting import calls
@@ -121,18 +121,6 @@ def test_the_step_by_which_dcp_makes_the_state_of_an_optimizer_is_none() -> None
         layer(torch.ones(1, 2)).sum().backward()
         after.step()
         assert record.counted == (41, 41)
-
-
-@pytest.mark.parametrize("steps", [0, 40])
-def test_where_a_count_begins_is_unknown_unless_the_optimizer_keeps_it(steps: int) -> None:
-    before = torch.optim.AdamW(weights(), lr=0.01)
-    for _ in range(steps):
-        before.step()
-    with counting() as record:
-        after = torch.optim.AdamW(weights(), lr=0.01)
-        after.load_state_dict(before.state_dict())
-        after.step()
-        assert struct.unpack(PROGRESS_FORMAT, record.memory)[START_UNKNOWN] == (steps == 0)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))

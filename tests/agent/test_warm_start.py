@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -233,24 +233,6 @@ def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path
     assert [len(set(of_one_kind)) for of_one_kind in zip(*of_processes, strict=True)] == [3, 3, 3, 3]
 
 
-def test_a_parent_is_ours_and_preloads_what_is_in_a_working_directory_with_packages_of_our_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("agent", "dlr"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise SystemExit('their own')")
-    (tmp_path / "theirs.py").touch()
-    (tmp_path / "scripts").mkdir()
-    script = tmp_path / "scripts" / "train.py"
-    script.write_text("import dlr.checkpoint, sys; print('theirs' in sys.modules)")
-    monkeypatch.chdir(tmp_path)
-    starter = WarmStart(replace(PRELOADS, users=("theirs",)))
-    try:
-        assert run_warm(starter, [sys.executable, "-u", str(script)], tmp_path).stdout == "True\n"
-    finally:
-        starter.close()
-
-
 def test_what_is_read_when_torch_is_imported_renews_the_parent(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch; print(torch.get_num_threads())")
@@ -426,14 +408,6 @@ def test_environment_is_foreseen_as_torchrun_makes_it(command: str, threads: str
     assert env is not None and env.get("OMP_NUM_THREADS") == threads
     given = foreseen(command, {"DLR_JOB_NAME": "job", "OMP_NUM_THREADS": "7"})
     assert given is not None and given["OMP_NUM_THREADS"] == "7"
-
-
-def test_no_parent_is_started_where_none_may_be_wanted() -> None:
-    assert foreseen("--nproc-per-node=gpu train.py", {"DLR_JOB_NAME": "job"}) is None
-    assert foreseen("--no-warm-start x.py", {"DLR_JOB_NAME": "job"}) is None
-    assert foreseen("x.py --no-warm-start --x", {}) is None, "not in a Pod"
-    flags = Flags.read(["--preload", "a", "--preload=b.c", "x.py", "--preload", "d"], {})
-    assert flags.preloads == ("a", "b.c")
 
 
 def foreseen(command: str, environ: dict[str, str]) -> dict[str, str] | None:

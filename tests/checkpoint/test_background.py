@@ -82,52 +82,6 @@ def test_what_a_forward_pass_and_a_script_may_change_is_copied_at_once(gate: Gat
     assert loaded["average"].tolist() == [1, 1, 1] and loaded["list"] == [1]
 
 
-class Loader:
-    """As torchdata's, which begins its epoch when it is asked where it is."""
-
-    def __init__(self) -> None:
-        self.times_asked = 0
-
-    def state_dict(self) -> dict[str, int]:
-        self.times_asked += 1
-        return {"samples": 0}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        pass
-
-
-def with_memory(
-    made: dict[str, Any], every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Checkpointer:
-    """A checkpointer whose agent has slots for that state."""
-    slots = [slot.path for slot in slots_for(made)]
-    (tmp_path / "file").write_text(json.dumps({"round": 1, "slots": slots}))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
-    return Checkpointer(tmp_path / "path", made, every=every, persist_every=None)
-
-
-def layout_of(checkpointer: Checkpointer) -> Layout | None:
-    """What it has laid out by now, once its threads have done what they were given."""
-    assert checkpointer._memory is not None
-    checkpointer._memory._summing.submit(int).result()
-    return checkpointer._memory._layout
-
-
-def test_load_prepares_the_first_save_and_asks_no_data_loader_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = {**state(0), "loader": (loader := Loader())}
-    checkpointer = with_memory(made, 1, tmp_path, monkeypatch)
-    loader.times_asked = 0
-    assert checkpointer.load() is None
-    assert loader.times_asked == 0
-    prepared = layout_of(checkpointer)
-    checkpointer.step(1)
-    assert loader.times_asked == 1
-    assert prepared is not None and layout_of(checkpointer) is prepared
-    checkpointer.close()
-
-
 def test_only_what_an_optimizer_of_the_state_changes_is_left_for_later() -> None:
     model = nn.Sequential(nn.Embedding(3, 2), nn.Embedding(3, 2, max_norm=1.0), nn.BatchNorm1d(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))

@@ -96,42 +96,6 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
     assert paces[0].interval > interval.FIRST
 
 
-def test_where_copies_to_another_pod_are_slow_fewer_steps_are_saved() -> None:
-    copy_seconds = iter([0.0] * 3 + [5.0] * 20)
-    pace = Pace(0, Board, 3600.0, lambda: next(copy_seconds))
-    intervals = set()
-    for step in range(1, 1 << 12):
-        pace.trained(0.1, False)
-        pace.stalled(1e-6)
-        pace.is_due(step, step - 1)
-        intervals.add(pace.interval)
-    assert min(intervals) * 0.1 < 1.0
-    assert 5.0 <= pace.interval * 0.1 <= 10.0
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data(), evaluations=st.integers(1, 6))
-def test_ranks_in_step_save_the_same_steps_however_late_rank_0_comes_to_a_decision(
-    data: st.DataObject, evaluations: int
-) -> None:
-    """Rank 0 evaluates for a while, step after step, and the others are at the next step before it."""
-    board = Board()
-    paces = [Pace(rank, lambda: board, None) for rank in range(2)]
-    lag, saved = 0, [set[int](), set[int]()]
-    for step in range(1, 400):
-        if data.draw(st.integers(0, 20)) == 0 and evaluations:
-            evaluations -= 1
-            lag = 1 - lag
-        order = [1, 0] if lag else [0, 1]  # a collective keeps them within a step of one another
-        for rank in order:
-            paces[rank].trained(0.1, False)
-            paces[rank].stalled(0.01)
-            if paces[rank].is_due(step, step - 1):
-                saved[rank].add(step)
-    assert saved[0] == saved[1]
-    assert paces[1].interval > 2 * interval.FIRST
-
-
 @pytest.mark.parametrize("text", [b"", b"9" * 10_000, b"1_6", b"-16", b"12", b"32", b"0"])
 def test_what_is_no_interval_leaves_the_one_there_is_and_the_next_decision_counts(text: bytes) -> None:
     board = Board()
@@ -146,21 +110,6 @@ def test_what_is_no_interval_leaves_the_one_there_is_and_the_next_decision_count
         if step == interval.applies_from(interval._FIRST_DECISION) + 1:
             assert paces[1].interval == interval.FIRST
     assert paces[1].interval == paces[0].interval > 2 * interval.FIRST
-
-
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_a_rank_that_did_not_reach_the_store_tries_again_at_the_next_decision(is_lost: bool) -> None:
-    """Thousands of ranks connect at once, and a connection may break: else that rank is never told."""
-    board, lost = Board(), Board()
-    found = iter([lost if is_lost else None, board])
-    paces = [Pace(0, lambda: board, None), Pace(1, lambda: next(found), None)]
-    for step in range(1, 200):
-        for pace in paces:
-            pace.trained(0.1, False)
-            pace.stalled(0.01)
-            pace.is_due(step, step - 1)
-    assert paces[0].interval > 2 * interval.FIRST
-    assert paces[1].interval == paces[0].interval
 
 
 @many

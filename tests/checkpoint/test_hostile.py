@@ -4,7 +4,6 @@ takes no more memory than its bytes, and leads to no other folder."""
 from __future__ import annotations
 
 import io
-import os
 import pathlib
 import pickle
 import struct
@@ -25,7 +24,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from agent.slots.slot import DamagedError
 from dlr.checkpoint import Checkpointer, StorageError, storage
-from dlr.checkpoint.choosing import list_path
 from dlr.checkpoint.files import LocalFiles, RemoteFiles
 from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.state import VALUES
@@ -120,16 +118,6 @@ def test_what_is_compressed_is_not_made_larger(tmp_path: Path) -> None:
                 metadata.storage_data[index] = new
 
     refused(tmp_path, swell, "epoch is compressed")
-
-
-@pytest.mark.parametrize("name", ["step-5/try-t/manifest.json", storage.OWNER])
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, name: str) -> None:
-    files = LocalFiles(tmp_path)
-    for each in ("step-5/.metadata", "step-5/try-t/manifest.json", storage.OWNER):
-        files.write(each, b"{}")
-    os.truncate(tmp_path / name, 1 << 40)
-    (reason,) = list_path(files, "ns/job", 0).damaged
-    assert reason.startswith("step-5: ") and ("more than" in reason) == (name != storage.OWNER)
 
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", "..", ".", "", "a/b", "x" * 256])

@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-import torch
 
 from agent.slots.slot import Mark
 from crds.checkpoint_files import AFTER_FAILURE
@@ -105,30 +103,6 @@ def test_of_two_jobs_with_one_path_the_second_is_refused(bucket: Bucket) -> None
     assert json.loads(bucket.get("dlr-job.json")) == {"job": "ns/one"}
     with pytest.raises(FileExistsError):
         files.write("dlr-job.json", b"{}", exclusive=True)
-
-
-def test_a_store_that_does_not_answer_is_told(
-    server: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    request: pytest.FixtureRequest,
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    request.addfinalizer(fsspec.get_filesystem_class("s3").clear_instance_cache)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    monkeypatch.setattr(choosing, "OUTAGE_SECONDS", 0.1)
-    monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.1)
-    with pytest.raises(StorageError, match=r"the checkpoints in s3://none/run cannot be listed: .*connect"):
-        choose(files_at("s3://none/run"), HERE)
-    slot = saved(state(1), mark := Mark(1, 1, 0, 1))
-    with pytest.raises(OSError, match="connect"):
-        persist(asked(slot, mark, "s3://none/run"), lambda: None)
-    made = {"model": torch.nn.Linear(2, 2)}
-    checkpointer = Checkpointer("s3://none/run", made, persist_every=1)
-    checkpointer._loaded = True
-    checkpointer.step(1)
-    checkpointer.close()
-    assert "step 1 is not saved to s3://none/run: " in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EBUSY, "SlowDown"), TimeoutError(), RuntimeError("503")])

@@ -129,22 +129,6 @@ class Settings:
     rate: float
 
 
-def test_torch_alone_may_have_written_what_is_unpickled_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    dcp.save({"settings": Settings(0.5)}, checkpoint_id=tmp_path / "step-3", no_dist=True)
-    made: dict[str, Any] = {"settings": Settings(0.0)}
-    checkpointer = Checkpointer(tmp_path, made)
-    with pytest.raises(
-        MismatchError, match=r"step-3 is refused: settings is of a class .* weights_only=False"
-    ):
-        checkpointer.load()
-    checkpointer.close()
-    checkpointer = Checkpointer(tmp_path, made, weights_only=False)
-    assert checkpointer.load() == 3 and made["settings"] == Settings(0.5)
-    checkpointer.close()
-
-
 def test_objects_of_any_class_are_saved_and_loaded_only_where_it_is_asked_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,13 +52,6 @@ def test_the_file_is_written_when_something_changes_and_not_otherwise(record: Pa
     assert not record.exists()
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "text"), [(1, "1Mi"), (2**20 + 1, "2Mi"), (2**34 - 1, "16384Mi"), (2**34 + 1, "17Gi")]
-)
-def test_a_quantity_is_at_least_what_is_needed(nbytes: int, text: str) -> None:
-    assert quantity(nbytes) == text
-
-
 def test_a_slot_that_is_too_small_is_told_with_the_size_that_would_do(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,15 +68,6 @@ def test_a_slot_that_is_too_small_is_told_with_the_size_that_would_do(
     size = quantity(1.05 * 600 * int(found[1].replace(",", "")))
     assert found[2] == f"replicaSpecs.worker.memoryCheckpoint.size to {size} or more"
     checkpointer.close()
-
-
-def test_memory_that_cannot_be_opened_is_told(
-    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text(json.dumps({"round": 1, "slots": ["/proc/self/fd/999999"]}))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
-    Checkpointer(tmp_path / "path", state(1), persist_every=None).close()
-    assert told(record)["MemoryFails"].startswith("there are no checkpoints in memory, since the agent's")
 
 
 def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(

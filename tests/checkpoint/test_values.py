@@ -204,12 +204,6 @@ def test_a_tensor_that_consists_of_no_plain_ones_is_refused_with_what_to_do(
         capture({"a": {"b": [tensor]}})
 
 
-@pytest.mark.parametrize("name", ["dlr", "dlr.x", 1])
-def test_names_that_could_be_those_of_what_is_no_tensor_are_refused(name: Any) -> None:
-    with pytest.raises(ValueError, match="cannot name a part of the state"):
-        capture({name: {"values": torch.ones(2)}})
-
-
 # --- What is refused ------------------------------------------------------------------------------------
 
 ran: list[str] = []
@@ -497,16 +491,6 @@ def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_noth
     ):
         checkpointer.load()
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("values", [b"garbage", pickle.dumps(1), of({})])
-def test_a_slot_whose_values_are_garbage_is_damaged(
-    values: bytes, resumed: Callable[[Slot], Checkpointer]
-) -> None:
-    slot = a_slot_of(values)
-    with pytest.raises(DamagedCheckpointError, match=r"step 7 in memory is not used: the values"):
-        resumed(slot).load()
-    assert slot.mark is None, "the next start goes on from another one"
 
 
 @pytest.mark.parametrize(

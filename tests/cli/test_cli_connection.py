@@ -191,14 +191,6 @@ def test_what_cannot_be_used_in_a_kubeconfig_is_one_sentence(
     assert "secret" not in str(raised.value)
 
 
-def test_a_text_does_not_switch_the_check_of_certificates_off(tmp_path: Path) -> None:
-    path, config = tmp_path / "config", kubeconfig_for("https://it")
-    for value, trusts in ((True, True), (False, False), ("false", False)):
-        config["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = value
-        path.write_text(yaml.safe_dump(config))
-        assert connect(str(path), None, None).trusts_any_certificate is trusts
-
-
 def test_a_proxy_without_a_scheme_in_the_environment_is_an_http_proxy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

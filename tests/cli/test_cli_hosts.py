@@ -24,12 +24,6 @@ def test_prints_what_can_be_used_now(server: Script, dlr: Dlr) -> None:
     assert (done.exit_code, done.out, done.err) == (0, "10.0.0.0:2\n10.0.0.1:2\n", "")
 
 
-def test_no_hosts_are_an_answer_and_no_job_is_none(server: Script, dlr: Dlr) -> None:
-    server.answers |= {JOB: job(phase="Pending"), WORKERS: listing()}
-    assert (dlr("hosts", "digits").exit_code, dlr("hosts", "digits").out) == (0, "")
-    assert dlr("hosts", "nosuch").exit_code == 1
-
-
 def test_of_a_job_with_replica_groups_names_one(server: Script, dlr: Dlr) -> None:
     grouped = job(phase="Running")
     grouped["spec"]["elasticPolicy"] = {"replicaGroups": {"workers": 2, "min": 1}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,12 +59,6 @@ def test_every_document_is_a_job_with_its_own_lines(tmp_path: Path) -> None:
     assert second.where("metadata.name").endswith(":23")
 
 
-def test_dates_stay_text_as_in_kubectl(tmp_path: Path) -> None:
-    (job,) = read_jobs(write(tmp_path, JOB))
-    container = job.body["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
-    assert container["env"][0]["value"] == "2026-01-01"
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -102,16 +95,7 @@ def test_a_file_of_other_things_than_objects_is_one_sentence(tmp_path: Path, tex
         read_documents(write(tmp_path, text))
 
 
-def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"nowhere.yaml cannot be read: No such file"):
-        read_jobs(str(tmp_path / "nowhere.yaml"))
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(CommandError, match="not UTF-8"):
-        read_jobs(str(tmp_path / "binary"))
-
-
-@pytest.mark.parametrize("read", [read_jobs, read_documents])
-def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, read: Callable[[str], object]) -> None:
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("spec: " + "[" * 20_000 + "]" * 20_000)
     with pytest.raises(CommandError, match="is nested too deeply"):
-        read(str(tmp_path / "job.yaml"))
+        read_documents(str(tmp_path / "job.yaml"))

@@ -13,7 +13,7 @@ import deploy
 from controller.errors import NotFound
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
-from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
+from dlr.commands.doctor.rights import Right
 from dlr.commands.doctor.verdicts import Level, verdicts
 
 JSON = dict[str, Any]
@@ -144,19 +144,6 @@ def test_a_controller_that_is_not_ready_or_does_not_lead(change: JSON, says: str
     assert told(replace(INSTALLED, **change), "controller")[0].startswith(says)
 
 
-@pytest.mark.parametrize(
-    ("seconds_ago", "says"),
-    [
-        (1.0, "ok: The controller of `dlr up` leads (dlr-controller-x)."),
-        (16.0, "problem: The controller of `dlr up` does not lead: see logs/controller.log"),
-    ],
-)
-def test_the_controller_of_the_embedded_cluster_leads_or_is_a_problem(seconds_ago: float, says: str) -> None:
-    of = lease(seconds_ago) | {"metadata": {"namespace": "kube-system"}}
-    facts = replace(EMPTY, version={"gitVersion": "v1.36.0+dlr"}, lease=of)
-    assert told(facts, "controller")[0].startswith(says)
-
-
 def test_a_controller_s_pods_say_what_they_wait_for() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
     crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
@@ -176,14 +163,6 @@ def test_a_controller_s_pods_say_what_they_wait_for() -> None:
         "(CrashLoopBackOff: back-off 10s; exceeded quota: small; not scheduled: 0/3 nodes are available)"
         in text
     )
-
-
-def test_rights_are_those_of_the_manifests() -> None:
-    assert Right("create", "apps", "deployments", "dlr-system") in rights_to_install(DOCUMENTS)
-    controllers = rights_of_controller(DOCUMENTS)
-    assert Right("update", "coordination.k8s.io", "leases", "dlr-system", "dlr-controller") in controllers
-    assert Right("create", "rbac.authorization.k8s.io", "roles", "") in controllers
-    assert [right.verb for right in controllers if right.resource == "secrets"] == ["create"]
 
 
 class Reviewing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,26 +143,6 @@ def a_job_that_waits_for_room() -> Case:
     return case(job(phase="Pending", reason="Unschedulable", message=message), [])
 
 
-def a_pod_that_fits_nowhere() -> Case:
-    of = a_job_that_waits_for_room()
-    asked = {"requests": {"cpu": "500m"}, "limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
-    template = {"spec": {"containers": [{"name": "main", "resources": asked}]}}
-    of.job["spec"]["replicaSpecs"]["worker"]["template"] = template
-    sizes = {
-        "node-0": {"cpu": "8", "nvidia.com/gpu": "4", "memory": "128Gi"},
-        "node-1": {"cpu": "16", "memory": "1Ti"},
-    }
-    every = [{"metadata": {"name": name}, "status": {"allocatable": size}} for name, size in sizes.items()]
-    return replace(of, nodes=every, all_nodes=every)
-
-
-def test_fewer_workers_are_not_advised_where_no_node_is_large_enough() -> None:
-    (advice,) = findings(a_pod_that_fits_nowhere())[0].advice
-    assert "a Pod asks for 8 of nvidia.com/gpu, and the largest node has 4" in advice.text
-    assert "minReplicas" in findings(a_job_that_waits_for_room())[0].advice[0].text
-    assert_each_sentence_rests_on_fields(a_pod_that_fits_nowhere())
-
-
 def a_nan() -> Case:
     message = (
         "NaN or infinite loss at step 301 of round 3, the first, in digits-worker-1 rank 1; training goes on"
@@ -230,28 +209,6 @@ def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job
     )
     state = next(each for each in sections(case(), [survived]) if each.title == "State")
     assert state.sentences[0].text == "Running for 2m30s; Training for 2m28s."
-
-
-def test_verdict_of_a_check_counts_for_nodes_where_the_job_is_now() -> None:
-    check = node_check(phase="Succeeded", nodes=["node-9"], faultyNodes=["node-9"], completionTime=at(20))
-    assert verdict(case(checks=[check])).cause == "UserError"
-    later = node_check(phase="Succeeded", nodes=["node-1"], completionTime=at(30))
-    earlier = node_check(
-        "old", phase="Succeeded", nodes=["node-1"], faultyNodes=["node-1"], completionTime=at(2)
-    )
-    assert verdict(case(checks=[earlier, later])).cause == "UserError", "it has passed since"
-    assert verdict(case(checks=[earlier])).cause == "FaultyNodes"
-
-
-def test_no_step_for_long_says_who_is_behind() -> None:
-    workers = troubled_workers()
-    for each in workers:
-        each["status"]["agent"]["progress"]["time"] = at(200)
-    found = verdict(case(workers=workers))
-    assert found.cause == "Stalled"
-    assert "No rank has made a step for 1m40s; the furthest behind is digits-worker-0, after step 400" in (
-        found.sentence.text
-    )
 
 
 TEXTS = st.sampled_from(["", "a reason", "x\x1b[31m" * 300])

@@ -10,9 +10,7 @@ from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.failures import find_culprit
 from dlr.job.findings import findings
-from dlr.job.goodput import account_of
 from dlr.job.group_rows import COLUMNS, rows
 from dlr.job.headline import headline
 from dlr.job.timeline.drawing import svg_file
@@ -166,39 +164,6 @@ def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
     assert "group-1" in page["life"]["drawing"]
     assert any(each["value"] == "9s" for each in page["figures"]), "the time that failures cost"
     assert "3 failures cost 9s" in page["headline"]["text"]
-
-
-def test_goodput_is_that_of_the_groups_and_mixes_no_rounds_of_theirs() -> None:
-    fresh = [each | {"status": {"goodput": {"state": "Training", "since": at(10)}}} for each in groups()]
-    account = account_of(whole(), _with_reports(), NOW, fresh)
-    assert account is not None
-    assert account.ratio == pytest.approx(150 / 300)
-    assert (account.first_step, account.last_step, account.steps_redone) == (1, 151, 0)
-
-
-def _with_reports() -> list[JSON]:
-    """Workers whose groups trained the same steps in rounds of different numbers."""
-    found = workers()
-    for number, each in enumerate(found):
-        told = {"round": number // WORKERS + 1, "firstStep": 1, "lastStep": 151, "steppingSeconds": 150.0}
-        each["status"]["agent"] = {
-            "incarnation": 1, "podUid": "p", "address": "a", "storePort": 1, "localWorldSize": 1,
-            "state": "Running", "since": at(10), "rounds": [told],
-        }  # fmt: skip
-    return found
-
-
-def test_stacks_of_a_hang_are_those_of_the_culprits_group() -> None:
-    """Rounds of groups have the same numbers."""
-    found = workers()
-    for each in found:
-        stack = {"rank": each["spec"]["index"], "frames": each["spec"]["jobName"]}
-        report = {"round": 1, "rank": each["spec"]["index"], "time": at(60), "stacks": [stack]}
-        each["status"]["agent"] = {"incarnation": 1, "failure": report}
-    failure = {"worker": "digits-group-1-worker-0", "exitClass": "Hang", "round": 1, "time": at(60)}
-    culprit = find_culprit(whole(lastFailure=failure), found)
-    assert culprit is not None
-    assert [stack["frames"] for stack in culprit.stacks] == ["digits-group-1"] * WORKERS
 
 
 def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:

@@ -99,13 +99,6 @@ def test_status_has_a_line_for_each_group_in_place_of_a_world(server: Script, dl
     assert "one group and its workers: dlr job status digits-group-0 -n default" in lines
 
 
-def test_the_status_of_a_group_names_its_job(server: Script, dlr: Dlr) -> None:
-    script(server)
-    server.answers[f"GET {WORKERS}"] = listing(of_group(1, 0), of_group(1, 1))
-    lines = [" ".join(line.split()) for line in dlr("job", "status", "digits-group-1").out.splitlines()]
-    assert "Group 1 of digits, in version 7" in lines
-
-
 def test_a_list_shows_groups_below_their_job_and_strangers_alone(server: Script, dlr: Dlr) -> None:
     stranger = group(5, uid="uid-of-another")
     server.answers[f"GET {JOBS}"] = listing(

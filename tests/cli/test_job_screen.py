@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from crds.elasticjob import ElasticJob
 from dlr.commands.job import screen
 from dlr.job import goodput, progress
 from dlr.job.case import Case
 from dlr.job.report import sort_workers
-from reconcilers.goodput.goodput import goodput_now
-from tests.cli.scripted import event, job, worker
+from tests.cli.scripted import job, worker
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
@@ -106,28 +104,6 @@ def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: Case) -
     assert entry(drawn(troubled), "Checkpoints") == "step 200 in storage"
 
 
-def test_ended_job_has_no_world_any_more(troubled: Case) -> None:
-    troubled.job["status"] |= {"phase": "Succeeded", "completionTime": at(290)}
-    assert entry(drawn(troubled, terminal=False), "World") == (
-        "none any more; the last was round 3, 3 workers, 3 processes"
-    )
-    never = Case(job(phase="Failed", completionTime=at(10)), [], [], NOW)
-    assert entry(drawn(never, terminal=False), "World") == "there never was one"
-
-
-def test_events_on_a_terminal_name_only_others_than_the_job() -> None:
-    events = [
-        event("Pod", "digits-worker-0-1", "Started", at(299), "container main"),
-        event("ElasticJob", "digits", "WorldFormed", at(299), "round 1"),
-    ]
-    lines = drawn(Case(troubled_job(), [], events, NOW))
-    assert lines[-3].split() == ["LAST", "SEEN", "TYPE", "REASON", "MESSAGE"]
-    assert lines[-2:] == [
-        "1s         Normal  Started      digits-worker-0-1: container main",
-        "1s         Normal  WorldFormed  round 1",
-    ]
-
-
 def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> None:
     why = {"type": "Failed", "status": "True", "lastTransitionTime": at(240)}
     condition = why | {"reason": "SameErrorRepeated", "message": "three times\nmore"}
@@ -170,37 +146,6 @@ def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(trouble
     assert entry(drawn(troubled, terminal=False), "Goodput") == (
         "68.5% of the time since submission; 27 of 428 trained steps are repeats"
     )
-
-
-round_numbers = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
-told_rounds = round_numbers.flatmap(
-    lambda numbers: st.tuples(
-        st.tuples(*(st.tuples(st.just(each), st.integers(0, 3), st.integers(0, 9)) for each in numbers)),
-        st.booleans(),
-    )
-)
-latest = st.none() | st.fixed_dictionaries(
-    {"round": st.just(2), "firstStep": st.just(1), "lastStep": st.integers(1, 9), "counted": st.booleans()}
-)
-
-
-@given(st.lists(st.tuples(st.sampled_from(["worker", "chief"]), told_rounds), max_size=8), latest)
-def test_goodput_by_those_who_came_furthest_is_that_by_all(told: list[Any], latest: JSON | None) -> None:
-    crowd = []
-    for index, (type_, (rounds, is_counted)) in enumerate(told):
-        made = worker(len(told) - index)
-        made["spec"]["type"] = type_
-        agent = troubled_workers()[0]["status"]["agent"] | {"rounds": []}
-        for number, first, steps in rounds:
-            figures = {"round": number, "firstStep": first, "lastStep": first + steps}
-            counted = {"counted": True} if is_counted else {}
-            agent["rounds"].append(figures | counted | {"steppingSeconds": index + 1.0})
-        made["status"]["agent"] = agent
-        crowd.append(made)
-    made = troubled_job()
-    made["status"]["goodput"] |= {"latest": latest} if latest else {}
-    models = [goodput._as_account_reads(each) for each in crowd]
-    assert goodput.account_of(made, crowd, NOW) == goodput_now(ElasticJob.model_validate(made), models, NOW)
 
 
 def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leases() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.job.timeline.drawing import STYLE, draw, svg_file
@@ -103,6 +103,7 @@ def test_what_a_dashboard_shows_has_no_style_that_its_policy_forbids(troubled: L
 MOMENTS = st.lists(st.integers(0, 299), min_size=1, max_size=12, unique=True).map(sorted)
 
 
+@settings(max_examples=30)
 @given(moments=MOMENTS, failed=MOMENTS, goodput=st.one_of(st.none(), st.floats(0, 1)))
 def test_everything_is_within_the_width_and_every_stretch_is_seen(
     moments: list[int], failed: list[int], goodput: float | None

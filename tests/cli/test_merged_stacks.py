@@ -36,13 +36,6 @@ def test_a_step_apart_is_no_difference() -> None:
     assert stack_lines([place])[0] == "ranks 0-2, steps 9-10, waiting for other ranks:"
 
 
-def test_folders_that_differ_by_pod_are_no_difference() -> None:
-    stacks = [{"rank": rank, "frames": f"tmp.{rank}/train.py:5 in main: a/b()"} for rank in (0, 1)]
-    (place,) = merge(stacks)
-    assert place.frames == "tmp.0/train.py:5 in main: a/b()"
-    assert len(merge([*stacks, {"rank": 2, "frames": "tmp.2/train.py:6 in main: a/b()"}])) == 2
-
-
 stacks = st.lists(
     st.fixed_dictionaries(
         {"rank": st.integers(0, 40)},
@@ -61,10 +54,3 @@ def test_every_rank_is_at_one_place_and_none_waits_before_one_that_does_not(stac
     places = merge(stacks)
     assert sorted(rank for place in places for rank in place.ranks) == sorted(s["rank"] for s in stacks)
     assert [place.waits for place in places] == sorted(place.waits for place in places)
-
-
-@given(stacks, st.randoms())
-def test_order_of_answers_does_not_matter(stacks: list[JSON], random: Any) -> None:
-    shuffled = list(stacks)
-    random.shuffle(shuffled)
-    assert merge(shuffled) == merge(stacks)

@@ -137,14 +137,6 @@ class TestFinal:
         table = [line.split()[0] for line in drawn if " Faulty " in line and line.startswith("node-")]
         assert [each for each in table if each in names[1::7]][:3] == names[1::7][:3]
 
-    def test_says_which_accelerators_were_not_tested(self) -> None:
-        untested = condition("AcceleratorsTested", "False", "node-0 has amd.com/gpu")
-        told = condition("Healthy", "True", "all 2 nodes are healthy")
-        results = [verdict("node-0"), verdict("node-1")]
-        check = node_check(phase="Succeeded", nodeResults=results, conditions=[told, untested])
-        assert notes(check) == ["node-0 has amd.com/gpu"]
-        assert summary(check) == "Healthy: all 2 nodes are healthy"
-
 
 class TestNews:
     def test_each_thing_is_told_once(self) -> None:
@@ -189,13 +181,6 @@ class TestNews:
         look = Look(node_check(phase="Pending", conditions=[waits]))
         assert news(look, 12.0) == ["Pending: node-1 is being checked by nightly"]
 
-    def test_reports_of_another_check_or_incarnation_do_not_count(self) -> None:
-        local = {"local": [probe(figures=GEMM)]}
-        other = check_worker(0, local, uid="of-another-check")
-        relaunched = check_worker(1, local)
-        relaunched["status"]["agent"]["incarnation"] = 2
-        assert news(running(0, other, relaunched), 0.0) == ["Running: local tests of 3 nodes"]
-
     def test_pods_that_wait_say_why(self) -> None:
         waiting = check_worker(2, phase="Pending", message="0/3 nodes are available")
         assert news(running(0, waiting), 0.0)[-1] == "node-2: 0/3 nodes are available"
@@ -205,17 +190,6 @@ class TestNews:
         worker["status"]["agent"]["incarnation"] = 3
         check = node_check(phase="Running", round=0, nodes=["node-7"], workers=[5], incarnations=[3])
         assert news(Look(check, [worker]), 0.0)[-1] == "node-7: local tests done, bf16 612 TFLOP/s"
-
-    def test_of_many_nodes_those_alone_are_named_that_fail(self) -> None:
-        nodes = [f"node-{index}" for index in range(60)]
-        members = {"nodes": nodes, "workers": [*range(60)], "incarnations": [1] * 60}
-        workers = [check_worker(index, {"local": [probe(figures=GEMM)]}) for index in range(59)]
-        workers.append(check_worker(59, {"local": [probe("copies", "Failed", reason="3 bytes changed")]}))
-        check = node_check(phase="Running", round=0, **members)
-        assert news(Look(check, workers), 0.0) == [
-            "Running: local tests of 60 nodes",
-            "node-59: local tests failed: copies: 3 bytes changed",
-        ]
 
     def test_a_large_round_is_not_told_by_name(self) -> None:
         look = running(1, groups=[group(f"n{i}", f"m{i}") for i in range(100)])

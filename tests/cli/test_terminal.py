@@ -94,19 +94,6 @@ def test_a_narrow_terminal_keeps_the_whole_reason(
     assert "WORKERS" in lines[0] and "ROUND" not in lines[0]
 
 
-def test_on_a_narrow_terminal_reasons_of_two_namespaces_are_told_apart(
-    server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = job(phase="Pending", message="no room")
-    there["metadata"]["namespace"] = "research"
-    path = f"GET {GROUP_PATH.removesuffix('/namespaces')}/elasticjobs"
-    server.answers[path] = listing(job(phase="Pending", message="no quota"), there)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    lines = Text.from_ansi(dlr("job", "list", "-A").out).plain.splitlines()
-    assert [line.rstrip() for line in lines[-2:]] == ["default/digits: no quota", "research/digits: no room"]
-
-
 def test_events_on_a_narrow_terminal_keep_their_whole_message(
     server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,18 +138,6 @@ def test_waiting_ends_with_an_error_when_the_job_fails_or_takes_too_long(made: S
         dlr.Client().job(NAME).wait(0)
 
 
-def test_job_that_is_deleted_while_it_is_watched_is_one_sentence(made: Script) -> None:
-    found = dlr.Client().job(NAME)
-    gone = refusal(404, "NotFound", "not found", name=NAME, kind="elasticjobs")
-    another = job(NAME, phase="Running")
-    another["metadata"]["uid"] = "another"
-    for answer, says in ((gone, "There is no ElasticJob 'alone'"), (another, "was deleted, and another has")):
-        made.answers[f"GET {JOBS}/{NAME}"] = answer
-        with pytest.raises(ApiError, match=says):
-            found.wait()
-        assert NAME in repr(found) and "Running" in found._repr_html_(), "as it was when last seen"
-
-
 def test_launch_prints_what_it_would_apply_without_a_cluster(
     dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,12 +159,9 @@ def test_launch_prints_what_it_would_apply_without_a_cluster(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("folder",), "is a directory, and one file is shipped"),
-        (("large.py",), "has 2.0 MB, and a ConfigMap holds 1 MiB"),
         (("absent.py",), "cannot be read: No such file"),
         (("train.py", "--env", "A"), "--env 'A' is not NAME=VALUE"),
         (("train.py", "--name", "a.b"), "'a.b' is no name for a job"),
-        (("train.py", "--name", "a" * 46), "it needs at most 45 of a-z, 0-9 and -"),
         (("",), "it is empty"),
     ],
 )
@@ -200,17 +185,6 @@ def test_options_of_the_script_are_sent_behind_two_dashes(dlr: Dlr) -> None:
     assert "Options of the script stand behind `--`. See `dlr job launch --help`." in done.err
     assert "Options of the script" not in dlr("job", "launch").err
     assert "Options of the script" not in dlr("job", "list", "--lr").err
-
-
-def test_launch_like_another_job(made: Script, dlr: Dlr) -> None:
-    other = job("other")
-    other["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": [{"image": "theirs"}]}}
-    made.answers[f"GET {JOBS}/other"] = other
-    done = dlr("job", "launch", "/app/x.py", "--in-image", "--like", "other", "--name", NAME)
-    assert done.exit_code == 0, done.err
-    assert "elasticjob default/alone created" in done.out
-    template = made.requests[-1].body["spec"]["replicaSpecs"]["worker"]["template"]
-    assert template["spec"]["containers"][0]["image"] == "theirs"
 
 
 @pytest.mark.real

@@ -100,13 +100,6 @@ def test_commands_lose_only_who_meets_whom(name: str, command: list[str]) -> Non
     assert command_of(only(name)[0]) == command
 
 
-def test_flags_of_dlrovers_launcher_become_fields() -> None:
-    job, _ = only("dlrover-chaos")
-    assert job["spec"]["nodeCheck"] == {"enabled": True, "excludeStragglers": True}
-    (text,) = [word for word in command_of(job) if "dlrover-run" in word]
-    assert "dlrover-run --nproc_per_node=2 examples/pytorch/mnist/cnn_train.py --num_epochs 5" in text
-
-
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     """(path, value) of all scalars."""
     if isinstance(value, dict):
@@ -335,12 +328,3 @@ def test_one_of_several_that_cannot_be_converted_keeps_no_other_back(dlr: Dlr, t
     path.write_text(yaml.safe_dump_all([broken, broken]))
     neither = dlr("convert", "-f", str(path))
     assert (neither.exit_code, neither.out, neither.err.count(why)) == (1, "", 2)
-
-
-def test_other_objects_of_a_file_stay_and_lists_are_opened(dlr: Dlr, tmp_path: Path) -> None:
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
-    path = tmp_path / "list.yaml"
-    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [claim, JOB]}))
-    done = dlr("convert", "-f", str(path))
-    assert next(iter(yaml.safe_load_all(done.out))) == claim
-    assert [each["kind"] for each in yaml.safe_load_all(done.out)] == [claim["kind"], "ElasticJob"]

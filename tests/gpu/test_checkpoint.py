@@ -11,8 +11,6 @@ import torch
 from torch import nn
 
 from agent.slots.format import Mark
-from agent.slots.pool import Pool
-from agent.slots.slot import DamagedError, Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.state import capture
@@ -98,36 +96,6 @@ def test_what_a_forward_pass_changes_is_copied_before_it(writer: Writer) -> None
     assert held(writer) == 2
 
 
-def test_who_changes_parameters_without_waiting_has_no_checkpoint_of_it(writer: Writer) -> None:
-    made = on_gpu(1)
-    writer.save(Mark(1, 1, 0, 1), capture(made))
-    writer.wait()
-    fill(made, 2)
-    torch.cuda._sleep(LONG_CYCLES)
-    writer.save(Mark(1, 2, 0, 1), capture(made))
-    fill(made, 3)
-    writer.wait()
-    assert held(writer) == 1
-
-
-def test_a_pools_slots_take_a_large_state() -> None:
-    """Which the GPU has to reach: their pages are huge, where the kernel has such."""
-    made = on_gpu(1, 8_000_000)
-    pool = Pool(512 << 20, 1)
-    try:
-        writer = Writer([Slot.open(slot.path) for slot in pool.slots])
-        writer.prepare()
-        writer.expect(capture(made))
-        for step in range(1, 7):
-            fill(made, step)
-            writer.save(Mark(1, step, 0, 1), capture(made))
-            writer.wait()
-        assert held(writer, 8_000_000) == 6
-        writer.discard()
-    finally:
-        pool.close()
-
-
 def test_all_kinds_of_numbers_come_back() -> None:
     kinds = (torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4m3fn)
     state: dict[str, Any] = {str(kind): torch.rand(7, 5, device="cuda").mul(9).to(kind) for kind in kinds}
@@ -147,18 +115,6 @@ def test_all_kinds_of_numbers_come_back() -> None:
 
 def as_bytes(value: torch.Tensor) -> torch.Tensor:
     return value.cpu().contiguous().flatten().view(torch.uint8)
-
-
-def test_a_flipped_bit_is_found_on_the_way_to_the_gpu() -> None:
-    made = on_gpu(1)
-    slot = private_slot(capture(made))
-    writer = Writer([slot])
-    writer.save(Mark(1, 1, 0, 1), capture(made))
-    writer.close()
-    entry = slot.header().entries[0]
-    slot.bytes(entry.offset, entry.offset + 1)[0] ^= 1
-    with pytest.raises(DamagedError, match=entry.name):
-        load(made, slot)
 
 
 class Captures:

@@ -81,11 +81,6 @@ def test_of_a_job_that_failed_all_that_is_not_done_is_left(tmp_path: Path) -> No
     assert (tmp_path / "map.left").read_bytes().split() == b"line 3 line 11 line 12 line 16 line 18".split()
 
 
-def test_lines_that_cannot_be_read_here_are_known_by_number(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"1 of 20 lines failed \(number 3\).*which cannot be read here"):
-        conclude(made(None), a_job("Succeeded", failed=((2, 3),)), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("answer", "deleted"), [("d\n", True), ("\n", False), ("", False), ("no\n", False), ("l\n", False)]
 )
