@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.monitor.accounting import (
-    CpuGroup,
-    MemoryGroup,
-    ProcessTree,
-    own_group,
-)
+from agent.monitor.accounting import CpuGroup, MemoryGroup, ProcessTree, own_group
 
 UID = "4a5b"
 MB = 2**20

@@ -11,21 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing import (
-    DefaultLogsSpecs,
-    PContext,
-    Std,
-    start_processes,
-)
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std, start_processes
 
 from agent.processes import orphans as orphans_module
 from agent.processes import processes
-from agent.processes.orphans import (
-    PR_SET_CHILD_SUBREAPER,
-    Orphans,
-    become_subreaper,
-    descendants,
-)
+from agent.processes.orphans import PR_SET_CHILD_SUBREAPER, Orphans, become_subreaper, descendants
 from agent.processes.processes import TrainingProcesses
 
 pytestmark = pytest.mark.real

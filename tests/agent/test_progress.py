@@ -23,12 +23,7 @@ from agent.report.progress_monitor import Progress, ProgressMonitor
 from agent.report.report import Report
 from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
 from crds.checkpoint_files import CheckpointTrouble
-from crds.progress_record import (
-    ENV_PROGRESS_FILE,
-    NUMBERS_FORMAT,
-    PROGRESS_FORMAT,
-    RECORD_BYTES,
-)
+from crds.progress_record import ENV_PROGRESS_FILE, NUMBERS_FORMAT, PROGRESS_FORMAT, RECORD_BYTES
 from crds.wire import from_wire
 from dlr import progress as sdk
 from tests.cli.scripted import Clock

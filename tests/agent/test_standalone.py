@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 
 from agent import standalone
 from agent.environment import Environment
-from agent.facts.world import (
-    JobView,
-    Member,
-    Verb,
-    next_action,
-)
+from agent.facts.world import JobView, Member, Verb, next_action
 from agent.flags import Flags
 from agent.standalone.cluster import LocalCluster, next_world
 from controller.errors import SilentWatch
@@ -98,9 +93,7 @@ def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_p
 
 
 @pytest.mark.real
-def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(
-    tmp_path: Path,
-) -> None:
+def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(tmp_path: Path) -> None:
     """An ignored SIGCHLD is inherited, and the kernel then keeps no exit code."""
     script = "import sys; sys.exit(int(sys.argv[1]))"
     done = run_script(tmp_path, script, "--max-restarts=0", ignores=signal.SIGCHLD)

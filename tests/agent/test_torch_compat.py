@@ -72,8 +72,7 @@ def test_this_torch_has_what_training_processes_use() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "program",
-    ["import dlr.cli; dlr.cli.main()", "import dlr.pod, sys; sys.exit(dlr.pod.main(sys.argv[1:]))"],
+    "program", ["import dlr.cli; dlr.cli.main()", "import dlr.pod, sys; sys.exit(dlr.pod.main(sys.argv[1:]))"]
 )
 @pytest.mark.parametrize("job", ["", "job"])
 def test_old_torch_is_told_in_one_sentence(program: str, job: str, tmp_path: Path) -> None:

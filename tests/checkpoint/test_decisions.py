@@ -56,9 +56,7 @@ def test_a_copy_to_another_pod_is_whole_before_its_slot_is_written_into_again(
 
 @many
 @given(exponents=st.lists(st.integers(0, 20), min_size=1, max_size=30))
-def test_a_rank_that_missed_one_decision_keeps_every_other_step_in_common(
-    exponents: list[int],
-) -> None:
+def test_a_rank_that_missed_one_decision_keeps_every_other_step_in_common(exponents: list[int]) -> None:
     present = interval.FIRST
     for exponent in exponents:
         before, present = present, next_interval(present, 2**exponent)
@@ -279,11 +277,7 @@ class WithExtraState(nn.Linear):
         self.kept = state
 
 
-EXTRA_STATES = [
-    None,
-    torch.arange(5, dtype=torch.uint8),
-    {"scale": torch.ones(2)},
-]
+EXTRA_STATES = [None, torch.arange(5, dtype=torch.uint8), {"scale": torch.ones(2)}]
 
 
 @pytest.mark.parametrize("before", EXTRA_STATES)

@@ -41,15 +41,7 @@ from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
 from tests.checkpoint import savers
-from tests.checkpoint.states import (
-    assert_whole,
-    load_stored,
-    request,
-    saved,
-    state,
-    steps_in,
-    write,
-)
+from tests.checkpoint.states import assert_whole, load_stored, request, saved, state, steps_in, write
 
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
@@ -156,9 +148,7 @@ def test_a_file_system_that_syncs_no_folders_keeps_checkpoints_and_one_that_fail
 
 
 def test_tensors_and_values_whose_paths_make_the_same_name_keep_their_own_contents(tmp_path: Path) -> None:
-    made = {
-        "x": {"a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, "c.d": 5, "c": {"d": torch.zeros(2)}},
-    }
+    made = {"x": {"a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, "c.d": 5, "c": {"d": torch.zeros(2)}}}
     slot = saved(made, mark := Mark(1, 3, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)
     load_stored(loaded := {"x": None}, tmp_path, 3)

@@ -74,12 +74,7 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = [private_slot(capture(state(1))) for _ in range(3)]
-    given = {
-        "round": 2,
-        "slots": [slot.path for slot in slots],
-        "resume": None,
-        "lost_step": 120,
-    }
+    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": None, "lost_step": 120}
     (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)

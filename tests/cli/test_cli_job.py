@@ -17,18 +17,7 @@ from dlr.job.report import phase_since, world_line
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
-from tests.cli.scripted import (
-    GROUP_PATH,
-    Answer,
-    Request,
-    Script,
-    event,
-    job,
-    listing,
-    pod,
-    refusal,
-    worker,
-)
+from tests.cli.scripted import GROUP_PATH, Answer, Request, Script, event, job, listing, pod, refusal, worker
 
 Dlr = Callable[..., Any]
 JSON = dict[str, Any]

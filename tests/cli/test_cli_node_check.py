@@ -108,12 +108,7 @@ class TestWhatIsAsked:
             (["--all", "--ttl", "604800"], {"nodeSelector": {}, "ttlSecondsAfterFinished": 604_800}),
             (
                 ["--all", "--no-cordon", "--timeout", "60", "--topology", "rack", "--topology", "zone"],
-                {
-                    "nodeSelector": {},
-                    "cordon": False,
-                    "timeoutSeconds": 60,
-                    "topologyKeys": ["rack", "zone"],
-                },
+                {"nodeSelector": {}, "cordon": False, "timeoutSeconds": 60, "topologyKeys": ["rack", "zone"]},
             ),
         ],
     )

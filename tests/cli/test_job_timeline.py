@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from dlr.job.timeline import life as lives
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span, members_of
-from dlr.job.timeline.life import (
-    Life,
-    NoHistory,
-    Start,
-    life_of,
-)
+from dlr.job.timeline.life import Life, NoHistory, Start, life_of
 from dlr.job.timeline.outages import own_failures, verdict
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (

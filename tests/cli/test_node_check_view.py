@@ -10,13 +10,7 @@ from rich.console import Console
 
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.news import Look, news
-from dlr.commands.node_check.view import (
-    compute,
-    node_rows,
-    notes,
-    reports_on_nodes,
-    summary,
-)
+from dlr.commands.node_check.view import compute, node_rows, notes, reports_on_nodes, summary
 from dlr.job.check_outcome import health
 from dlr.job.wording import significant
 from healthcheck.local import Health

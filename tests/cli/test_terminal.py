@@ -100,7 +100,7 @@ def test_events_on_a_narrow_terminal_keep_their_whole_message(
     name = "pretrain-of-the-large-model"
     server.answers[f"{JOBS}/{name}"] = job(name)
     server.answers["GET /api/v1/namespaces/default/events"] = listing(
-        event("Pod", f"{name}-worker-12-1", "FailedScheduling", "2026-01-01T00:00:09Z", message=WHY),
+        event("Pod", f"{name}-worker-12-1", "FailedScheduling", "2026-01-01T00:00:09Z", message=WHY)
     )
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

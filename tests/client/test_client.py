@@ -48,11 +48,7 @@ def asked(server: Script) -> list[tuple[str, str]]:
 
 def test_training_makes_code_job_and_owner_in_this_order(made: Script) -> None:
     found = dlr.Client().train(functions.alone, {"lr": 1}, workers=2, image="i", name=NAME)
-    assert asked(made) == [
-        ("POST", CONFIG_MAPS),
-        ("POST", JOBS),
-        ("PATCH", f"{CONFIG_MAPS}/{NAME}-code"),
-    ]
+    assert asked(made) == [("POST", CONFIG_MAPS), ("POST", JOBS), ("PATCH", f"{CONFIG_MAPS}/{NAME}-code")]
     owner = made.requests[-1].body["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("ElasticJob", NAME, f"uid-{NAME}")
     assert repr(found) == "<dlr.Job default/alone: Unobserved, 0/2 workers>"
@@ -66,9 +62,7 @@ def test_nothing_is_left_behind_of_a_job_that_is_refused(made: Script) -> None:
     assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
 
 
-def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(
-    made: Script,
-) -> None:
+def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(made: Script) -> None:
     code = refusal(409, "AlreadyExists", f'configmaps "{NAME}-code" already exists')
     made.answers[f"POST {CONFIG_MAPS}"] = code
     with pytest.raises(

@@ -197,7 +197,7 @@ def test_plain_job_with_torchrun() -> None:
     ((job, remarks),) = convert([JOB]).jobs
     ElasticJob.model_validate(job)
     assert command_of(job) == [
-        *("/opt/conda/bin/torchrun", "--nproc-per-node", "2", "-m", "train", "--max-restarts=9"),
+        *("/opt/conda/bin/torchrun", "--nproc-per-node", "2", "-m", "train", "--max-restarts=9")
     ]
     assert worker_of(job)["restartCount"] == 6
     assert job["spec"]["runPolicy"] == {"ttlSecondsAfterFinished": 60}

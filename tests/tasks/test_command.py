@@ -15,11 +15,7 @@ from dlr.commands.errors import CommandError
 from dlr.commands.map import command
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import attach, submit
-from dlr.kube.api import (
-    CONFIGMAPS,
-    ELASTICJOBS,
-    Resource,
-)
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Resource
 from dlr.kube.errors import UsageError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
