@@ -27,7 +27,6 @@ JOBS = [
     for document in yaml.safe_load_all(path.read_text())
     if document.get("kind") in SCHEMAS
 ]
-DOCKERFILES = sorted(EXAMPLES.rglob("Dockerfile"))
 
 
 def faults(document: dict[str, Any]) -> list[str]:
@@ -67,14 +66,6 @@ def test_a_job_with_a_mistake_is_refused() -> None:
     found = " ".join(faults(document))
     assert "unknown field spec.replicaSpecs.worker.replica" in found
     assert "spec.replicaSpecs.worker.replicas" in found
-
-
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_a_dockerfile_is_short_and_copies_what_is_beside_it(dockerfile: Path) -> None:
-    text = dockerfile.read_text()
-    assert len(text.splitlines()) <= 6
-    for name in re.findall(r"^COPY (\S+)", text, re.MULTILINE):
-        assert (dockerfile.parent / name).is_file()
 
 
 def first_job() -> dict[str, Any]:

@@ -128,13 +128,3 @@ def test_tree_has_the_work_and_the_memory_of_children_and_their_children() -> No
         finally:
             os.killpg(process.pid, signal.SIGKILL)
     assert tree.cpu_seconds() >= 0.55, "the time of those that ended is not taken back"
-
-
-def test_process_may_have_any_name(tmp_path: Path) -> None:
-    process = tmp_path / "12"
-    process.mkdir()
-    fields = "S 1 12 12 0 -1 0 0 0 0 0 150 50 0 0 20 0 1 0 777 4096 3 0"
-    (process / "stat").write_text(f"12 (a) R (b 9) {fields}\n")
-    tree = ProcessTree(12, tmp_path)
-    assert tree.cpu_seconds() == 200 / os.sysconf("SC_CLK_TCK")
-    assert tree.memory_bytes() == 3 * os.sysconf("SC_PAGE_SIZE"), "where the kernel tells no shares"

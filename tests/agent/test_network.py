@@ -37,13 +37,6 @@ def test_what_the_user_has_set_stays() -> None:
     assert (environ["GLOO_SOCKET_IFNAME"], environ["NCCL_SOCKET_IFNAME"]) == ("lo", "ib0")
 
 
-def test_a_job_that_does_not_ask_for_it_keeps_its_environment() -> None:
-    environ: dict[str, str] = {}
-    interfaces = SocketInterfaces(environ)
-    interfaces.choose("127.0.0.1", "127.0.0.1")
-    assert environ == {} and interfaces.to_status() is None
-
-
 def test_who_has_the_address_counts_and_then_the_narrowest_network(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [("eth0", "10.1.0.7/8"), ("eth1", "10.1.0.2/16"), ("eth2", "fd00::2/64")]
     monkeypatch.setattr(network, "_interfaces", lambda: ((n, ipaddress.ip_interface(a)) for n, a in there))

@@ -89,14 +89,6 @@ def test_processes_start_again_after_a_script_that_emptied_the_temporary_directo
     assert files.directory.stat().st_mode & 0o777 == 0o700, "as mkdtemp has it"
 
 
-def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: ProgressFiles) -> None:
-    first, second = files.renew(2, Start(1))
-    report_step(first, 25)
-    save_checkpoint(second, 20)
-    save_checkpoint(first, 10)  # its part took longer to store
-    assert (newest_step(files), files.read().checkpoint_step) == (25, 20)
-
-
 def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
     first, second, _third = files.renew(3, Start(1))
     report_step(first, 7)
@@ -366,17 +358,6 @@ def test_a_first_count_waits_for_what_the_script_may_tell_in_a_moment(files: Pro
     long_ago = now - FIRST_COUNT_SECONDS
     count(env, 1, long_ago, first=StepReport(long_ago, 1))
     assert files.read().newest == StepReport(pytest.approx(long_ago), 1)
-
-
-def test_where_a_count_began_is_known_of_a_new_job_and_where_the_optimizer_says_it(
-    files: ProgressFiles,
-) -> None:
-    now = time.monotonic()
-    for of_new_job, unknown, expected in ((True, 1, None), (False, 1, True), (False, 0, None)):
-        (env,) = files.renew(1, Start(1, of_new_job=of_new_job))
-        count(env, 6, now, first=StepReport(now - 10, 1), unknown=unknown)
-        progress = Progress(files, first_report())
-        assert [each.start_unknown for each in progress.figures().rounds] == [expected]
 
 
 def test_once_a_script_tells_its_steps_nothing_counts_that_was_counted(files: ProgressFiles) -> None:

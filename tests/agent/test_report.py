@@ -323,18 +323,6 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
     assert api.told[-1]["progress"] == StepProgress(2, NOW).to_wire()
 
 
-def test_since_is_when_the_state_began(reporter: PlayedReporter) -> None:
-    later = datetime(2027, 1, 1, tzinfo=UTC)
-    reporter.report(AgentState.RUNNING, 1)
-    reporter._now = lambda: later
-    reporter.report(AgentState.RUNNING, 1)
-    assert reporter.latest.since == NOW
-    reporter.report(AgentState.RUNNING, 2)
-    assert reporter.latest.since == later, "another round's processes run"
-    reporter.report(AgentState.FAILED, failure=failure(1))
-    assert reporter.latest.since == later
-
-
 @pytest.mark.real
 def test_flush_waits_for_all_that_is_written_and_for_no_worker_that_was_deleted(api: FakeApi) -> None:
     reporter = Reporter(api, ME, FACTS, Report(AgentState.READY, NOW), progress_seconds=600.0)  # type: ignore[arg-type]

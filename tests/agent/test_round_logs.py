@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
-from agent.monitor import progress, round_logs
+from agent.monitor import progress
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import (
     KEPT_ROUNDS,
@@ -155,24 +154,3 @@ def test_a_processs_log_is_bounded_while_it_runs(tmp_path: Path) -> None:
     keeper.keep(tmp_path / "attempt_1", {log, Path(os.devnull)})
     keeper.look(is_new_round=True)
     assert log.stat().st_blocks * 512 <= max(MIB // 2, MIN_FILE_BYTES)
-
-
-def test_where_files_have_no_holes_it_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def no_holes(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(round_logs, "_punch_hole", no_holes)
-    running = ended_rounds(tmp_path, *([10] * 12))
-    log = running / "stderr.log"
-    log.write_bytes(b"x" * (4 * MIB))
-    keeper = LogKeeper(Bounds(ended_bytes=MIB, running_bytes=MIB))
-    keeper.keep(running, {log})
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            keeper.look(is_new_round=True)
-    assert [record.message.partition(", because")[0] for record in caplog.records] == [
-        f"the logs of training processes grow without bound in {running}"
-    ]
-    assert len(numbers(tmp_path)) == KEPT_ROUNDS + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -92,14 +91,6 @@ def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_p
     assert done.stderr.count("joining round=") == 1
 
 
-@pytest.mark.real
-def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(tmp_path: Path) -> None:
-    """An ignored SIGCHLD is inherited, and the kernel then keeps no exit code."""
-    script = "import sys; sys.exit(int(sys.argv[1]))"
-    done = run_script(tmp_path, script, "--max-restarts=0", ignores=signal.SIGCHLD)
-    assert done.returncode == 3, done.stderr
-
-
 LEAVES_ONE_BEHIND = """
 import subprocess
 subprocess.Popen(["sleep", "3000"], start_new_session=True)
@@ -176,12 +167,6 @@ def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None
     assert environ == before
     me = Environment.read(environ)
     assert (me.worker_index, me.incarnation, me.pod_ip, me.memory_bytes) == (0, 1, "127.0.0.1", 1024)
-
-
-def test_amounts_of_memory() -> None:
-    assert [standalone.bytes_of(text) for text in ("7", "2k".upper(), "4Gi")] == [7, 2000, 4 << 30]
-    with pytest.raises(argparse.ArgumentTypeError):
-        standalone.bytes_of("1.5Gi")
 
 
 def report(state: AgentState, observed_round: int, **more: Any) -> JSON:

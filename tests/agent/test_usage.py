@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from agent.monitor import usage
-from agent.monitor.usage import STALE_SECONDS, UsageMeter, meter_of_pod, read_gpus
+from agent.monitor.usage import UsageMeter, meter_of_pod, read_gpus
 from crds.agent_report import Usage
 
 GIB = 2**30
@@ -71,17 +71,6 @@ def test_cores_are_the_cpu_seconds_between_two_looks_over_the_time_between_them(
     counters.now, counters.seconds, counters.bytes = 108.0, 60.0, GIB
     meter.look(Nvml((0, GIB), (50, 3 * GIB)))
     assert meter.latest() == Usage(0.0, GIB, 0.25, 4 * GIB, 2 * GIB, 1.25, 0.5), "the peak, and means"
-
-
-def test_figures_of_long_ago_are_not_told() -> None:
-    counters = Counters()
-    meter = counters.meter()
-    meter.look()
-    counters.now += 1
-    meter.look()
-    assert meter.latest() is not None
-    counters.now += STALE_SECONDS
-    assert meter.latest() is None
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.flags import Flags
-from agent.launch import foreseen_environment
 from agent.warm import PADDING, PADDING_VARIABLE, Preloads
 from agent.warm.script import runs_python
 from agent.warm.warm_parent import ForkedProcess, WarmStart
@@ -392,23 +390,3 @@ def test_agent_whose_parent_still_imports_sees_what_becomes_of_its_world(
     (work / "go").touch()
     cluster.wait(lambda: training_processes(agent.pid), "the process", SECONDS)
     assert "so the process is spawned" not in agents.log(0)
-
-
-@pytest.mark.parametrize(
-    ("command", "threads"),
-    [
-        ("train.py --nproc-per-node=3", None),
-        ("--nproc-per-node=1 train.py", None),
-        ("--nproc_per_node 4 train.py", "1"),
-        ("--nnodes 2 --nproc-per-node=2 -m train", "1"),
-    ],
-)
-def test_environment_is_foreseen_as_torchrun_makes_it(command: str, threads: str | None) -> None:
-    env = foreseen(command, {"DLR_JOB_NAME": "job"})
-    assert env is not None and env.get("OMP_NUM_THREADS") == threads
-    given = foreseen(command, {"DLR_JOB_NAME": "job", "OMP_NUM_THREADS": "7"})
-    assert given is not None and given["OMP_NUM_THREADS"] == "7"
-
-
-def foreseen(command: str, environ: dict[str, str]) -> dict[str, str] | None:
-    return foreseen_environment(Flags.read(command.split(), environ), environ)

@@ -41,7 +41,7 @@ from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
 from tests.checkpoint import savers
-from tests.checkpoint.states import assert_whole, load_stored, request, saved, state, steps_in, write
+from tests.checkpoint.states import assert_whole, request, saved, state, steps_in, write
 
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
@@ -145,14 +145,6 @@ def test_a_file_system_that_syncs_no_folders_keeps_checkpoints_and_one_that_fail
     with suppress(OSError):
         save(tmp_path, 1)
     assert steps_in(tmp_path) == kept
-
-
-def test_tensors_and_values_whose_paths_make_the_same_name_keep_their_own_contents(tmp_path: Path) -> None:
-    made = {"x": {"a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, "c.d": 5, "c": {"d": torch.zeros(2)}}}
-    slot = saved(made, mark := Mark(1, 3, 0, 1))
-    persist(request(slot, mark, tmp_path), lambda: None)
-    load_stored(loaded := {"x": None}, tmp_path, 3)
-    assert str(loaded) == str(made)
 
 
 def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_path: Path) -> None:

@@ -112,18 +112,6 @@ def test_a_value_that_cannot_be_saved_is_named_and_then_that_it_can_be_again(
     assert steps_in(tmp_path / "path") == [2]
 
 
-def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
-    tmp_path: Path, record: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=None)
-    checkpointer.load()
-    for step in (3, 1, 2, 3):
-        checkpointer.step(step)
-    assert [entry.getMessage()[:31] for entry in caplog.records] == ["step(1) comes after step 3, so t"[:31]]
-    assert [kind for kind, message in told(record).items() if message] == ["StateNotSaved"]
-    checkpointer.close()
-
-
 def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(tmp_path: Path) -> None:
     slot = saved(state(5), mark := Mark(1, 5, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)

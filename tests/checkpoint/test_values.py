@@ -188,22 +188,6 @@ def test_a_sparse_tensor_is_written_as_plain_ones_and_comes_back(tensor: torch.T
     assert isinstance(load_values(written, TensorReference), TensorReference)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "kind"),
-    [
-        (torch.empty(2, device="meta"), "meta"),
-        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "qint8"),
-        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "float32"),
-        (torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {})), "Own"),
-    ],
-)
-def test_a_tensor_that_consists_of_no_plain_ones_is_refused_with_what_to_do(
-    tensor: torch.Tensor, kind: str
-) -> None:
-    with pytest.raises(TypeError, match=rf"^a\.b\.0 cannot be saved: .*{kind}.* keep it out of the state$"):
-        capture({"a": {"b": [tensor]}})
-
-
 # --- What is refused ------------------------------------------------------------------------------------
 
 ran: list[str] = []

@@ -41,11 +41,6 @@ def test_each_source_gives_way_to_the_one_before_it(files: dict[str, Path], tmp_
     assert find_source(None, {}, **absent).paths == (files["embedded"],)
 
 
-def test_no_source_at_all_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match=r"dlr up.*--kubeconfig"):
-        find_source(None, {}, tmp_path / "none", tmp_path / "neither")
-
-
 def test_pods_use_their_service_account(files: dict[str, Path]) -> None:
     environment = {
         "KUBERNETES_SERVICE_HOST": "fd00::1",
@@ -128,15 +123,10 @@ def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
     [
         ("clusters: [", r"config:\d+ is not YAML"),
         ("just text", "is not a kubeconfig"),
-        ("clusters: 3", "is not a kubeconfig"),
         ("clusters: []\ncontexts: []", r"no current-context.*--context"),
         ("contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x", "names cluster 'c'"),
         ("contexts: [{name: x, context: {}}]\ncurrent-context: y", r"no context 'y' \(it has: x\)"),
-        ("users: [{name: u, user: {exec: gcloud}}]", "is not a kubeconfig"),
-        ("users: [{name: u, user: {auth-provider: gcp}}]", "is not a kubeconfig"),
-        ("current-context: [x]", r"no context \"\['x'\]\""),
         ("created: 2026-13-45", "is not YAML: month must be in 1..12"),
-        ("a: \x00", "is not YAML: unacceptable character #x0000"),
         ("[" * 3000, "is not YAML: "),
     ],
 )
@@ -158,7 +148,6 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
             {"server": "https://[::1"},
             r"names the server 'https://\[::1', which is not a valid address",
         ),
-        ("cluster", {"server": "https://it\n"}, "which is not a valid address"),
         (
             "cluster",
             {"certificate-authority": 5},
@@ -166,7 +155,6 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
         ),
         ("cluster", {"proxy-url": "socks5://u:secret@it"}, "The proxy 'socks5://it' before the server of "),
         ("cluster", {"proxy-url": "it:3128"}, "must begin with http:// or https:// and a host"),
-        ("cluster", {"proxy-url": 5}, "The proxy '5' before the server of "),
         (
             "user",
             {"exec": {"command": "sh", "args": ["-c", "echo a; echo b >&2; exit 3"]}},

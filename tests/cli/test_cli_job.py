@@ -105,11 +105,6 @@ class TestSubmit:
         assert "job.yaml:8: spec.replicaSpecs.worker.replicas: Invalid value: -1: too small" in done.err
         assert "job.yaml:7: spec.replicaSpecs.worker.template: Required value" in done.err
 
-    def test_job_that_exists_already(self, server: Script, dlr: Dlr, tmp_path: Path) -> None:
-        server.answers[f"POST {JOBS}"] = refusal(409, "AlreadyExists", "already exists", name="digits")
-        done = dlr("job", "submit", "-f", job_file(tmp_path))
-        assert "there is an ElasticJob 'digits' in namespace 'default' already; delete it first" in done.err
-
     def test_cluster_without_the_crds(self, server: Script, dlr: Dlr, tmp_path: Path) -> None:
         done = dlr("job", "submit", "-f", job_file(tmp_path))
         assert done.exit_code == 1
@@ -411,17 +406,6 @@ class TestLogs:
         script_job(server)
         assert "has no rank 5; its ranks are 0 to 1" in dlr("job", "logs", "digits", "--rank", "5").err
 
-    def test_of_a_pod_that_is_gone(self, server: Script, dlr: Dlr) -> None:
-        script_job(server)
-        server.answers[f"GET {PODS}/digits-worker-1-1"] = refusal(
-            404, "NotFound", "no", name="digits-worker-1-1"
-        )
-        done = dlr("job", "logs", "digits", "--rank", "0")
-        assert (done.exit_code, done.err) == (
-            1,
-            "dlr: The Pod digits-worker-1-1 is gone, and its log with it.\n",
-        )
-
     def test_followed_go_on_with_the_next_pod_and_show_each_line_once(self, server: Script) -> None:
         log, later = f"GET {PODS}/digits-worker-1-1/log", f"{PODS}/digits-worker-1-2"
         script_job(server)
@@ -500,13 +484,6 @@ class TestDelete:
         done = dlr("job", "delete", "digits")
         assert done.exit_code == 130
         assert done.err.endswith("dlr: The cluster goes on deleting default/digits without you.\n")
-
-    def test_says_what_does_not_go_away(self, server: Script, dlr: Dlr) -> None:
-        script_job(server)
-        server.answers |= {f"DELETE {JOBS}/digits": {}, f"GET {PODS}": listing(pod("digits-worker-0-1"))}
-        done = dlr("job", "delete", "digits", "--timeout", "0")
-        assert done.exit_code == 1
-        assert "not all of it is gone yet: pod/digits-worker-0-1, elasticjob/digits" in done.err
 
     @pytest.mark.parametrize(
         ("ready", "waited", "said"),

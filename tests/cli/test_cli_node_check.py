@@ -162,12 +162,6 @@ class TestRefusals:
             f"dlr: spec.accelerator: {supported}\n     spec.timeoutSeconds: Invalid value: 1: too small\n"
         )
 
-    def test_no_cluster_says_nothing_about_nodes(self, server: Script, dlr: Dlr) -> None:
-        server.is_away = True
-        done = dlr("node-check", "--all")
-        assert done.exit_code == 2
-        assert "No API server answers" in done.err
-
 
 class TestNoWait:
     def test_says_the_name_and_how_to_look(self, server: Script, dlr: Dlr) -> None:
@@ -272,15 +266,6 @@ class TestWait:
         }
         out = dlr("node-check", "--all").out
         assert f"node-1 is Faulty: {says}" in out
-
-    def test_who_may_not_read_nodes_is_told_so(self, server: Script, dlr: Dlr) -> None:
-        script(server, finished("Healthy", "Faulty", faultyNodes=["node-1"]))
-        server.answers |= {
-            f"GET {NODE}": refusal(403, "Forbidden", "nodes is forbidden"),
-            f"GET {EVENTS}": listing(),
-        }
-        answer = dlr("node-check", "--all")
-        assert answer.exit_code == 1 and "whether it is cordoned cannot be seen" in answer.out
 
     def test_json_is_one_object_at_the_end(self, server: Script, dlr: Dlr) -> None:
         script(server, node_check(phase="Running", round=0, **MEMBERS), finished("Healthy", "Faulty"))

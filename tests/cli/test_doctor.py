@@ -83,13 +83,6 @@ def test_what_one_may_not_is_named() -> None:
     assert text.startswith("problem: It may not create") and "and 2 more" in text
 
 
-def test_admission_that_is_off_or_lacks_our_policies() -> None:
-    (text,) = told(replace(INSTALLED, policies=None), "admission")
-    assert text.startswith("problem: The API server serves no ValidatingAdmissionPolicy v1")
-    (text,) = told(replace(INSTALLED, policies=["dlr-worker-lease"]), "admission")
-    assert text.startswith("warn: dlr-worker-status not there")
-
-
 def test_crds_of_another_operator_version_or_not_there() -> None:
     def changed(**names: Any) -> JSON:
         crd = copy.deepcopy(CRDS[0])

@@ -153,21 +153,6 @@ def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
     assert live(server) == before
 
 
-def test_nothing_is_written_where_a_kind_is_not_known(
-    server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Kubernetes before 1.30 has no ValidatingAdmissionPolicies of version v1."""
-    documents = deploy.documents()
-    for document in documents:
-        if document["kind"].startswith("ValidatingAdmissionPolicy"):
-            document["apiVersion"] = "admissionregistration.k8s.io/v9"
-    monkeypatch.setattr(deploy, "documents", lambda *_, **__: documents)
-    done = dlr("install")
-    assert (done.exit_code, done.out) == (1, "")
-    assert done.err.endswith("knows no validatingadmissionpolicies. See `dlr doctor`.\n")
-    assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
-
-
 class Rollout:
     """What the Deployment's controller and the elected Pod would write, step by step."""
 

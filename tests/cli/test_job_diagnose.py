@@ -193,14 +193,6 @@ def test_first_sentence_names_the_cause(
     assert job_page(staged(), [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
 
 
-def test_job_without_trouble_says_how_it_is() -> None:
-    quiet = troubled_job(lastFailure=None, restarts={})
-    found = verdict(case(quiet))
-    assert found.cause == "Running"
-    assert found.sentence.text.startswith("The job is Running, Training for 2m28s: 40%, step 401 of 1000")
-    assert not found.advice
-
-
 def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job_is() -> None:
     (survived,) = findings(case())
     assert survived.sentence.text == (

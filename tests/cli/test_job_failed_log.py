@@ -48,14 +48,6 @@ def test_shows_who_when_why_and_the_log_up_to_the_failure(server: Script, dlr: D
     assert server.requests[-1].query["sinceTime"] == "2025-12-31T23:46:00Z"
 
 
-def test_tail_counts_back_from_the_failure(server: Script, dlr: Dlr) -> None:
-    script(server, stamped((50, "one"), (51, "two"), (72, "started again")))
-    done = dlr("job", "logs", "digits", "--failed", "--tail", "1")
-    assert done.out.splitlines()[-1] == "two"
-    assert "one" not in done.out.splitlines()
-    assert "tailLines" not in server.requests[-1].query
-
-
 def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: Script, dlr: Dlr) -> None:
     script(server, None)
     done = dlr("job", "logs", "digits", "--failed")

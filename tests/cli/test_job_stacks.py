@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crds import names
-from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing, worker
+from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -121,10 +121,3 @@ def test_one_rank_alone_and_one_that_is_not_there(server: Script, dlr: Dlr) -> N
     missing = dlr("job", "stacks", "digits", "--rank", "5")
     assert missing.exit_code == 1
     assert missing.err == "dlr: No process of 'digits' has rank 5: 2 have answered.\n"
-
-
-def test_a_finished_job_is_not_asked(server: Script, dlr: Dlr) -> None:
-    server.answers[f"GET {JOB}"] = job(phase="Succeeded")
-    done = dlr("job", "stacks", "digits")
-    assert done.exit_code == 1 and "`dlr job diagnose digits -n default` says how it ended" in done.err
-    assert not [each for each in server.requests if isinstance(each, Request) and each.method == "PATCH"]

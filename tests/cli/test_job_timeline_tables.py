@@ -61,16 +61,6 @@ def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_sa
     assert verdict(planned) == "Running: Training for 2m50s, without a failure."
 
 
-def test_verdict_counts_the_steps_that_were_trained_again() -> None:
-    with_steps = life_of(troubled_job(), troubled_workers(), 0.81, NOW, "17 steps")
-    assert "; 2 failures cost 44s and 17 steps trained again. The last was " in verdict(with_steps)
-    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
-    calm = troubled_job(history=history, lastFailure=None)
-    assert verdict(life_of(calm, [], None, NOW, "1 step")) == (
-        "Running: Training for 4m50s, without a failure. 1 step trained again."
-    )
-
-
 def hung(index: int, *, waits: bool) -> JSON:
     stack = {"rank": index, "inCollective": waits, "frames": "train.py:1 in main"}
     said = {

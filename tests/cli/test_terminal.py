@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 from typer.testing import CliRunner
 
 from dlr.commands.application import application, with_options_behind
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
 from dlr.commands.output import table
 from dlr.kube import waiting
-from tests.cli.scripted import GROUP_PATH, Request, Script, event, job, listing
+from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -94,23 +93,6 @@ def test_a_narrow_terminal_keeps_the_whole_reason(
     assert "WORKERS" in lines[0] and "ROUND" not in lines[0]
 
 
-def test_events_on_a_narrow_terminal_keep_their_whole_message(
-    server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "pretrain-of-the-large-model"
-    server.answers[f"{JOBS}/{name}"] = job(name)
-    server.answers["GET /api/v1/namespaces/default/events"] = listing(
-        event("Pod", f"{name}-worker-12-1", "FailedScheduling", "2026-01-01T00:00:09Z", message=WHY)
-    )
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    lines = Text.from_ansi(dlr("job", "events", name).out).plain.splitlines()
-    assert max(map(len, lines)) <= 80 and len(lines) <= 4
-    assert lines[0].split() == ["LAST", "SEEN", "TYPE", "REASON", "MESSAGE"]
-    column = lines[0].index("MESSAGE")
-    assert " ".join(line[column:].strip() for line in lines[1:]) == f"{name}-worker-12-1: {WHY}"
-
-
 @pytest.mark.parametrize(
     ("headers", "row"),
     [
@@ -140,12 +122,8 @@ def test_no_column_pushes_the_reason_off_a_narrow_terminal(
         ("job -n a list -A", "job list -n a -A"),
         ("--context=c -n a job status x", "job status --context=c -n a x"),
         ("-n a node-check history node-1", "node-check -n a history node-1"),
-        ("job list -n a", "job list -n a"),
-        ("--version", "--version"),
-        ("-n", "-n"),
         ("", ""),
         ("-n a", "-n a"),
-        ("job submit -f x", "job submit -f x"),
     ],
 )
 def test_options_of_the_cluster_may_stand_in_front_as_in_kubectl(words: str, put: str) -> None:

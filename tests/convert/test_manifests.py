@@ -234,18 +234,14 @@ def runtime_of(spec: Any) -> JSON:
             [{**JOB, "spec": {**JOB["spec"], "parallelism": "4"}}],
             "spec.parallelism is '4', which is no whole",
         ),
-        ([{**JOB, "spec": []}], "spec is no object"),
         ([{**TRAINJOB, "spec": {}}], "spec.runtimeRef.name is missing"),
         ([job_of({"name": "a", "image": "i"})], "spec.template.spec.containers is no list."),
-        ([job_of(["a"])], "spec.template.spec.containers is no list of objects."),
         (
             [job_of([{"command": "torchrun train.py"}])],
             "spec.template.spec.containers[0].command is no list.",
         ),
         ([job_of([{"env": {"A": "1"}}])], "spec.template.spec.containers[0].env is no list."),
-        ([job_of([{"resources": 1}])], "spec.template.spec.containers[0].resources is no object."),
         ([job_of([{"env": [{"name": ["A"]}]}])], "spec.template.spec.containers[0].env[0].name is no text."),
-        ([{**JOB, "spec": {"managedBy": 1}}], "spec.managedBy is no text."),
         (
             [{**JOB, "spec": {"podFailurePolicy": {"rules": [{"action": []}]}}}],
             "spec.podFailurePolicy.rules[0].action is no text.",
@@ -255,7 +251,6 @@ def runtime_of(spec: Any) -> JSON:
             "spec.nodeCheck is no object.",
         ),
         ([TRAINJOB, runtime_of({"template": []})], "ClusterTrainingRuntime ours.spec.template is no object."),
-        ([TRAINJOB, runtime_of("a")], "ClusterTrainingRuntime ours.spec is no object."),
         ([TRAINJOB], "its ClusterTrainingRuntime 'ours' is not among these files"),
     ],
 )
@@ -272,12 +267,9 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(documents: list[JSO
         ("torchrun --rdzv-id=$(date +%s) --nnodes=2 train.py; date", "torchrun train.py; date"),
         ("torchrun --node_rank=$(hostname | sed 's/.*-//') train.py | tee a", "torchrun train.py | tee a"),
         ('torchrun --node_rank="$(hostname | cut -d"-" -f3)" train.py', "torchrun train.py"),
-        ("torchrun --node_rank=`cat rank; true` train.py", "torchrun train.py"),
         ("torchrun --node_rank=${RANK:-0 } --nnodes=$((N + 1)) train.py", "torchrun train.py"),
-        ("(torchrun --nnodes=2 train.py)", "(torchrun train.py)"),
         ("torchrun \\\n  --nnodes=2 \\\n  train.py", "torchrun \\\n  \\\n  train.py"),
         ("torchrun --nnodes=2\ntrain.py --nnodes=3", "torchrun \ntrain.py --nnodes=3"),
-        ("torchrun --tee 3 # --nnodes=3", "torchrun --tee 3 # --nnodes=3"),
         ("# a torchrun for all\ntorchrun --nnodes=2 a.py", "# a torchrun for all\ntorchrun a.py"),
         ("python3 -u -m torch.distributed.run --nnodes=2 a.py", "python3 -u -m torch.distributed.run a.py"),
         ("torchrun --rdzv-id 'never closed", "torchrun "),
@@ -285,21 +277,6 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(documents: list[JSO
 )
 def test_flags_are_cut_out_of_a_shells_text_as_the_shell_divides_it(text: str, converted: str) -> None:
     assert launched(["bash", "-c", text], None).command == ["bash", "-c", converted]
-
-
-@pytest.mark.parametrize(
-    ("words", "converted"),
-    [
-        (["tini", "--", "torchrun", "--nnodes=2", "a.py"], ["tini", "--", "torchrun", "a.py"]),
-        (
-            ["env", "A=1", "bash", "-c", "torchrun --nnodes=2 a.py"],
-            ["env", "A=1", "bash", "-c", "torchrun a.py"],
-        ),
-        (["nice", "./train"], ["dlr", "run", "--nproc-per-node=1", "--no-python", "nice", "./train"]),
-    ],
-)
-def test_launcher_behind_a_wrapper_stays_the_one_launcher(words: list[str], converted: list[str]) -> None:
-    assert launched(words, None).command == converted
 
 
 def test_command_prints_yaml_and_tells_losses(dlr: Dlr, tmp_path: Path) -> None:
