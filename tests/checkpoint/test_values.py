@@ -378,8 +378,8 @@ def _laughing(levels: int) -> bytes:
         "a frame": pickle.FRAME + (1 << 40).to_bytes(8, "little"),
         "a number as an iterable": call(named("collections", "deque"), of((1 << 40,))),
         "a key of many tuples": of({}) + _laughing(60) + of(1) + pickle.SETITEM,
-        "a deep key": of({}) + of(()) + pickle.TUPLE1 * 500_000 + of(1) + pickle.SETITEM,
-        "a deep item": pickle.MARK + of(()) + pickle.TUPLE1 * 500_000 + pickle.FROZENSET,
+        "a deep key": of({}) + of(()) + pickle.TUPLE1 * 100_000 + of(1) + pickle.SETITEM,
+        "a deep item": pickle.MARK + of(()) + pickle.TUPLE1 * 100_000 + pickle.FROZENSET,
         "a text many times": _LONG
         + pickle.MEMOIZE
         + (named("pathlib", "PosixPath") + _KEEP * 1 + pickle.TUPLE1 + pickle.REDUCE + pickle.POP) * 10_000
@@ -387,7 +387,7 @@ def _laughing(levels: int) -> bytes:
         "a type of many parts": call(named(_OURS, "_dtype"), _laughing(60) + pickle.TUPLE1),
         "a name of many parts": call(named(_OURS, "TensorReference"), _laughing(60) + pickle.TUPLE1),
         "a constant of many parts": call(named(_OURS, "_constant"), _laughing(60) + pickle.TUPLE1),
-        "a constant of deep parts": call(named(_OURS, "_constant"), of(()) + pickle.TUPLE1 * 500_000),
+        "a constant of deep parts": call(named(_OURS, "_constant"), of(()) + pickle.TUPLE1 * 100_000),
         "a function of many parts": call(_laughing(60), of(())),
         "a class of many parts": _laughing(60) + of(()) + pickle.NEWOBJ,
         "an object of many parts": _laughing(60) + of({}) + pickle.BUILD,
