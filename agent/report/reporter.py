@@ -225,7 +225,8 @@ class Reporter(threading.Thread):
         It is later where many such reports were just written.
         """
         due_at = max(due_at, self._news_spent_until - (NEWS_BURST - 1) * self._news_seconds)
-        self._progress_due_at = min(due_at, self._progress_due_at or due_at)
+        before = self._progress_due_at
+        self._progress_due_at = due_at if before is None else min(due_at, before)
         self._changed.notify_all()
 
     def _put(self, report: Report) -> None:
