@@ -63,8 +63,17 @@ def completed(node: Node, value: Any) -> Any:
     return value if defaulter is None else defaulter(value, None)
 
 
-def test_a_definition_is_taken_by_kubernetes(definition: JSON) -> None:
+def test_a_definition_is_taken(definition: JSON) -> None:
     assert [str(fault) for fault in check_definition(definition, components())] == []
+
+
+def test_every_rule_has_a_message_of_one_line(definition: JSON) -> None:
+    """Kubernetes wants one for a rule of several lines."""
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for path, node, _ in levels(build(schema, components(), is_resource=True)):
+        for rule in node.schema.get(RULES) or ():
+            message = rule.get("message", "")
+            assert message.strip() and "\n" not in message, path
 
 
 def test_defaults_hold_at_every_level(definition: JSON) -> None:
