@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from localcluster.apiserver.pods import qos_class
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import PODS, STRATEGIC, Api, pod
 
@@ -19,60 +18,6 @@ BINDING = {
     "metadata": {"name": "one"},
     "target": {"apiVersion": "v1", "kind": "Node", "name": "node-0"},
 }
-
-
-async def test_a_new_pod_is_completed(api: Api) -> None:
-    created = await api.created(PODS, pod("one"))
-    spec = created["spec"]
-    assert (spec["serviceAccountName"], spec["restartPolicy"], spec["dnsPolicy"]) == (
-        "default",
-        "Always",
-        "ClusterFirst",
-    )
-    assert (spec["terminationGracePeriodSeconds"], spec["priority"], spec["schedulerName"]) == (
-        30,
-        0,
-        "default-scheduler",
-    )
-    assert {toleration["key"]: toleration["tolerationSeconds"] for toleration in spec["tolerations"]} == {
-        "node.kubernetes.io/not-ready": 300,
-        "node.kubernetes.io/unreachable": 300,
-    }
-    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
-    assert created["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
-
-
-@pytest.mark.parametrize(
-    ("image", "policy"),
-    [
-        ("a", "Always"),
-        ("a:latest", "Always"),
-        ("a:1", "IfNotPresent"),
-        ("reg:5000/a", "Always"),
-        ("a@sha256:b", "IfNotPresent"),
-    ],
-)
-async def test_the_pull_policy_follows_the_tag(api: Api, image: str, policy: str) -> None:
-    created = await api.created(PODS, pod("one", containers=[{"name": "main", "image": image}]))
-    assert created["spec"]["containers"][0]["imagePullPolicy"] == policy
-
-
-async def test_limits_are_requests_where_none_are_given(api: Api) -> None:
-    resources = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}
-    containers = [{"name": "main", "image": "a", "resources": resources}]
-    created = await api.created(PODS, pod("one", containers=containers))
-    assert created["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
-    assert created["status"]["qosClass"] == "Burstable"
-
-
-def test_quality_of_service_classes() -> None:
-    def spec(*resources: dict[str, Any]) -> dict[str, Any]:
-        return {"containers": [{"name": "c", "resources": each} for each in resources]}
-
-    full = {"cpu": "1", "memory": "1Gi"}
-    assert qos_class(spec({}, {})) == "BestEffort"
-    assert qos_class(spec({"limits": full, "requests": full}, {"limits": full})) == "Guaranteed"
-    assert qos_class(spec({"limits": full}, {})) == "Burstable"
 
 
 async def test_what_is_wrong_with_a_pod_is_told_by_path(api: Api) -> None:
@@ -197,3 +142,21 @@ async def test_requests_for_logs_that_there_are_not_are_explained(api: Api, home
     )
     assert (await api.get(log, container="main")).body == b""
     assert (await api.get(f"{PODS}/none/log")).code == 404
+
+
+async def test_a_pod_with_a_node_is_given_its_grace_and_a_finished_one_needs_none(api: Api) -> None:
+    await api.created(PODS, pod("one", terminationGracePeriodSeconds=20))
+    await api.post(f"{PODS}/one/binding", BINDING)
+    deleting = (await api.delete(f"{PODS}/one")).body["metadata"]
+    assert deleting["deletionGracePeriodSeconds"] == 20
+    longer = (await api.delete(f"{PODS}/one", {"gracePeriodSeconds": 60})).body["metadata"]
+    assert longer["deletionTimestamp"] == deleting["deletionTimestamp"]
+    shorter = (await api.delete(f"{PODS}/one", {"gracePeriodSeconds": 5})).body["metadata"]
+    assert shorter["deletionGracePeriodSeconds"] == 5
+    await api.delete(f"{PODS}/one", {"gracePeriodSeconds": 0})
+    assert (await api.get(f"{PODS}/one")).code == 404
+    await api.created(PODS, pod("one"))
+    await api.post(f"{PODS}/one/binding", BINDING)
+    await api.patch(f"{PODS}/one/status", {"status": {"phase": "Succeeded"}})
+    await api.delete(f"{PODS}/one")
+    assert (await api.get(f"{PODS}/one")).code == 404

@@ -66,24 +66,6 @@ async def test_a_pod_that_its_namespace_forbids_is_refused(api: Api) -> None:
     assert (allowed.code, warnings(allowed)) == (201, [])
 
 
-async def test_others_namespaces_and_levels_are_not_touched(api: Api) -> None:
-    await api.created(
-        NAMESPACES, {"metadata": {"name": "other", "labels": {LABEL + "enforce": "restricted"}}}
-    )
-    assert (await api.post(PODS, pod("x", hostNetwork=True))).code == 201
-    await label(api, enforce="baseline", enforce_version="v1.20")
-    answer = await api.post(PODS, pod("y", hostNetwork=True))
-    why = 'violates PodSecurity "baseline:v1.20": host namespaces (hostNetwork=true)'
-    assert answer.message == f'pods "y" is forbidden: {why}'
-    assert (await api.post(PODS, pod("z"))).code == 201
-
-
-async def test_a_warning_lets_pods_through(api: Api) -> None:
-    await label(api, warn="restricted", warn_version="v1.30", audit="baseline")
-    answer = await api.post(PODS, pod("x"))
-    assert (answer.code, warnings(answer)) == (201, [f'would violate PodSecurity "restricted:v1.30": {WHY}'])
-
-
 async def test_templates_of_workloads_are_warned_of_and_their_pods_refused(api: Api) -> None:
     await label(api, enforce="restricted")
     answer = await api.post(DEPLOYMENTS, deployment(pod("x")))
