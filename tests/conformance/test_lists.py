@@ -105,16 +105,6 @@ async def test_a_list_of_all_namespaces(api: Api, make: Maker) -> None:
     }
 
 
-async def test_a_list_of_a_namespace_that_is_not_there_is_empty(api: Api) -> None:
-    assert (await api.list(WIDGETS, "nowhere")).expect(200)["items"] == []
-
-
-async def test_items_are_in_order_of_name(api: Api, make: Maker) -> None:
-    for name in ("c", "a", "b"):
-        await make.widget(name)
-    assert names((await api.list(WIDGETS, make.namespace)).body) == ["a", "b", "c"]
-
-
 async def test_pages_add_up_to_what_was_there_at_the_first(api: Api, make: Maker) -> None:
     for index in range(7):
         await make.widget(f"w{index}")
@@ -143,13 +133,6 @@ async def test_pages_of_selected_items_do_not_count_the_rest(api: Api, make: Mak
     assert rest.body["metadata"]["continue"] == ""
 
 
-async def test_a_list_that_fits_has_no_continuation(api: Api, make: Maker) -> None:
-    await three(make)
-    metadata = (await api.list(WIDGETS, make.namespace, limit="3")).expect(200)["metadata"]
-    assert metadata["continue"] == ""
-    assert "remainingItemCount" not in metadata
-
-
 async def test_a_bad_continuation_is_a_bad_request(api: Api, namespace: str) -> None:
     reply = await api.list(WIDGETS, namespace, limit="3", **{"continue": "bogus"})
     reply.refused(400, "BadRequest")
@@ -176,10 +159,3 @@ async def test_kubectl_selects(kubectl: Kubectl, make: Maker) -> None:
     assert await found("-l", "!tier") == ["c"]
     assert await found("--field-selector", "metadata.name=b") == ["b"]
     assert await found("--chunk-size=1") == ["a", "b", "c"]
-
-
-async def test_kubectl_shows_label_columns(kubectl: Kubectl, make: Maker) -> None:
-    await three(make)
-    output = await kubectl.run("get", WG, "-L", "tier", namespace=make.namespace)
-    assert output.lines[0].split()[-1] == "TIER"
-    assert output.lines[1].split()[-1] == "front"

@@ -114,13 +114,6 @@ async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, name
     assert output.stdout == "tried\n"
 
 
-async def test_a_pod_reports_how_it_ended(api: Api, namespace: str) -> None:
-    body = await finished(api, namespace, container(script="exit 7"))
-    assert body["status"]["phase"] == "Failed"
-    ended = body["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert (ended["exitCode"], ended["reason"]) == (7, "Error")
-
-
 @pytest.mark.parametrize(
     ("script", "message"), [("echo why >/dev/termination-log", "why\n"), ("exit 1", None)]
 )
@@ -130,16 +123,3 @@ async def test_a_container_leaves_a_termination_message_however_it_ends(
     body = await finished(api, namespace, container(script=script))
     ended = body["status"]["containerStatuses"][0]["state"]["terminated"]
     assert ended.get("message") == message
-
-
-async def test_a_running_pod_is_deleted_gracefully(api: Api, namespace: str) -> None:
-    obj = pod(namespace, "p", container(script="trap 'exit 0' TERM; while :; do sleep 0.1; done"))
-    obj["spec"]["terminationGracePeriodSeconds"] = 20
-    (await api.create(PODS, obj)).expect(201)
-    await reaches(api, namespace, "p", "Running")
-    body = (await api.delete(PODS, namespace, "p")).expect(200)
-    assert body["metadata"]["deletionTimestamp"]
-    assert body["metadata"]["deletionGracePeriodSeconds"] == 20
-    await eventually(
-        lambda: api.get(PODS, namespace, "p"), within_seconds=300, until=lambda reply: reply.status == 404
-    )

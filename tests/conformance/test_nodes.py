@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from .backend import Backend
 from .kubectl import Kubectl
 from .objects import (
     IMAGE,
@@ -95,20 +94,6 @@ async def test_kubectl_shows_how_a_pod_ended(
     assert re.search(rf"Reason: +{status}", described)
     assert re.search(rf"Exit Code: +{script.split()[1]}", described)
     assert "Scheduled" in described
-
-
-async def test_a_container_over_its_memory_limit_is_oom_killed(
-    backend: Backend, api: Api, namespace: str
-) -> None:
-    resources = {"limits": {"memory": "64Mi"}}
-    ended = await finished(
-        api, namespace, "head -c 209715200 /dev/zero | tail >/dev/null", resources=resources
-    )
-    (status,) = ended["status"]["containerStatuses"]
-    state = status["state"]["terminated"]
-    if backend.embedded is not None and state["exitCode"] == 0:
-        pytest.skip("this host keeps no memory limits: see the log of the embedded cluster's nodes")
-    assert (state["exitCode"], state["reason"]) == (137, "OOMKilled")
 
 
 async def test_kubectl_runs_a_pod_and_gets_all(kubectl: Kubectl, namespace: str) -> None:

@@ -12,7 +12,6 @@ from .kubectl import Kubectl
 from .objects import condition, container, idle_deployment, unschedulable_pod, widget
 from .rawapi import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
 from .resources import (
-    CONFIGMAPS,
     DEPLOYMENTS,
     PODS,
     WG,
@@ -47,18 +46,6 @@ async def test_a_patch_that_changes_nothing_writes_nothing(api: Api, make: Maker
         await patched(api, make, {"spec": {"size": 6}})
         event = await watch.next()
     assert event["object"]["spec"]["size"] == 6
-
-
-async def test_a_patch_with_a_stale_resource_version_conflicts(api: Api, make: Maker) -> None:
-    made = await make.widget()
-    await patched(api, make, {"spec": {"size": 6}})
-    version = made["metadata"]["resourceVersion"]
-    stale = {"metadata": {"resourceVersion": version}, "spec": {"size": 7}}
-    (await api.patch(WIDGETS, make.namespace, "w", stale)).refused(409, "Conflict")
-
-
-async def test_a_patch_of_nothing_is_not_found(api: Api, namespace: str) -> None:
-    (await api.patch(WIDGETS, namespace, "none", {"spec": {"size": 7}})).refused(404, "NotFound")
 
 
 async def test_json_patch_operations(api: Api, make: Maker) -> None:
@@ -120,12 +107,6 @@ async def test_strategic_merge_patch_of_a_custom_resource_is_unsupported(api: Ap
     assert MERGE_PATCH in message
 
 
-async def test_an_unknown_kind_of_patch_is_unsupported(api: Api, make: Maker) -> None:
-    await make.widget()
-    reply = await api.patch(WIDGETS, make.namespace, "w", {}, content_type="application/json")
-    reply.refused(415, "UnsupportedMediaType")
-
-
 async def deployment(api: Api, make: Maker, patch: JSON, *containers: JSON) -> JSON:
     """A Deployment's Pod spec after a strategic merge patch to it."""
     obj = idle_deployment(make.namespace, "d", *containers)
@@ -147,44 +128,6 @@ async def test_strategic_merge_patch_merges_lists_by_their_key(api: Api, make: M
     assert by_name["b"]["image"] == "new"
     assert {e["name"]: e["value"] for e in by_name["b"]["env"]} == {"X": "1", "Y": "2"}
     assert by_name["a"]["image"] == container()["image"]
-
-
-async def test_strategic_merge_patch_deletes_and_replaces_by_directive(api: Api, make: Maker) -> None:
-    patch = {
-        "containers": [
-            {"name": "a", "$patch": "delete"},
-            {"name": "b", "env": [{"$patch": "replace"}, *env(Z="3")]},
-        ]
-    }
-    spec = await deployment(api, make, patch, container("a"), container("b", env=env(X="1", Y="2")))
-    assert [c["name"] for c in spec["containers"]] == ["b"]
-    assert spec["containers"][0]["env"] == env(Z="3")
-
-
-async def test_strategic_merge_patch_orders_as_told(api: Api, make: Maker) -> None:
-    patch = {
-        "$setElementOrder/containers": [{"name": "c"}, {"name": "a"}],
-        "containers": [{"name": "c", "image": "new", "command": ["/bin/true"]}],
-    }
-    spec = await deployment(api, make, patch, container("a"))
-    assert [c["name"] for c in spec["containers"]] == ["c", "a"]
-
-
-async def test_strategic_merge_patch_retains_only_the_keys_it_names(api: Api, make: Maker) -> None:
-    obj = idle_deployment(make.namespace, "d")
-    (await api.create(DEPLOYMENTS, obj)).expect(201)
-    patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate", "rollingUpdate": None}}}
-    reply = await api.patch(DEPLOYMENTS, make.namespace, "d", patch, content_type=STRATEGIC_PATCH)
-    assert reply.expect(200)["spec"]["strategy"] == {"type": "Recreate"}
-
-
-async def test_strategic_merge_patch_of_plain_lists(api: Api, make: Maker) -> None:
-    name = "conformance.dlr.dev/"
-    await make.configmap("c", finalizers=[name + "a", name + "b"])
-    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [name + "a"], "finalizers": [name + "c"]}}
-    reply = await api.patch(CONFIGMAPS, make.namespace, "c", patch, content_type=STRATEGIC_PATCH)
-    assert set(reply.expect(200)["metadata"]["finalizers"]) == {name + "b", name + "c"}
-    await api.patch(CONFIGMAPS, make.namespace, "c", {"metadata": {"finalizers": None}})
 
 
 async def test_strategic_merge_patch_of_conditions_goes_by_type(api: Api, make: Maker) -> None:
@@ -250,19 +193,6 @@ async def test_kubectl_patches(kubectl: Kubectl, make: Maker, kind: str, patch: 
     assert output.stdout == "8"
     again = await kubectl.run("patch", *arguments, namespace=make.namespace)
     assert "(no change)" in again.stdout
-
-
-async def test_kubectl_patches_a_built_in_strategically(kubectl: Kubectl, make: Maker) -> None:
-    await make.configmap("c", {"a": "1"})
-    await kubectl.run("patch", "cm", "c", "-p", '{"data":{"b":"2"}}', namespace=make.namespace)
-    output = await kubectl.run("get", "cm", "c", "-o", "jsonpath={.data}", namespace=make.namespace)
-    assert output.stdout == '{"a":"1","b":"2"}'
-
-
-async def test_kubectl_says_that_strategic_patches_do_not_fit(kubectl: Kubectl, make: Maker) -> None:
-    await make.widget()
-    said = await kubectl.refused("patch", WG, "w", "-p", "{}", namespace=make.namespace)
-    assert "strategic-merge-patch+json is not supported" in said
 
 
 async def test_kubectl_patches_status(kubectl: Kubectl, make: Maker) -> None:

@@ -178,26 +178,6 @@ async def test_a_policy_asks_what_else_the_author_may(
         await api.delete(POLICIES, None, name)
 
 
-async def test_a_policy_without_a_binding_binds_nobody(api: Api, accounts: Accounts, make: Maker) -> None:
-    name = unique("conformance-unbound")
-    (await api.create(POLICIES, own_object_policy(name))).expect(201)
-    try:
-        bearer = api.as_token(await accounts.token("worker"))
-        await accounts.allow(
-            "worker",
-            rule(WIDGETS.group, WIDGETS.plural, "list"),
-            rule(WIDGETS.group, f"{WIDGETS.plural}/status", "patch"),
-        )
-        await accounts.becomes(bearer, 200, WIDGETS)
-        await make.widget()
-        reply = await bearer.patch(
-            WIDGETS, make.namespace, "w", {"status": {"phase": "Running"}}, sub="status"
-        )
-        reply.expect(200)
-    finally:
-        await api.delete(POLICIES, None, name)
-
-
 async def test_a_policy_that_does_not_compile_is_refused(api: Api) -> None:
     broken = own_object_policy(unique("conformance-broken"))
     broken["spec"]["validations"] = [{"expression": "object.spec.size >"}]

@@ -160,31 +160,6 @@ async def test_nothing_acknowledged_is_lost_to_kill_9(cluster: EmbeddedCluster, 
         known, since = stored, revision(made)
 
 
-async def test_everything_is_as_it_was_after_a_restart(cluster: EmbeddedCluster, own_api: Api) -> None:
-    kept = [
-        (CONFIGMAPS, configmap("kept", "c", {"a": "1"}, labels={"x": "y"})),
-        (LEASES, lease("kept", "l", holderIdentity="me", leaseDurationSeconds=15)),
-        (WIDGETS, widget("kept", "w", {"extra": {"deep": [1, 2.5, None, "ü"]}}, finalizers=["x.dev/hold"])),
-    ]
-    before = [(await own_api.create(resource, obj)).expect(201) for resource, obj in kept]
-    path = SERVICEACCOUNTS.path("kept", "default", "token")
-    await eventually(
-        lambda: own_api.get(SERVICEACCOUNTS, "kept", "default"),
-        within_seconds=300,
-        until=lambda reply: reply.status == 200,
-    )
-    token = (await own_api.call("POST", path, body={"spec": {}})).expect(201)["status"]["token"]
-    kubeconfig = cluster.kubeconfig.read_bytes()
-    cluster.kill()
-    cluster.start()
-    assert cluster.kubeconfig.read_bytes() == kubeconfig
-    for (resource, obj), was in zip(kept, before, strict=True):
-        assert (await own_api.get(resource, "kept", obj["metadata"]["name"])).expect(200) == was
-    (await own_api.as_token(token).list(WIDGETS, "kept")).refused(403, "Forbidden")
-    (await own_api.delete(WIDGETS, "kept", "w")).expect(200)
-    assert (await own_api.get(WIDGETS, "kept", "w")).expect(200)["metadata"]["deletionTimestamp"]
-
-
 async def test_a_deletion_is_finished_after_a_restart(cluster: EmbeddedCluster, own_api: Api) -> None:
     (await own_api.create(WIDGETS, widget("kept", "held", finalizers=["x.dev/hold"]))).expect(201)
     for index in range(20):
@@ -211,3 +186,28 @@ async def test_a_stopped_server_goes_on_where_it_was(cluster: EmbeddedCluster, o
         cluster.apiserver.send_signal(signal.SIGCONT)
         (await pending).expect(201)
         assert (await watch.next())["object"]["metadata"]["name"] == "late"
+
+
+async def test_everything_is_as_it_was_after_a_restart(cluster: EmbeddedCluster, own_api: Api) -> None:
+    kept = [
+        (CONFIGMAPS, configmap("kept", "c", {"a": "1"}, labels={"x": "y"})),
+        (LEASES, lease("kept", "l", holderIdentity="me", leaseDurationSeconds=15)),
+        (WIDGETS, widget("kept", "w", {"extra": {"deep": [1, 2.5, None, "ü"]}}, finalizers=["x.dev/hold"])),
+    ]
+    before = [(await own_api.create(resource, obj)).expect(201) for resource, obj in kept]
+    path = SERVICEACCOUNTS.path("kept", "default", "token")
+    await eventually(
+        lambda: own_api.get(SERVICEACCOUNTS, "kept", "default"),
+        within_seconds=300,
+        until=lambda reply: reply.status == 200,
+    )
+    token = (await own_api.call("POST", path, body={"spec": {}})).expect(201)["status"]["token"]
+    kubeconfig = cluster.kubeconfig.read_bytes()
+    cluster.kill()
+    cluster.start()
+    assert cluster.kubeconfig.read_bytes() == kubeconfig
+    for (resource, obj), was in zip(kept, before, strict=True):
+        assert (await own_api.get(resource, "kept", obj["metadata"]["name"])).expect(200) == was
+    (await own_api.as_token(token).list(WIDGETS, "kept")).refused(403, "Forbidden")
+    (await own_api.delete(WIDGETS, "kept", "w")).expect(200)
+    assert (await own_api.get(WIDGETS, "kept", "w")).expect(200)["metadata"]["deletionTimestamp"]

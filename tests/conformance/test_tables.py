@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import condition, lease, serviceaccount, unschedulable_pod
+from .objects import lease, serviceaccount, unschedulable_pod
 from .rawapi import TABLE, Api, revision
 from .resources import (
     CONFIGMAPS,
@@ -57,45 +57,6 @@ async def test_a_list_as_a_table_has_the_printer_columns(api: Api, make: Maker) 
     assert rows["a"]["object"]["metadata"]["name"] == "a"
     assert "spec" not in rows["a"]["object"]
     assert revision(body) >= revision(rows["b"]["object"])
-
-
-async def test_a_single_object_as_a_table_has_one_row(api: Api, make: Maker) -> None:
-    await make.widget("only")
-    body = await table(api, WIDGETS.path(make.namespace, "only"))
-    assert [row["cells"][0] for row in body["rows"]] == ["only"]
-
-
-@pytest.mark.parametrize(
-    ("include", "kind"), [("None", None), ("Object", WIDGETS.kind)], ids=["none", "object"]
-)
-async def test_rows_carry_the_object_that_was_asked_for(
-    api: Api, make: Maker, include: str, kind: str | None
-) -> None:
-    await make.widget()
-    body = await table(api, WIDGETS.path(make.namespace), includeObject=include)
-    obj = body["rows"][0].get("object")
-    assert (obj or {}).get("kind") == kind
-
-
-async def test_a_missing_value_is_an_empty_cell(api: Api, make: Maker) -> None:
-    await make.widget()
-    body = await table(api, WIDGETS.path(make.namespace))
-    cells = dict(zip(columns(body), body["rows"][0]["cells"], strict=True))
-    assert cells["Phase"] in (None, "")
-
-
-async def test_a_column_may_select_from_a_list_of_conditions(api: Api, make: Maker) -> None:
-    await make.widget()
-    status = {"status": {"phase": "Running", "conditions": [condition("Odd", "False"), condition("Ready")]}}
-    (await api.patch(WIDGETS, make.namespace, "w", status, sub="status")).expect(200)
-    body = await table(api, WIDGETS.path(make.namespace))
-    cells = dict(zip(columns(body), body["rows"][0]["cells"], strict=True))
-    assert (cells["Phase"], cells["Ready"]) == ("Running", "True")
-
-
-async def test_an_error_is_a_status_whatever_was_accepted(api: Api, namespace: str) -> None:
-    reply = await api.call("GET", WIDGETS.path(namespace, "none"), accept=TABLE)
-    reply.refused(404, "NotFound")
 
 
 async def test_watch_events_are_tables_too(api: Api, make: Maker) -> None:
@@ -194,15 +155,6 @@ async def test_kubectl_says_what_is_not_found(kubectl: Kubectl, namespace: str) 
     said = await kubectl.refused("get", WG, "none", namespace=namespace)
     assert said.strip() == f'Error from server (NotFound): {WIDGETS.group_resource} "none" not found'
     assert (await kubectl.run("get", WG, "none", "--ignore-not-found", namespace=namespace)).stdout == ""
-
-
-async def test_kubectl_sorts_and_pages(kubectl: Kubectl, make: Maker) -> None:
-    for index, size in enumerate((30, 10, 20)):
-        await make.widget(f"w{index}", {"size": size})
-    output = await kubectl.run(
-        "get", WG, "--sort-by=.spec.size", "--chunk-size=2", "-o", "name", namespace=make.namespace
-    )
-    assert [line[-2:] for line in output.lines] == ["w1", "w2", "w0"]
 
 
 async def test_kubectl_watches_a_table(kubectl: Kubectl, api: Api, make: Maker) -> None:

@@ -11,7 +11,7 @@ from .backend import Backend
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import condition, unschedulable_pod
-from .rawapi import STRATEGIC_PATCH, Api, Reply, revision
+from .rawapi import STRATEGIC_PATCH, Api, revision
 from .resources import (
     PODS,
     WG,
@@ -97,12 +97,6 @@ async def test_a_watch_ends_at_its_time_out(api: Api, make: Maker) -> None:
     assert time.monotonic() - started > 0.8
 
 
-async def test_the_stream_is_json_lines(api: Api, make: Maker) -> None:
-    async with api.watch(WIDGETS, make.namespace, timeoutSeconds="1") as watch:
-        assert watch.response.headers["Content-Type"].startswith("application/json")
-        assert watch.response.headers["Transfer-Encoding"] == "chunked"
-
-
 async def test_bookmarks_tell_how_far_a_quiet_watch_has_come(api: Api, make: Maker) -> None:
     await make.widget("w")
     since = await list_revision(api, make.namespace)
@@ -117,12 +111,6 @@ async def test_bookmarks_tell_how_far_a_quiet_watch_has_come(api: Api, make: Mak
     ) as watch:
         await make.widget("later")
         assert seen([await watch.next()]) == [("ADDED", "later")]
-
-
-async def test_no_bookmarks_unless_asked_for(api: Api, make: Maker) -> None:
-    since = await list_revision(api, make.namespace)
-    async with api.watch(WIDGETS, make.namespace, resourceVersion=since, timeoutSeconds="2") as watch:
-        assert await watch.rest() == []
 
 
 async def streamed(api: Api, backend: Backend, namespace: str) -> None:
@@ -147,14 +135,6 @@ async def test_a_streamed_list_ends_with_a_marked_bookmark(api: Api, backend: Ba
     assert revision(bookmark) >= int(at_least)
 
 
-async def test_a_streamed_list_of_nothing_is_a_bookmark(api: Api, backend: Backend, namespace: str) -> None:
-    await streamed(api, backend, namespace)
-    async with api.watch(WIDGETS, namespace, **STREAMED_LIST) as watch:
-        event = await watch.next()
-    assert event["type"] == "BOOKMARK"
-    assert event["object"]["metadata"]["annotations"] == {INITIAL_EVENTS_END: "true"}
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -169,32 +149,6 @@ async def test_contradictory_watch_options_are_refused(
 ) -> None:
     reply = await api.call("GET", WIDGETS.path(namespace), query={"watch": "true", **query})
     reply.refused(422, "Invalid")
-
-
-def is_gone(reply_or_event: Reply | JSON) -> bool:
-    """Both ways a server says that a revision is too old."""
-    if isinstance(reply_or_event, Reply):
-        return reply_or_event.status == 410
-    return reply_or_event["type"] == "ERROR" and reply_or_event["object"]["code"] == 410
-
-
-async def test_a_watch_from_the_distant_past_is_gone_or_complete(api: Api, make: Maker) -> None:
-    for index in range(3):
-        await make.widget(f"w{index}")
-    query = {"watch": "true", "resourceVersion": "1", "timeoutSeconds": "1"}
-    reply = await api.call("GET", WIDGETS.path(make.namespace), query=query)
-    if reply.status == 410:
-        assert reply.refused(410, reply.body["reason"])["reason"] in ("Expired", "Gone")
-        return
-    reply.expect(200)
-    async with api.watch(WIDGETS, make.namespace, resourceVersion="1", timeoutSeconds="1") as watch:
-        events = await watch.rest()
-    if is_gone(events[0]):
-        assert events[0]["object"]["kind"] == "Status"
-        assert events[0]["object"]["reason"] in ("Expired", "Gone")
-        assert len(events) == 1
-    else:
-        assert seen(events) == [("ADDED", "w0"), ("ADDED", "w1"), ("ADDED", "w2")]
 
 
 async def test_a_watch_of_forgotten_changes_is_told_to_list_again(
@@ -255,27 +209,6 @@ async def test_field_selectors_turn_transitions_into_additions_and_deletions(api
     assert {event["type"] for event in events[1:-1]} == {"MODIFIED"}
 
 
-async def test_a_watch_of_one_object_by_name(api: Api, make: Maker) -> None:
-    since = await list_revision(api, make.namespace)
-    query = {"fieldSelector": "metadata.name=b", "resourceVersion": since}
-    async with api.watch(WIDGETS, make.namespace, **query) as watch:
-        for name in ("a", "b", "c"):
-            await make.widget(name)
-        await api.delete(WIDGETS, make.namespace, "b")
-        events = [await watch.next(), await watch.next()]
-    assert seen(events) == [("ADDED", "b"), ("DELETED", "b")]
-
-
-async def test_status_changes_are_watched(api: Api, make: Maker) -> None:
-    await make.widget("w")
-    since = await list_revision(api, make.namespace)
-    async with api.watch(WIDGETS, make.namespace, resourceVersion=since) as watch:
-        await api.patch(WIDGETS, make.namespace, "w", {"status": {"phase": "Running"}}, sub="status")
-        event = await watch.next()
-    assert event["type"] == "MODIFIED"
-    assert event["object"]["status"]["phase"] == "Running"
-
-
 async def test_removing_the_last_finalizer_is_seen_as_deletion(api: Api, make: Maker) -> None:
     await make.widget("w", finalizers=["conformance.dlr.dev/hold"])
     since = await list_revision(api, make.namespace)
@@ -285,17 +218,6 @@ async def test_removing_the_last_finalizer_is_seen_as_deletion(api: Api, make: M
         events = [await watch.next(), await watch.next()]
     assert seen(events) == [("MODIFIED", "w"), ("DELETED", "w")]
     assert events[0]["object"]["metadata"]["deletionTimestamp"]
-
-
-async def test_a_deleted_object_is_sent_as_it_last_was(api: Api, make: Maker) -> None:
-    await make.widget("w", {"size": 9}, labels={"a": "b"})
-    since = await list_revision(api, make.namespace)
-    async with api.watch(WIDGETS, make.namespace, resourceVersion=since) as watch:
-        await api.delete(WIDGETS, make.namespace, "w")
-        event = await watch.next()
-    assert event["object"]["spec"]["size"] == 9
-    assert event["object"]["metadata"]["labels"] == {"a": "b"}
-    assert revision(event["object"]) > int(since)
 
 
 async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: Maker) -> None:
@@ -308,14 +230,6 @@ async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: M
         assert await output.process.wait() == 0
 
 
-async def test_kubectl_waits_for_a_value(kubectl: Kubectl, api: Api, make: Maker) -> None:
-    await make.widget("w")
-    arguments = ("wait", f"{WG}/w", "--for=jsonpath={.status.phase}=Done", "--timeout=300s")
-    async with kubectl.stream(*arguments, namespace=make.namespace) as output:
-        await api.patch(WIDGETS, make.namespace, "w", {"status": {"phase": "Done"}}, sub="status")
-        await output.until("condition met")
-
-
 async def test_kubectl_waits_for_deletion(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("w", finalizers=["conformance.dlr.dev/hold"])
     async with kubectl.stream("delete", WG, "w", namespace=make.namespace) as output:
@@ -323,12 +237,3 @@ async def test_kubectl_waits_for_deletion(kubectl: Kubectl, api: Api, make: Make
         assert output.process.returncode is None
         await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})
         assert await output.process.wait() == 0
-
-
-async def test_kubectl_gives_up_waiting_in_time(kubectl: Kubectl, make: Maker) -> None:
-    await make.widget("w")
-    arguments = ("wait", f"{WG}/w", "--for=condition=Ready", "--timeout=1s")
-    said = await kubectl.refused(*arguments, namespace=make.namespace)
-    assert (
-        "timed out waiting" in said or "context deadline exceeded" in said
-    )  # as it has listed by then, or not

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from controller.errors import Refused
 from controller.resources import NODES, PODS
 from localcluster.client.api import POD_GROUPS
 from localcluster.paths import Home
@@ -91,14 +90,3 @@ async def test_no_worker_of_four_runs_with_room_for_three_and_all_do_with_room_f
         await seen.delete("w-1", grace_period_seconds=0)
         await create_worker(seen, "w-4")
         await seen.until_phase("w-4", "Running")
-
-
-async def test_a_group_of_none_is_refused_and_pods_that_name_nobody_s_scheduler_stay(home: Home) -> None:
-    async with observing(home) as seen:
-        with pytest.raises(Refused, match=r"spec\.minMember"):
-            await create_group(seen, 0)
-        await seen.create("lost", shell("exit 0"), schedulerName="somebody-elses")
-        await seen.create("ours", shell("exit 0"))
-        await seen.until_phase("ours", "Succeeded")
-        assert seen.phase("lost") == "Pending"
-        assert not seen.pod("lost")["spec"].get("nodeName")
