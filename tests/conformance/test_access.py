@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -15,10 +13,9 @@ from .accounts import POD_NAME_EXTRA, Accounts, rule
 from .backend import Backend
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import manifest, unschedulable_pod
+from .objects import unschedulable_pod
 from .rawapi import Api
 from .resources import (
-    ACCESS_REVIEWS,
     CONFIGMAPS,
     LEASES,
     NODES,
@@ -50,18 +47,6 @@ async def test_without_a_token_there_is_nothing_to_see(api: Api, backend: Backen
 @pytest.mark.parametrize("token", ["wrong", "a.b.c", "x" * 4000])
 async def test_a_wrong_token_is_unauthorized(api: Api, namespace: str, token: str) -> None:
     (await api.as_token(token).list(WIDGETS, namespace)).refused(401, "Unauthorized")
-
-
-async def test_the_server_speaks_tls_only(backend: Backend) -> None:
-    address = urlsplit(backend.access.server)
-    try:
-        reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(1000), 60)
-        writer.close()
-    except OSError:
-        return
-    assert b" 200 " not in answer
 
 
 async def test_the_server_shows_a_certificate_of_its_own_authority(backend: Backend) -> None:
@@ -113,13 +98,6 @@ async def test_tokens_are_not_given_for_what_is_not_there(accounts: Accounts) ->
     reference = {"apiVersion": "v1", "kind": "Pod", "name": "none"}
     assert (await accounts.request("worker", boundObjectRef=reference)).status in (404, 409)
     (await accounts.request("worker", expirationSeconds=5)).refused(422, "Invalid")
-
-
-async def test_a_token_dies_with_its_account(api: Api, accounts: Accounts) -> None:
-    bearer = api.as_token(await accounts.token("worker"))
-    await accounts.becomes(bearer, 403, WIDGETS)
-    await api.delete(SERVICEACCOUNTS, accounts.namespace, "worker")
-    await accounts.becomes(bearer, 401, WIDGETS)
 
 
 async def test_an_account_may_do_nothing_at_first(api: Api, accounts: Accounts) -> None:
@@ -177,25 +155,6 @@ async def test_a_cluster_role_reaches_as_far_as_its_binding(api: Api, accounts: 
     (await here.list(NODES)).refused(403, "Forbidden")
     (await everywhere.list(WIDGETS)).expect(200)
     (await everywhere.list(NODES)).expect(200)
-
-
-async def test_an_account_can_ask_what_it_may_do(api: Api, accounts: Accounts) -> None:
-    bearer = api.as_token(await accounts.token("asker"))
-    await accounts.allow("asker", rule(WIDGETS.group, WIDGETS.plural, "list"))
-    await accounts.becomes(bearer, 200, WIDGETS)
-
-    async def allowed(who: Api, verb: str, **attributes: str) -> bool:
-        about = {"namespace": accounts.namespace, "verb": verb, "group": WIDGETS.group, **attributes}
-        body = manifest(ACCESS_REVIEWS, None, "", spec={"resourceAttributes": about})
-        del body["metadata"]
-        reply = await who.call("POST", ACCESS_REVIEWS.path(), body=body)
-        return bool(reply.expect(201)["status"]["allowed"])
-
-    assert await allowed(bearer, "list", resource=WIDGETS.plural)
-    assert not await allowed(bearer, "delete", resource=WIDGETS.plural)
-    assert not await allowed(bearer, "list", resource=WIDGETS.plural, namespace="default")
-    assert not await allowed(bearer, "list", resource=WIDGETS.plural, subresource="status")
-    assert await allowed(api, "delete", resource=WIDGETS.plural)
 
 
 async def review(who: Api, resource: Resource, **spec: Any) -> JSON:

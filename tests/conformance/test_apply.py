@@ -112,16 +112,6 @@ async def test_a_status_is_applied_by_way_of_its_own(api: Api, make: Maker) -> N
     (await apply(api, widget(make.namespace, "no"), "b", WIDGETS, sub="status")).refused(404, "NotFound")
 
 
-async def test_what_scale_writes_has_scale_as_its_owner(api: Api, make: Maker) -> None:
-    (await apply(api, widget(make.namespace, "w", {"replicas": 2}), "a", WIDGETS)).expect(201)
-    change = {"spec": {"replicas": 5}}
-    query = {"sub": "scale", "fieldManager": "scaler"}
-    (await api.patch(WIDGETS, make.namespace, "w", change, **query)).expect(200)
-    refused = await apply(api, widget(make.namespace, "w", {"replicas": 2}), "a", WIDGETS)
-    message = refused.refused(409, "Conflict")["message"]
-    assert 'conflict with "scaler" with subresource "scale"' in message and ".spec.replicas" in message
-
-
 @pytest.mark.parametrize("content_type", [STRATEGIC_PATCH, "application/merge-patch+json"])
 async def test_force_is_for_applies_alone(api: Api, make: Maker, content_type: str) -> None:
     await make.configmap("c")

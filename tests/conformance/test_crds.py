@@ -85,17 +85,6 @@ async def test_cluster_scoped_kinds_have_no_namespace(
     assert (await api.call("GET", path)).status == 404
 
 
-async def test_without_the_status_subresource_status_is_a_field(
-    api: Api, definitions: Definitions, namespace: str
-) -> None:
-    schema = with_spec()
-    schema["properties"]["status"] = {"type": "object", "properties": {"phase": {"type": "string"}}}
-    _, resource = await definitions.create(schema)
-    obj = manifest(resource, namespace, "g", spec={}, status={"phase": "Given"})
-    assert (await api.create(resource, obj)).expect(201)["status"] == {"phase": "Given"}
-    assert (await api.get(resource, namespace, "g", sub="status")).status == 404
-
-
 async def test_a_changed_schema_counts_from_then_on(
     api: Api, backend: Backend, definitions: Definitions, namespace: str
 ) -> None:

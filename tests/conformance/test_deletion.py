@@ -128,21 +128,6 @@ async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> Non
     assert names((await api.list(WIDGETS, make.namespace)).body) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"propagationPolicy": "Sideways"},
-        {"propagationPolicy": "Background", "orphanDependents": True},
-        {"gracePeriodSeconds": "soon"},
-    ],
-    ids=["unknown-policy", "both-ways", "wrong-type"],
-)
-async def test_bad_delete_options_are_refused(api: Api, make: Maker, options: JSON) -> None:
-    await make.widget()
-    (await api.delete(WIDGETS, make.namespace, "w", options)).expect(400, 422)
-    (await api.get(WIDGETS, make.namespace, "w")).expect(200)
-
-
 @pytest.mark.parametrize("where", ["body", "query", "default"])
 async def test_background_deletion_collects_dependents(
     api: Api, make: Maker, controllers: None, fate: Fate, where: str

@@ -37,18 +37,6 @@ async def test_only_one_candidate_takes_a_lease(api: Api, namespace: str) -> Non
     assert sorted(statuses) == [200] + [409] * 5
 
 
-@pytest.mark.parametrize(
-    ("spec", "status"),
-    [({"renewTime": "now"}, 400), ({"leaseDurationSeconds": 0}, 422), ({"leaseDurationSeconds": "x"}, 400)],
-    ids=["time", "zero", "type"],
-)
-async def test_a_bad_lease_is_refused(api: Api, namespace: str, spec: JSON, status: int) -> None:
-    reply = await api.create(LEASES, lease(namespace, "l", **spec))
-    body = reply.expect(status)
-    if status == 422:
-        assert causes(body) == {"spec.leaseDurationSeconds": "FieldValueInvalid"}
-
-
 async def test_kubectl_shows_who_holds_a_lease(kubectl: Kubectl, api: Api, namespace: str) -> None:
     (await api.create(LEASES, lease(namespace, "l", holderIdentity="pod-7"))).expect(201)
     output = await kubectl.run("get", "lease", namespace=namespace)

@@ -138,16 +138,6 @@ async def test_a_bad_continuation_is_a_bad_request(api: Api, namespace: str) -> 
     reply.refused(400, "BadRequest")
 
 
-@pytest.mark.parametrize("query", [{"resourceVersion": "0"}, {"resourceVersionMatch": "NotOlderThan"}])
-async def test_a_list_may_ask_how_fresh_it_must_be(api: Api, make: Maker, query: dict[str, str]) -> None:
-    made = await make.widget("a")
-    if "resourceVersionMatch" in query:
-        query = {**query, "resourceVersion": made["metadata"]["resourceVersion"]}
-        assert names((await api.list(WIDGETS, make.namespace, **query)).expect(200)) == ["a"]
-    else:
-        (await api.list(WIDGETS, make.namespace, **query)).expect(200)
-
-
 async def test_kubectl_selects(kubectl: Kubectl, make: Maker) -> None:
     await three(make)
 

@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import container, pod, unschedulable_pod
+from .objects import container, pod
 from .rawapi import Api
 from .resources import PODS
 from .waiting import eventually
@@ -63,13 +63,6 @@ async def test_logs_of_one_of_several_containers(api: Api, namespace: str) -> No
     assert "a container name must be specified for pod p, choose one of: [a b]" in message
     message = (await logs(api, namespace, container="c")).refused(400, "BadRequest")["message"]
     assert "container c is not valid for pod p" in message
-
-
-async def test_there_are_no_logs_before_the_start(api: Api, namespace: str) -> None:
-    (await logs(api, namespace)).refused(404, "NotFound")
-    (await api.create(PODS, unschedulable_pod(namespace, "p"))).expect(201)
-    reply = await logs(api, namespace)
-    assert (reply.status, reply.text) == (204, "")
 
 
 async def test_kubectl_follows_logs_to_the_end(kubectl: Kubectl, api: Api, make: Maker) -> None:

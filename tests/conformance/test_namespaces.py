@@ -36,18 +36,6 @@ async def test_a_new_namespace_is_active_and_labelled_with_its_name(api: Api, na
     assert body["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
 
 
-async def test_a_new_namespace_gets_its_account_and_the_clusters_certificate(
-    api: Api, backend: Backend, controllers: None, namespace: str
-) -> None:
-    for resource, name in ((SERVICEACCOUNTS, "default"), (CONFIGMAPS, "kube-root-ca.crt")):
-        reply = await eventually(
-            lambda resource=resource, name=name: api.get(resource, namespace, name),
-            within_seconds=backend.patience_seconds,
-            until=lambda reply: reply.status == 200,
-        )
-    assert "BEGIN CERTIFICATE" in reply.body["data"]["ca.crt"]
-
-
 async def test_a_namespace_takes_everything_with_it(
     api: Api, backend: Backend, controllers: None, make: Maker
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from .kubectl import Kubectl
 from .objects import (
-    IMAGE,
     container,
     pod,
     unschedulable_pod,
@@ -94,15 +93,6 @@ async def test_kubectl_shows_how_a_pod_ended(
     assert re.search(rf"Reason: +{status}", described)
     assert re.search(rf"Exit Code: +{script.split()[1]}", described)
     assert "Scheduled" in described
-
-
-async def test_kubectl_runs_a_pod_and_gets_all(kubectl: Kubectl, namespace: str) -> None:
-    command = ("sleep", "3600")
-    await kubectl.run("run", "r", f"--image={IMAGE}", "--command", "--", *command, namespace=namespace)
-    await kubectl.run("wait", "pod/r", "--for=condition=Ready", "--timeout=300s", namespace=namespace)
-    listed = await kubectl.run("get", "all", "-o", "name", namespace=namespace)
-    assert listed.lines == ["pod/r"]
-    await kubectl.run("delete", "pod", "r", "--grace-period=1", namespace=namespace)
 
 
 async def test_a_pod_that_fits_nowhere_says_why(api: Api, namespace: str) -> None:

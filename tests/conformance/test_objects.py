@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .conftest import Maker
-from .objects import configmap, container, manifest, owned_by, unschedulable_pod, widget
+from .objects import configmap, container, manifest, unschedulable_pod, widget
 from .rawapi import (
     RULES_NOT_CHECKED,
     Api,
@@ -76,13 +76,6 @@ async def test_a_name_is_required(api: Api, namespace: str) -> None:
 async def test_bad_metadata_is_refused(api: Api, namespace: str, metadata: JSON) -> None:
     status = (await api.create(WIDGETS, widget(namespace, "w", **metadata))).refused(422, "Invalid")
     assert any(field.startswith("metadata." + next(iter(metadata))) for field in causes(status))
-
-
-async def test_an_object_has_one_controller_at_most(api: Api, make: Maker) -> None:
-    one, two = await make.widget("one"), await make.widget("two")
-    obj = widget(make.namespace, "w", ownerReferences=[owned_by(one), owned_by(two)])
-    status = (await api.create(WIDGETS, obj)).refused(422, "Invalid")
-    assert "metadata.ownerReferences" in causes(status)
 
 
 async def test_nothing_is_made_in_a_namespace_that_is_not_there(api: Api) -> None:
@@ -152,19 +145,6 @@ async def test_the_status_subresource_writes_status_only(api: Api, make: Maker) 
     assert got == (await api.get(WIDGETS, make.namespace, "w")).expect(200)
 
 
-async def test_two_agents_merge_patch_disjoint_parts_of_status(api: Api, make: Maker) -> None:
-    await make.widget()
-
-    async def voice(key: str) -> None:
-        for number in range(20):
-            patch = {"status": {"agent": {key: number}}}
-            (await api.patch(WIDGETS, make.namespace, "w", patch, sub="status")).expect(200)
-
-    await asyncio.gather(*(voice(key) for key in "abc"))
-    body = (await api.get(WIDGETS, make.namespace, "w")).expect(200)
-    assert body["status"]["agent"] == {"a": 19, "b": 19, "c": 19}
-
-
 async def test_a_stale_update_conflicts(api: Api, make: Maker) -> None:
     made = await make.widget()
     fresh = (await api.put(WIDGETS, {**made, "spec": {**made["spec"], "size": 6}})).expect(200)
@@ -208,12 +188,6 @@ async def test_no_increment_is_lost_to_concurrent_writers(api: Api, make: Maker)
     assert (await api.get(CONFIGMAPS, make.namespace, "counter")).body["data"]["n"] == "48"
 
 
-async def test_immutable_config_maps_stay(api: Api, namespace: str) -> None:
-    obj = configmap(namespace, "c", {"a": "1"}) | {"immutable": True}
-    (await api.create(CONFIGMAPS, obj)).expect(201)
-    (await api.patch(CONFIGMAPS, namespace, "c", {"data": {"a": "2"}})).refused(422, "Invalid")
-
-
 @pytest.mark.parametrize("method", ["create", "put", "patch", "delete"])
 async def test_a_dry_run_answers_and_stores_nothing(api: Api, make: Maker, method: str) -> None:
     made = await make.widget("w", {"size": 5})
@@ -243,21 +217,6 @@ async def test_kinds_defaults_are_those_people_expect(api: Api, namespace: str) 
     main = spec["containers"][0]
     assert main["imagePullPolicy"] == "IfNotPresent"
     assert main["terminationMessagePath"] == "/dev/termination-log"
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"restartPolicy": "Sometimes"}, "spec.restartPolicy"),
-        ({"containers": [{"name": "a"}]}, "spec.containers[0].image"),
-        ({"containers": [container("a"), container("a")]}, "spec.containers[1].name"),
-        ({"containers": [container("Not_Valid")]}, "spec.containers[0].name"),
-    ],
-    ids=["restart-policy", "image", "same-name", "bad-name"],
-)
-async def test_a_bad_pod_is_refused_with_the_path(api: Api, namespace: str, change: JSON, field: str) -> None:
-    obj = manifest(PODS, namespace, "p", spec={"containers": [container()], **change})
-    assert field in causes((await api.create(PODS, obj)).refused(422, "Invalid"))
 
 
 async def test_a_secrets_plain_text_is_kept_as_data(api: Api, namespace: str) -> None:

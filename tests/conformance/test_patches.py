@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import condition, container, idle_deployment, unschedulable_pod, widget
+from .objects import container, idle_deployment, unschedulable_pod, widget
 from .rawapi import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
 from .resources import (
     DEPLOYMENTS,
@@ -69,36 +69,6 @@ async def test_json_patch_operations(api: Api, make: Maker) -> None:
     assert made["metadata"]["annotations"] == {"a.b/c": "2"}
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        {"op": "test", "path": "/spec/size", "value": 99},
-        {"op": "remove", "path": "/spec/nothing"},
-        {"op": "replace", "path": "/spec/nothing/below", "value": 1},
-    ],
-    ids=["failed-test", "missing-target", "missing-parent"],
-)
-async def test_a_json_patch_that_does_not_apply_is_refused_whole(
-    api: Api, make: Maker, operation: JSON
-) -> None:
-    await make.widget("w", {"size": 5})
-    operations = [{"op": "replace", "path": "/spec/size", "value": 6}, operation]
-    reply = await api.patch(WIDGETS, make.namespace, "w", operations, content_type=JSON_PATCH)
-    reply.expect(422)
-    assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["size"] == 5
-
-
-@pytest.mark.parametrize(
-    ("patch", "content_type"), [({"op": "add"}, JSON_PATCH), ("text", MERGE_PATCH), ([1], MERGE_PATCH)]
-)
-async def test_a_malformed_patch_is_a_bad_request(
-    api: Api, make: Maker, patch: Any, content_type: str
-) -> None:
-    await make.widget()
-    reply = await api.patch(WIDGETS, make.namespace, "w", patch, content_type=content_type)
-    reply.refused(400, "BadRequest")
-
-
 async def test_strategic_merge_patch_of_a_custom_resource_is_unsupported(api: Api, make: Maker) -> None:
     await make.widget()
     reply = await api.patch(WIDGETS, make.namespace, "w", {}, content_type=STRATEGIC_PATCH)
@@ -128,16 +98,6 @@ async def test_strategic_merge_patch_merges_lists_by_their_key(api: Api, make: M
     assert by_name["b"]["image"] == "new"
     assert {e["name"]: e["value"] for e in by_name["b"]["env"]} == {"X": "1", "Y": "2"}
     assert by_name["a"]["image"] == container()["image"]
-
-
-async def test_strategic_merge_patch_of_conditions_goes_by_type(api: Api, make: Maker) -> None:
-    (await api.create(PODS, unschedulable_pod(make.namespace, "p"))).expect(201)
-    for change in (condition("example.com/one"), condition("example.com/two", "False")):
-        patch = {"status": {"conditions": [change]}}
-        reply = await api.patch(PODS, make.namespace, "p", patch, sub="status", content_type=STRATEGIC_PATCH)
-        reply.expect(200)
-    conditions = {c["type"]: c["status"] for c in reply.body["status"]["conditions"]}
-    assert {"example.com/one": "True", "example.com/two": "False"}.items() <= conditions.items()
 
 
 async def test_a_running_pods_command_cannot_be_changed(api: Api, make: Maker) -> None:
@@ -195,16 +155,6 @@ async def test_kubectl_patches(kubectl: Kubectl, make: Maker, kind: str, patch: 
     assert "(no change)" in again.stdout
 
 
-async def test_kubectl_patches_status(kubectl: Kubectl, make: Maker) -> None:
-    await make.widget()
-    arguments = ("--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Done"}}')
-    await kubectl.run("patch", WG, "w", *arguments, namespace=make.namespace)
-    shown = await kubectl.run(
-        "get", WG, "w", "--subresource=status", "-o", "jsonpath={.status.phase}", namespace=make.namespace
-    )
-    assert shown.stdout == "Done"
-
-
 async def test_kubectl_labels_and_annotates(kubectl: Kubectl, make: Maker) -> None:
     await make.widget()
     namespace = make.namespace
@@ -218,13 +168,6 @@ async def test_kubectl_labels_and_annotates(kubectl: Kubectl, make: Maker) -> No
     await kubectl.run("label", WG, "w", "tier-", namespace=namespace)
     got = (await kubectl.run("get", WG, "w", "-o", "json", namespace=namespace)).json["metadata"]
     assert not got.get("labels")
-
-
-async def test_kubectl_replaces(kubectl: Kubectl, make: Maker) -> None:
-    made = await make.widget("w", {"size": 5})
-    made["spec"]["size"] = 6
-    assert "replaced" in (await kubectl.run("replace", "-f", "-", stdin=made)).stdout
-    assert "the object has been modified" in await kubectl.refused("replace", "-f", "-", stdin=made)
 
 
 async def test_kubectl_edits(kubectl: Kubectl, make: Maker, tmp_path: Path) -> None:

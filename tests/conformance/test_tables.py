@@ -9,17 +9,10 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import lease, serviceaccount, unschedulable_pod
 from .rawapi import TABLE, Api, revision
 from .resources import (
-    CONFIGMAPS,
-    LEASES,
-    PODS,
-    SECRETS,
-    SERVICEACCOUNTS,
     WG,
     WIDGETS,
-    Resource,
 )
 
 pytestmark = pytest.mark.real
@@ -86,28 +79,6 @@ async def test_metadata_alone_can_be_asked_for(api: Api, make: Maker) -> None:
     assert "spec" not in body["items"][0]
 
 
-@pytest.mark.parametrize(
-    ("resource", "obj", "header"),
-    [
-        (PODS, unschedulable_pod("", "x"), ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]),
-        (LEASES, lease("", "x", holderIdentity="me"), ["NAME", "HOLDER", "AGE"]),
-        (CONFIGMAPS, {"kind": "ConfigMap", "metadata": {"name": "x"}}, ["NAME", "DATA", "AGE"]),
-        (SECRETS, {"kind": "Secret", "metadata": {"name": "x"}}, ["NAME", "TYPE", "DATA", "AGE"]),
-        (SERVICEACCOUNTS, serviceaccount("", "x"), ["NAME"]),
-    ],
-    ids=["pods", "leases", "configmaps", "secrets", "serviceaccounts"],
-)
-async def test_built_in_kinds_print_the_columns_people_know(
-    api: Api, namespace: str, controllers: None, resource: Resource, obj: JSON, header: list[str]
-) -> None:
-    obj = {**obj, "apiVersion": resource.api_version}
-    (await api.call("POST", resource.path(namespace), body=obj)).expect(201)
-    body = await table(api, resource.path(namespace, "x"))
-    shown = [c["name"].upper() for c in body["columnDefinitions"] if not c.get("priority")]
-    assert shown[: len(header)] == header
-    assert body["rows"][0]["cells"][0] == "x"
-
-
 async def test_kubectl_prints_the_table(kubectl: Kubectl, make: Maker) -> None:
     await make.widget("a", {"size": 7, "note": "wide"}, labels={"k": "v"})
     narrow = await kubectl.run("get", WG, namespace=make.namespace)
@@ -137,24 +108,6 @@ async def test_kubectl_formats_what_it_gets(
     await make.widget("a", {"size": 7})
     shown = await kubectl.run("get", f"{WG}/a", "-o", output, namespace=make.namespace)
     assert " ".join(shown.stdout.split()) == expected
-
-
-async def test_kubectl_gets_yaml_and_json(kubectl: Kubectl, make: Maker) -> None:
-    made = await make.widget("a")
-    output = await kubectl.run("get", WG, "a", "-o", "json", namespace=make.namespace)
-    assert output.json["metadata"]["uid"] == made["metadata"]["uid"]
-    assert (
-        f"kind: {WIDGETS.kind}"
-        in (await kubectl.run("get", WG, "a", "-o", "yaml", namespace=make.namespace)).stdout
-    )
-    many = await kubectl.run("get", f"{WG},cm", "-o", "json", namespace=make.namespace)
-    assert many.json["kind"] == "List"
-
-
-async def test_kubectl_says_what_is_not_found(kubectl: Kubectl, namespace: str) -> None:
-    said = await kubectl.refused("get", WG, "none", namespace=namespace)
-    assert said.strip() == f'Error from server (NotFound): {WIDGETS.group_resource} "none" not found'
-    assert (await kubectl.run("get", WG, "none", "--ignore-not-found", namespace=namespace)).stdout == ""
 
 
 async def test_kubectl_watches_a_table(kubectl: Kubectl, api: Api, make: Maker) -> None:

@@ -10,10 +10,9 @@ import pytest
 from .backend import Backend
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import condition, unschedulable_pod
-from .rawapi import STRATEGIC_PATCH, Api, revision
+from .objects import condition
+from .rawapi import Api, revision
 from .resources import (
-    PODS,
     WG,
     WIDGETS,
 )
@@ -191,33 +190,6 @@ async def test_label_selectors_turn_transitions_into_additions_and_deletions(api
     assert kinds == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
     revisions = [revision(event["object"]) for event in events]
     assert revisions == sorted(set(revisions))
-
-
-async def test_field_selectors_turn_transitions_into_additions_and_deletions(api: Api, make: Maker) -> None:
-    since = (await api.list(PODS, make.namespace)).body["metadata"]["resourceVersion"]
-    query = {"fieldSelector": "status.phase=Failed", "resourceVersion": since}
-    async with api.watch(PODS, make.namespace, **query) as watch:
-        (await api.create(PODS, unschedulable_pod(make.namespace, "p"))).expect(201)
-        for status in ({"phase": "Failed"}, {"message": "why"}, {"phase": "Succeeded"}):
-            patch = {"status": status}
-            reply = await api.patch(
-                PODS, make.namespace, "p", patch, sub="status", content_type=STRATEGIC_PATCH
-            )
-            reply.expect(200)
-        events = await watch.until(lambda event: event["type"] == "DELETED")
-    assert events[0]["type"] == "ADDED"
-    assert {event["type"] for event in events[1:-1]} == {"MODIFIED"}
-
-
-async def test_removing_the_last_finalizer_is_seen_as_deletion(api: Api, make: Maker) -> None:
-    await make.widget("w", finalizers=["conformance.dlr.dev/hold"])
-    since = await list_revision(api, make.namespace)
-    async with api.watch(WIDGETS, make.namespace, resourceVersion=since) as watch:
-        await api.delete(WIDGETS, make.namespace, "w")
-        await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})
-        events = [await watch.next(), await watch.next()]
-    assert seen(events) == [("MODIFIED", "w"), ("DELETED", "w")]
-    assert events[0]["object"]["metadata"]["deletionTimestamp"]
 
 
 async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: Maker) -> None:

@@ -185,17 +185,6 @@ def expected(*more: JSON, **options: Any) -> dict[tuple[str, str, str], JSON]:
     }
 
 
-def test_helm_finds_no_fault_with_the_chart(helm: Helm, chart: Path) -> None:
-    found = helm("lint", chart).splitlines()
-    assert [line for line in found if line.startswith("[")] == ["[INFO] Chart.yaml: icon is recommended"]
-
-
-def test_default_values_render_what_dlr_install_applies_but_for_the_namespace(
-    helm: Helm, chart: Path
-) -> None:
-    assert by_name(helm.template(chart, {}, namespace=deploy.DEFAULT_NAMESPACE)) == expected()
-
-
 @pytest.mark.parametrize(
     ("jobs_namespace", "network", "priority"), [*product(["", "team-a"], [False, True], [False, True])]
 )
@@ -244,12 +233,6 @@ def test_two_releases_have_no_object_in_common(helm: Helm, chart: Path) -> None:
         )
     )
     assert not first.keys() & second.keys()
-
-
-def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(helm: Helm, chart: Path) -> None:
-    rendered = by_name(helm.template(chart, {"replicas": 1}, namespace=deploy.DEFAULT_NAMESPACE))
-    assert "PodDisruptionBudget" not in {kind for kind, _, _ in rendered}
-    assert rendered["Deployment", deploy.DEFAULT_NAMESPACE, "dlr-controller"]["spec"]["replicas"] == 1
 
 
 @pytest.mark.parametrize(

@@ -172,12 +172,6 @@ def widget(name: str, spec: Any = None, **metadata: Any) -> dict[str, Any]:
     }
 
 
-def owned_by(owner: dict[str, Any], *, blocks: bool = False) -> list[dict[str, Any]]:
-    reference = {key: owner[key] for key in ("apiVersion", "kind")}
-    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
-    return [{**reference, "controller": True, "blockOwnerDeletion": blocks}]
-
-
 def widget_definition() -> dict[str, Any]:
     schema = {
         "type": "object",

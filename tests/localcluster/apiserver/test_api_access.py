@@ -28,7 +28,6 @@ ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-SELF_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 BOT = "system:serviceaccount:default:bot"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -142,22 +141,6 @@ async def allowed(api: Api, **spec: Any) -> bool:
     return bool(answer.body["status"]["allowed"])
 
 
-async def test_an_access_review_says_who_may_get_a_path(api: Api) -> None:
-    bot = await bot_of(api)
-    rules = [{"nonResourceURLs": ["/metrics", "/debug/*"], "verbs": ["get"]}]
-    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
-    await api.created(f"{RBAC}/clusterroles", {**kind, "metadata": {"name": "paths"}, "rules": rules})
-    assert not await allowed(api, user=BOT, **path_asked("/metrics"))
-    await bind_everywhere(api, "paths")
-    for path, may in {"/metrics": True, "/metrics/": False, "/debug/x": True, "/debug": False}.items():
-        assert await allowed(api, user=BOT, **path_asked(path)) is may, path
-        own = await bot.post(SELF_ACCESS_REVIEWS, {"spec": path_asked(path)})
-        assert own.body["status"]["allowed"] is may, path
-    assert not await allowed(api, user=BOT, **path_asked("/metrics", "post"))
-    assert not await allowed(api, user="stranger", groups=["system:unauthenticated"], **path_asked("/apis"))
-    assert await allowed(api, user="somebody", groups=["system:authenticated"], **path_asked("/apis/x/v1"))
-
-
 async def test_what_is_remembered_of_reviewed_users_is_bounded(
     api: Api, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,30 +170,6 @@ async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:
     assert answer.code == 403, "a request to create an object names none, so a rule with names is not for it"
     await api.patch(f"{roles}/bot", {"rules": [rule(rbac, ["roles"], ["create", "escalate"])]})
     assert (await bot.post(roles, role("more", rule([""], ["secrets"], ["get"])))).code == 201
-
-
-async def test_rights_may_be_held_in_pieces_and_given_on_with_owners_and_finalizers(api: Api) -> None:
-    bot = await bot_of(api)
-    group = "rbac.authorization.k8s.io"
-    pieces = [rule([""], ["pods"], ["get"], [name]) for name in ("a", "b")]
-    await grant(api, rule([group], ["roles", "rolebindings"], ["create", "patch"]), *pieces)
-    roles, bindings = (f"{RBAC}/namespaces/default/{plural}" for plural in ("roles", "rolebindings"))
-    kind = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "both"}}
-    assert (await bot.post(roles, {**kind, "rules": [rule([""], ["pods"], ["get"], ["a", "b"])]})).code == 201
-    assert (await bot.post(roles, {**kind, "rules": [rule([""], ["pods"], ["get"])]})).code == 403
-    finalizers = {"metadata": {"finalizers": ["example.com/wait"]}}
-    await api.created(roles, {**kind, "metadata": {"name": "more"}, "rules": [rule([""], ["pods"], ["*"])]})
-    assert (await bot.patch(f"{roles}/more", finalizers)).code == 200
-    assert (await bot.patch(f"{roles}/more", {"metadata": {"labels": {"a": "b"}}})).code == 403
-    binding = {
-        "apiVersion": f"{group}/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "late"},
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": "none"},
-    }
-    answer = await bot.post(bindings, binding)
-    assert (answer.code, answer.message) == (404, f'roles.{group} "none" not found')
-    await api.created(bindings, binding)
 
 
 async def test_a_rule_for_one_name_allows_a_list_and_watch_of_that_name(api: Api) -> None:

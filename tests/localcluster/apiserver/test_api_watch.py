@@ -9,9 +9,6 @@ from tests.localcluster.apiserver.api import CONFIG_MAPS, PODS, Api, config_map,
 
 pytestmark = pytest.mark.real
 
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-NO_CA = {"fieldSelector": "metadata.name!=kube-root-ca.crt"}
-
 
 async def version(api: Api) -> str:
     return str((await api.get(CONFIG_MAPS)).body["metadata"]["resourceVersion"])
