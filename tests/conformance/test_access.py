@@ -92,14 +92,6 @@ async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(
     )
 
 
-async def test_tokens_are_not_given_for_what_is_not_there(accounts: Accounts) -> None:
-    assert (await accounts.request("nobody")).status == 404
-    await accounts.token("worker")
-    reference = {"apiVersion": "v1", "kind": "Pod", "name": "none"}
-    assert (await accounts.request("worker", boundObjectRef=reference)).status in (404, 409)
-    (await accounts.request("worker", expirationSeconds=5)).refused(422, "Invalid")
-
-
 async def test_an_account_may_do_nothing_at_first(api: Api, accounts: Accounts) -> None:
     bearer = api.as_token(await accounts.token("worker"))
     status = (await bearer.list(WIDGETS, accounts.namespace)).refused(403, "Forbidden")
@@ -131,17 +123,6 @@ async def test_a_role_allows_exactly_its_verbs(api: Api, accounts: Accounts, mak
     (await bearer.list(WIDGETS)).refused(403, "Forbidden")
     (await bearer.call("DELETE", WIDGETS.path(namespace))).refused(403, "Forbidden")
     (await bearer.list(PODS, namespace)).refused(403, "Forbidden")
-
-
-async def test_a_rule_may_name_single_objects(api: Api, accounts: Accounts, make: Maker) -> None:
-    bearer = api.as_token(await accounts.token("one"))
-    await make.widget("mine")
-    await make.widget("other")
-    named = rule(WIDGETS.group, WIDGETS.plural, "get patch", names="mine")
-    await accounts.allow("one", named, rule(WIDGETS.group, WIDGETS.plural, "list"))
-    await accounts.becomes(bearer, 200, WIDGETS)
-    (await bearer.get(WIDGETS, make.namespace, "mine")).expect(200)
-    (await bearer.get(WIDGETS, make.namespace, "other")).refused(403, "Forbidden")
 
 
 async def test_a_cluster_role_reaches_as_far_as_its_binding(api: Api, accounts: Accounts) -> None:

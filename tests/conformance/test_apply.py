@@ -87,21 +87,6 @@ async def test_other_writes_make_owners_too(api: Api, make: Maker) -> None:
     assert ".data.z" not in refused.refused(409, "Conflict")["message"], "nobody owns what is gone"
 
 
-async def test_a_custom_kind_is_applied_as_its_schema_says(api: Api, make: Maker) -> None:
-    async def applied(manager: str, status: int, **spec: Any) -> JSON:
-        reply = await apply(api, widget(make.namespace, "w", spec), manager, WIDGETS)
-        return reply.expect(status)["spec"]
-
-    first = await applied("a", 201, tags=["p", "q"], parts=[{"name": "one", "count": 1}])
-    assert first["tags"] == ["p", "q"]
-    second = await applied("b", 200, tags=["r"], parts=[{"name": "two", "count": 2}])
-    assert second["tags"] == ["p", "q", "r"] and [each["name"] for each in second["parts"]] == ["one", "two"]
-    third = await applied("a", 200, tags=["q"])
-    assert third["tags"] == ["q", "r"] and [each["name"] for each in third["parts"]] == ["two"]
-    reply = await apply(api, widget(make.namespace, "w", {"size": "large"}), "a", WIDGETS)
-    assert reply.status >= 400 and "size" in reply.text
-
-
 async def test_a_status_is_applied_by_way_of_its_own(api: Api, make: Maker) -> None:
     obj = widget(make.namespace, "w") | {"status": {"replicas": 3}}
     made = (await apply(api, obj, "a", WIDGETS)).expect(201)

@@ -85,22 +85,6 @@ class TestKubernetes:
         assert len(custom.list_namespaced_custom_object(**where)["items"]) == 1
         custom.delete_namespaced_custom_object(**where, name="w")
 
-    def test_watch(self, client: Any, namespace: str) -> None:
-        core = kubernetes.client.CoreV1Api(client)
-        core.create_namespaced_config_map(namespace, configmap(namespace, "first"))
-        soon(lambda: core.create_namespaced_config_map(namespace, configmap(namespace, "second")))
-        seen = []
-        watch = kubernetes.watch.Watch()
-        for event in watch.stream(
-            core.list_namespaced_config_map, namespace, timeout_seconds=DEADLINE_SECONDS
-        ):
-            name = event["object"].metadata.name
-            if name in ("first", "second"):
-                seen.append((event["type"], name))
-            if name == "second":
-                watch.stop()
-        assert seen == [("ADDED", "first"), ("ADDED", "second")]
-
     def test_dynamic(self, client: Any, namespace: str, tmp_path: Path) -> None:
         dynamic = kubernetes.dynamic.DynamicClient(client, cache_file=str(tmp_path / "discovery"))
         widgets = dynamic.resources.get(api_version=WIDGETS.api_version, kind=WIDGETS.kind)

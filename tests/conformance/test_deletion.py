@@ -128,9 +128,8 @@ async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> Non
     assert names((await api.list(WIDGETS, make.namespace)).body) == []
 
 
-@pytest.mark.parametrize("where", ["body", "query", "default"])
 async def test_background_deletion_collects_dependents(
-    api: Api, make: Maker, controllers: None, fate: Fate, where: str
+    api: Api, make: Maker, controllers: None, fate: Fate
 ) -> None:
     owner = await make.widget("owner")
     references = [owned_by(owner)]
@@ -140,13 +139,7 @@ async def test_background_deletion_collects_dependents(
     held["metadata"]["ownerReferences"] = references
     (await api.create(LEASES, held)).expect(201)
     await make.configmap("unrelated")
-    if where == "body":
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-        reply = await api.delete(WIDGETS, make.namespace, "owner", options)
-    elif where == "query":
-        reply = await api.delete(WIDGETS, make.namespace, "owner", propagationPolicy="Background")
-    else:
-        reply = await api.delete(WIDGETS, make.namespace, "owner")
+    reply = await api.delete(WIDGETS, make.namespace, "owner", propagationPolicy="Background")
     assert reply.expect(200)["status"] == "Success"
     assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
     await fate.gone(PODS, "p")
@@ -218,20 +211,6 @@ async def test_kubectl_deletes_by_file_name_label_and_all(kubectl: Kubectl, make
     await kubectl.run("delete", f"{WG}/c", "--ignore-not-found", namespace=namespace)
     await kubectl.run("delete", WG, "--all", namespace=namespace)
     assert (await kubectl.run("get", WG, "-o", "name", namespace=namespace)).stdout == ""
-
-
-@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
-async def test_kubectl_cascades(
-    kubectl: Kubectl, api: Api, make: Maker, controllers: None, fate: Fate, cascade: str
-) -> None:
-    owner = await make.widget("owner")
-    await make.configmap("child", ownerReferences=[owned_by(owner)])
-    await kubectl.run("delete", WG, "owner", f"--cascade={cascade}", namespace=make.namespace)
-    assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
-    if cascade == "orphan":
-        await fate.becomes(CONFIGMAPS, "child", lambda metadata: not metadata.get("ownerReferences"))
-    else:
-        await fate.gone(CONFIGMAPS, "child")
 
 
 async def test_foreground_deletion_does_not_wait_for_those_that_do_not_block(

@@ -57,39 +57,6 @@ async def test_aggregated_discovery_nests_subresources(api: Api) -> None:
     assert scale["responseKind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
 
 
-async def test_legacy_discovery_of_groups(api: Api) -> None:
-    core = (await api.call("GET", "/api")).expect(200)
-    assert core["kind"] == "APIVersions"
-    assert core["versions"] == ["v1"]
-    groups = (await api.call("GET", "/apis")).expect(200)
-    assert groups["kind"] == "APIGroupList"
-    by_name = {group["name"]: group for group in groups["groups"]}
-    assert {"coordination.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"} <= set(by_name)
-    served = {"groupVersion": WIDGETS.api_version, "version": WIDGETS.version}
-    assert by_name[WIDGETS.group]["preferredVersion"] == served
-    one = (await api.call("GET", f"/apis/{WIDGETS.group}")).expect(200)
-    assert one["kind"] == "APIGroup"
-    assert served in one["versions"]
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/api/v1", {"pods", "pods/status", "pods/log", "namespaces", "events", "serviceaccounts/token"}),
-        ("/apis/coordination.k8s.io/v1", {"leases"}),
-        (GROUP_PATH, {WIDGETS.plural, f"{WIDGETS.plural}/status", f"{WIDGETS.plural}/scale"}),
-    ],
-    ids=["core", "built-in", "custom"],
-)
-async def test_legacy_discovery_of_resources(api: Api, path: str, expected: set[str]) -> None:
-    body = (await api.call("GET", path)).expect(200)
-    assert body["kind"] == "APIResourceList"
-    assert expected <= {resource["name"] for resource in body["resources"]}
-    for resource in body["resources"]:
-        assert resource["kind"]
-        assert isinstance(resource["namespaced"], bool)
-
-
 @pytest.mark.parametrize(
     "path",
     ["/apis/nothing.example.com", f"{GROUP_PATH}/gadgets", "/api/v1/gadgets", "/api/v2", "/nothing"],

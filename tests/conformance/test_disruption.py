@@ -106,23 +106,6 @@ async def test_pods_that_do_no_work_yet_are_no_budget_s(api: Api, namespace: str
     (await api.get(PODS, namespace, "p")).refused(404, "NotFound")
 
 
-@pytest.mark.usefixtures("controllers")
-async def test_kubectl_shows_budgets(kubectl: Kubectl, api: Api, backend: Backend, namespace: str) -> None:
-    (await api.create(BUDGETS, budget(namespace, "a", minAvailable=1))).expect(201)
-    for name in ("one", "two"):
-        await healthy_pod(api, namespace, name)
-    await settled(api, backend, namespace, disruptionsAllowed=1)
-    listed = await kubectl.run("get", "pdb", namespace=namespace)
-    columns = listed.lines[0]
-    for title in ("NAME", "MIN AVAILABLE", "MAX UNAVAILABLE", "ALLOWED DISRUPTIONS", "AGE"):
-        assert title in columns
-    assert listed.lines[1].split()[:4] == ["a", "1", "N/A", "1"]
-    described = (await kubectl.run("describe", "pdb", "a", namespace=namespace)).stdout
-    assert "Allowed disruptions:" in described
-    condition = "--for=condition=DisruptionAllowed"
-    await kubectl.run("wait", "pdb/a", condition, "--timeout=300s", namespace=namespace)
-
-
 @pytest.fixture
 async def node(embedded: Any, nodes: None, api: Api) -> AsyncIterator[str]:
     """A node of the embedded cluster, which may be drained; it is open again afterwards."""

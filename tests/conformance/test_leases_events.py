@@ -10,7 +10,7 @@ import pytest
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import lease, manifest
-from .rawapi import Api, causes, names
+from .rawapi import Api, names
 from .resources import (
     EVENTS,
     LEASES,
@@ -35,13 +35,6 @@ async def test_only_one_candidate_takes_a_lease(api: Api, namespace: str) -> Non
 
     statuses = await asyncio.gather(*(take(f"candidate-{index}") for index in range(6)))
     assert sorted(statuses) == [200] + [409] * 5
-
-
-async def test_kubectl_shows_who_holds_a_lease(kubectl: Kubectl, api: Api, namespace: str) -> None:
-    (await api.create(LEASES, lease(namespace, "l", holderIdentity="pod-7"))).expect(201)
-    output = await kubectl.run("get", "lease", namespace=namespace)
-    assert output.lines[0].split() == ["NAME", "HOLDER", "AGE"]
-    assert output.lines[1].split()[:2] == ["l", "pod-7"]
 
 
 def event(about: JSON, name: str, **fields: Any) -> JSON:
@@ -81,12 +74,6 @@ async def test_events_are_found_by_what_they_are_about(api: Api, make: Maker) ->
         assert sorted(names(body)) == expected
 
 
-async def test_an_event_lives_in_the_namespace_of_what_it_is_about(api: Api, make: Maker) -> None:
-    obj = event(await make.widget(), "e")
-    obj["involvedObject"]["namespace"] = "elsewhere"
-    assert "involvedObject.namespace" in causes((await api.create(EVENTS, obj)).refused(422, "Invalid"))
-
-
 async def test_kubectl_describe_shows_events(kubectl: Kubectl, api: Api, make: Maker) -> None:
     made = await make.widget("w")
     (await api.create(EVENTS, event(made, "e"))).expect(201)
@@ -96,16 +83,6 @@ async def test_kubectl_describe_shows_events(kubectl: Kubectl, api: Api, make: M
     assert "Formed" in output.stdout
     assert "a world of 3 formed" in output.stdout
     assert "not about w" not in output.stdout
-
-
-async def test_kubectl_lists_events(kubectl: Kubectl, api: Api, make: Maker) -> None:
-    made = await make.widget("w")
-    (await api.create(EVENTS, event(made, "e"))).expect(201)
-    listed = await kubectl.run("get", "events", namespace=make.namespace)
-    assert listed.lines[0].split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
-    assert f"{WIDGETS.singular}/w" in listed.lines[1]
-    about = await kubectl.run("events", "--for", f"{WIDGETS.singular_group}/w", namespace=make.namespace)
-    assert "a world of 3 formed" in about.stdout
 
 
 async def test_both_event_apis_show_the_same_events(api: Api, namespace: str) -> None:

@@ -121,18 +121,6 @@ async def test_pages_add_up_to_what_was_there_at_the_first(api: Api, make: Maker
     assert len({page["metadata"]["resourceVersion"] for page in pages}) == 1
 
 
-async def test_pages_of_selected_items_do_not_count_the_rest(api: Api, make: Maker) -> None:
-    for index in range(6):
-        await make.widget(f"w{index}", labels={"odd": str(index % 2)})
-    page = (await api.list(WIDGETS, make.namespace, limit="2", labelSelector="odd=1")).expect(200)
-    assert names(page) == ["w1", "w3"]
-    assert "remainingItemCount" not in page["metadata"]
-    token = page["metadata"]["continue"]
-    rest = await api.list(WIDGETS, make.namespace, limit="2", labelSelector="odd=1", **{"continue": token})
-    assert names(rest.expect(200)) == ["w5"]
-    assert rest.body["metadata"]["continue"] == ""
-
-
 async def test_a_bad_continuation_is_a_bad_request(api: Api, namespace: str) -> None:
     reply = await api.list(WIDGETS, namespace, limit="3", **{"continue": "bogus"})
     reply.refused(400, "BadRequest")

@@ -77,19 +77,6 @@ async def test_kubectl_follows_logs_to_the_end(kubectl: Kubectl, api: Api, make:
     assert (await kubectl.run("logs", "p", "--tail=1", namespace=make.namespace)).stdout == "last\n"
 
 
-async def test_kubectl_logs_several_containers_and_by_selector(
-    kubectl: Kubectl, api: Api, namespace: str
-) -> None:
-    await finished(api, namespace, container("a", "echo from a"), container("b", "echo from b"))
-    output = await kubectl.run("logs", "p", "--all-containers", namespace=namespace)
-    assert sorted(output.lines) == ["from a", "from b"]
-    output = await kubectl.run("logs", "p", namespace=namespace)
-    assert "Defaulted container" in output.stderr
-    await api.patch(PODS, namespace, "p", {"metadata": {"labels": {"app": "x"}}})
-    output = await kubectl.run("logs", "-l", "app=x", "-c", "b", "--prefix", namespace=namespace)
-    assert output.stdout == "[pod/p/b] from b\n"
-
-
 async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, namespace: str) -> None:
     main = container(script="echo tried; exit 3")
     obj = pod(namespace, "p", main, restartPolicy="OnFailure", terminationGracePeriodSeconds=1)
@@ -105,14 +92,3 @@ async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, name
     assert again["lastState"]["terminated"]["exitCode"] == 3
     output = await kubectl.run("logs", "p", "--previous", namespace=namespace)
     assert output.stdout == "tried\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "message"), [("echo why >/dev/termination-log", "why\n"), ("exit 1", None)]
-)
-async def test_a_container_leaves_a_termination_message_however_it_ends(
-    api: Api, namespace: str, script: str, message: str | None
-) -> None:
-    body = await finished(api, namespace, container(script=script))
-    ended = body["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert ended.get("message") == message

@@ -51,21 +51,6 @@ async def test_kubectl_cordons(kubectl: Kubectl, node: str) -> None:
     assert "SchedulingDisabled" not in (await kubectl.run("get", "node", node)).stdout
 
 
-async def test_kubectl_taints(kubectl: Kubectl, api: Api, node: str) -> None:
-    async def taints() -> list[tuple[str, str, str]]:
-        spec = (await api.get(NODES, None, node)).expect(200)["spec"]
-        return [(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints", [])]
-
-    await kubectl.run("taint", "node", node, "conformance.dlr.dev/bad=yes:NoSchedule")
-    await kubectl.run("taint", "node", node, "conformance.dlr.dev/worse=yes:PreferNoSchedule")
-    assert ("conformance.dlr.dev/bad", "yes", "NoSchedule") in await taints()
-    assert "already has" in await kubectl.refused(
-        "taint", "node", node, "conformance.dlr.dev/bad=no:NoSchedule"
-    )
-    await kubectl.run("taint", "node", node, "conformance.dlr.dev/bad:NoSchedule-")
-    assert await taints() == [("conformance.dlr.dev/worse", "yes", "PreferNoSchedule")]
-
-
 async def finished(api: Api, namespace: str, script: str, **fields: Any) -> JSON:
     ends = pod(namespace, "p", container(script=script, **fields), restartPolicy="Never")
     (await api.create(PODS, ends)).expect(201)

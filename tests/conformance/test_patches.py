@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,30 +152,3 @@ async def test_kubectl_patches(kubectl: Kubectl, make: Maker, kind: str, patch: 
     assert output.stdout == "8"
     again = await kubectl.run("patch", *arguments, namespace=make.namespace)
     assert "(no change)" in again.stdout
-
-
-async def test_kubectl_labels_and_annotates(kubectl: Kubectl, make: Maker) -> None:
-    await make.widget()
-    namespace = make.namespace
-    await kubectl.run("label", WG, "w", "tier=front", namespace=namespace)
-    said = await kubectl.refused("label", WG, "w", "tier=back", namespace=namespace)
-    assert "--overwrite is false" in said
-    await kubectl.run("label", WG, "w", "tier=back", "--overwrite", namespace=namespace)
-    await kubectl.run("annotate", WG, "w", "why=because", namespace=namespace)
-    got = (await kubectl.run("get", WG, "w", "-o", "json", namespace=namespace)).json["metadata"]
-    assert (got["labels"], got["annotations"]) == ({"tier": "back"}, {"why": "because"})
-    await kubectl.run("label", WG, "w", "tier-", namespace=namespace)
-    got = (await kubectl.run("get", WG, "w", "-o", "json", namespace=namespace)).json["metadata"]
-    assert not got.get("labels")
-
-
-async def test_kubectl_edits(kubectl: Kubectl, make: Maker, tmp_path: Path) -> None:
-    await make.widget("w", {"size": 6})
-    editor = tmp_path / "editor"
-    editor.write_text("#!/bin/sh\nsed -i 's/size: 6/size: 7/' \"$1\"\n")
-    editor.chmod(0o700)
-    environment = {"KUBE_EDITOR": str(editor)}
-    output = await kubectl.run("edit", WG, "w", namespace=make.namespace, environment=environment)
-    assert "edited" in output.stdout
-    got = await kubectl.run("get", WG, "w", "-o", "jsonpath={.spec.size}", namespace=make.namespace)
-    assert got.stdout == "7"

@@ -159,22 +159,6 @@ async def test_nothing_acknowledged_is_lost_to_kill_9(cluster: EmbeddedCluster, 
         known, since = stored, revision(made)
 
 
-async def test_a_deletion_is_finished_after_a_restart(cluster: EmbeddedCluster, own_api: Api) -> None:
-    (await own_api.create(WIDGETS, widget("kept", "held", finalizers=["x.dev/hold"]))).expect(201)
-    for index in range(20):
-        (await own_api.create(CONFIGMAPS, configmap("kept", f"c{index}"))).expect(201)
-    (await own_api.delete(NAMESPACES, None, "kept")).expect(200)
-    cluster.kill()
-    cluster.start()
-    assert (await own_api.get(NAMESPACES, None, "kept")).expect(200)["status"]["phase"] == "Terminating"
-    (await own_api.patch(WIDGETS, "kept", "held", {"metadata": {"finalizers": None}})).expect(200)
-    await eventually(
-        lambda: own_api.get(NAMESPACES, None, "kept"),
-        within_seconds=300,
-        until=lambda reply: reply.status == 404,
-    )
-
-
 async def test_everything_is_as_it_was_after_a_restart(cluster: EmbeddedCluster, own_api: Api) -> None:
     kept = [
         (CONFIGMAPS, configmap("kept", "c", {"a": "1"}, labels={"x": "y"})),

@@ -92,24 +92,6 @@ async def test_kubectl_prints_the_table(kubectl: Kubectl, make: Maker) -> None:
     assert [make.namespace, "a"] in [line.split()[:2] for line in everywhere.lines]
 
 
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("name", f"{WIDGETS.singular_group}/a"),
-        ("jsonpath={.spec.size}", "7"),
-        ("custom-columns=N:.metadata.name,S:.spec.size", "N S a 7"),
-        ("go-template={{.spec.color}}", "red"),
-    ],
-    ids=["name", "jsonpath", "custom-columns", "go-template"],
-)
-async def test_kubectl_formats_what_it_gets(
-    kubectl: Kubectl, make: Maker, output: str, expected: str
-) -> None:
-    await make.widget("a", {"size": 7})
-    shown = await kubectl.run("get", f"{WG}/a", "-o", output, namespace=make.namespace)
-    assert " ".join(shown.stdout.split()) == expected
-
-
 async def test_kubectl_watches_a_table(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("first")
     async with kubectl.stream("get", WG, "-w", "--output-watch-events", namespace=make.namespace) as output:

@@ -38,10 +38,6 @@ def seen(events: list[JSON]) -> list[tuple[str, str]]:
     ]
 
 
-def for_name(name: str) -> Any:
-    return lambda event: event["object"]["metadata"].get("name") == name
-
-
 async def list_revision(api: Api, namespace: str) -> str:
     return str((await api.list(WIDGETS, namespace)).expect(200)["metadata"]["resourceVersion"])
 
@@ -72,19 +68,6 @@ async def test_a_watch_from_nowhere_starts_with_what_exists(
         (last,) = await watch.until(lambda event: True)
     assert sorted(seen(first)) == [("ADDED", "a"), ("ADDED", "b")]
     assert seen([last]) == [("ADDED", "c")]
-
-
-async def test_a_watch_of_one_namespace_says_nothing_of_another(api: Api, make: Maker) -> None:
-    since = await list_revision(api, make.namespace)
-    async with (
-        api.watch(WIDGETS, make.namespace, resourceVersion=since) as here,
-        api.watch(WIDGETS, "elsewhere", resourceVersion=since, timeoutSeconds="1") as elsewhere,
-        api.watch(WIDGETS, resourceVersion=since) as everywhere,
-    ):
-        await make.widget("w")
-        assert seen([await here.next()]) == [("ADDED", "w")]
-        await everywhere.until(for_name("w"))
-        assert await elsewhere.rest() == []
 
 
 async def test_a_watch_ends_at_its_time_out(api: Api, make: Maker) -> None:
@@ -132,22 +115,6 @@ async def test_a_streamed_list_ends_with_a_marked_bookmark(api: Api, backend: Ba
     bookmark = events[-1]["object"]
     assert bookmark["metadata"]["annotations"] == {INITIAL_EVENTS_END: "true"}
     assert revision(bookmark) >= int(at_least)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"sendInitialEvents": "true", "allowWatchBookmarks": "true"},
-        {"resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"},
-        {"sendInitialEvents": "true", "resourceVersionMatch": "Exact", "allowWatchBookmarks": "true"},
-    ],
-    ids=["no-match", "match-alone", "wrong-match"],
-)
-async def test_contradictory_watch_options_are_refused(
-    api: Api, namespace: str, query: dict[str, str]
-) -> None:
-    reply = await api.call("GET", WIDGETS.path(namespace), query={"watch": "true", **query})
-    reply.refused(422, "Invalid")
 
 
 async def test_a_watch_of_forgotten_changes_is_told_to_list_again(

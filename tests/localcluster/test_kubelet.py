@@ -87,17 +87,6 @@ async def test_a_pod_runs_and_succeeds(seen: Observer, name: str) -> None:
     assert await events_of(seen, name, "Started") == ["Started container main"]
 
 
-async def test_sidecars_run_beside_and_end_after_the_others(
-    seen: Observer, name: str, tmp_path: Path
-) -> None:
-    up = tmp_path / "up"
-    sidecar = shell(f"echo up; touch {up}; while :; do sleep 0.05; done", "side")
-    main = shell(f"until [ -e {up} ]; do sleep 0.02; done")
-    await seen.create(name, main, initContainers=[{**sidecar, "restartPolicy": "Always"}])
-    await seen.until_phase(name, "Succeeded")
-    assert seen.log(name, "side") == ["up"]
-
-
 async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
     metadata = {"name": name}
     await seen.client.create(CONFIGMAPS.path("default"), {"metadata": metadata, "data": {"KEY": "from-map"}})

@@ -65,11 +65,6 @@ class Events:
         assert line, "the watch ended"
         return line
 
-    async def rest(self) -> list[dict[str, Any]]:
-        """All events until the server ends the watch."""
-        body = await asyncio.wait_for(self._response.content.read(), EVENT_TIMEOUT_SECONDS)
-        return [orjson.loads(line) for line in body.splitlines()]
-
     async def seen(self, count: int) -> list[tuple[str, str]]:
         """The types and names of the next events."""
         events = [await self.next() for _ in range(count)]

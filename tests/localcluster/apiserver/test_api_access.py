@@ -57,19 +57,6 @@ async def grant(api: Api, *rules: dict[str, Any]) -> None:
     await api.created(f"{RBAC}/namespaces/default/rolebindings", binding)
 
 
-async def bind_everywhere(api: Api, role: str) -> None:
-    """Bind a ClusterRole to the bot."""
-    group = "rbac.authorization.k8s.io"
-    binding = {
-        "apiVersion": f"{group}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": role},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}],
-    }
-    await api.created(f"{RBAC}/clusterrolebindings", binding)
-
-
 def path_asked(path: str, verb: str = "get") -> dict[str, Any]:
     """What an access review asks about a path that is no resource."""
     return {"nonResourceAttributes": {"path": path, "verb": verb}}
@@ -104,16 +91,6 @@ async def test_expired_and_forged_tokens_are_refused(api: Api, serving: Serving)
     decoded["sub"] = "system:serviceaccount:kube-system:admin"
     forged = base64.urlsafe_b64encode(json.dumps(decoded).encode()).rstrip(b"=").decode()
     assert (await api.as_bearer(f"{header}.{forged}.{signature}").get("/version")).code == 401
-
-
-async def test_nobody_reviews_others_without_the_right_to(api: Api) -> None:
-    bot = await bot_of(api)
-    for path in (TOKEN_REVIEWS, ACCESS_REVIEWS):
-        assert (await bot.post(path, {"spec": {}})).code == 403
-        assert (await api.get(path)).code == 405
-    await bind_everywhere(api, "system:auth-delegator")
-    assert (await bot.post(TOKEN_REVIEWS, {"spec": {"token": "x"}})).code == 201
-    assert (await bot.post(ACCESS_REVIEWS, {"spec": {"user": BOT, **path_asked("/")}})).code == 201
 
 
 async def token_status(api: Api, token: str, *audiences: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import copy
 import pytest
 
 from tests.localcluster.apiserver.api import (
-    CONFIG_MAPS,
     CRDS,
     WIDGETS,
     Api,
@@ -53,10 +52,3 @@ async def test_a_definition_must_keep_the_versions_that_were_stored(api: Api) ->
     answer = await api.patch(CRD, {"spec": definition["spec"]})
     assert answer.code == 422
     assert {cause["field"] for cause in answer.body["details"]["causes"]} == {"status.storedVersions[0]"}
-
-
-async def test_lists_of_custom_kinds_always_say_how_to_go_on(widgets: Api) -> None:
-    assert (await widgets.get(WIDGETS)).body["metadata"]["continue"] == ""
-    assert "continue" not in (await widgets.get(CONFIG_MAPS)).body["metadata"]
-    table = await widgets.get(WIDGETS, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
-    assert "continue" not in table.body["metadata"]

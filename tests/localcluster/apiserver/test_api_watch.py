@@ -14,16 +14,6 @@ async def version(api: Api) -> str:
     return str((await api.get(CONFIG_MAPS)).body["metadata"]["resourceVersion"])
 
 
-async def test_a_watch_ends_in_time_with_a_bookmark(api: Api) -> None:
-    current = await version(api)
-    options = {"resourceVersion": current, "timeoutSeconds": 1}
-    async with api.watch(CONFIG_MAPS, allowWatchBookmarks="true", **options) as events:
-        (bookmark,) = await events.rest()
-    assert (bookmark["type"], bookmark["object"]["metadata"]["resourceVersion"]) == ("BOOKMARK", current)
-    async with api.watch(CONFIG_MAPS, **options) as events:
-        assert await events.rest() == []
-
-
 async def test_pages_count_what_remains_and_refuse_forged_tokens(api: Api) -> None:
     for number in range(3):
         await api.created(PODS, pod(f"pod-{number}"))
