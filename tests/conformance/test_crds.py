@@ -75,16 +75,6 @@ async def test_a_definition_is_established_and_its_names_filled_in(definitions: 
     assert made["spec"]["conversion"] == {"strategy": "None"}
 
 
-async def test_cluster_scoped_kinds_have_no_namespace(
-    api: Api, definitions: Definitions, namespace: str
-) -> None:
-    _, resource = await definitions.create(with_spec(), scope="Cluster")
-    body = (await api.create(resource, manifest(resource, None, "g", spec={}))).expect(201)
-    assert "namespace" not in body["metadata"]
-    path = f"/apis/{resource.group}/{resource.version}/namespaces/{namespace}/{resource.plural}"
-    assert (await api.call("GET", path)).status == 404
-
-
 async def test_a_changed_schema_counts_from_then_on(
     api: Api, backend: Backend, definitions: Definitions, namespace: str
 ) -> None:

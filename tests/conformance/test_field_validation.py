@@ -102,13 +102,6 @@ async def test_a_method_that_does_not_fit_is_not_allowed(
     reply.refused(405, "MethodNotAllowed")
 
 
-async def test_custom_kinds_take_methods_as_they_come(api: Api, make: Maker) -> None:
-    await make.widget()
-    obj = widget(make.namespace, "w")
-    (await api.call("PUT", WIDGETS.path(make.namespace), body=obj)).refused(400, "BadRequest")
-    (await api.call("POST", WIDGETS.path(make.namespace, "w"), body=obj)).refused(409, "AlreadyExists")
-
-
 async def test_kubectl_apply_refuses_an_unknown_field(kubectl: Kubectl, namespace: str) -> None:
     bad = widget(namespace, "w", {"bogus": 1})
     said = await kubectl.refused("apply", "-f", "-", stdin=bad)
@@ -118,11 +111,3 @@ async def test_kubectl_apply_refuses_an_unknown_field(kubectl: Kubectl, namespac
     assert "created" in accepted.stdout
     again = await kubectl.run("apply", "--validate=ignore", "-f", "-", stdin=bad)
     assert "Warning" not in again.stderr
-
-
-async def test_kubectl_create_of_a_pod_without_containers_is_refused(
-    kubectl: Kubectl, namespace: str
-) -> None:
-    bad = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": []}}
-    said = await kubectl.refused("create", "-f", "-", namespace=namespace, stdin=bad)
-    assert "spec.containers: Required value" in said

@@ -30,28 +30,6 @@ async def three(make: Maker) -> None:
 @pytest.mark.parametrize(
     ("selector", "expected"),
     [
-        ("tier=front", "a"),
-        ("tier==front", "a"),
-        ("tier!=front", "bc"),
-        ("tier in (front,back)", "ab"),
-        ("tier in (front, other), zone", "a"),
-        ("tier notin (front)", "bc"),
-        ("tier", "ab"),
-        ("!tier", "c"),
-        ("tier,!zone", "b"),
-        ("tier=front,zone=y", ""),
-        ("", "abc"),
-    ],
-)
-async def test_label_selectors(api: Api, make: Maker, selector: str, expected: str) -> None:
-    await three(make)
-    body = (await api.list(WIDGETS, make.namespace, labelSelector=selector)).expect(200)
-    assert sorted(names(body)) == list(expected)
-
-
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
         ("metadata.name=a", "a"),
         ("metadata.name!=a", "bc"),
         ("spec.color=blue", "b"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .conftest import Maker
-from .objects import configmap, container, manifest, unschedulable_pod, widget
+from .objects import container, manifest, unschedulable_pod, widget
 from .rawapi import (
     RULES_NOT_CHECKED,
     Api,
@@ -36,17 +36,6 @@ async def test_the_server_gives_an_object_its_identity(api: Api, make: Maker) ->
     assert int(metadata["resourceVersion"]) > 0
     again = (await api.get(WIDGETS, make.namespace, "w")).expect(200)
     assert again["metadata"] == metadata
-
-
-async def test_generated_names_are_unique(api: Api, namespace: str) -> None:
-    obj = widget(namespace, "x")
-    del obj["metadata"]["name"]
-    obj["metadata"]["generateName"] = "made-"
-    path = WIDGETS.path(namespace)
-    made = [(await api.call("POST", path, body=obj)).expect(201) for _ in range(10)]
-    found = {item["metadata"]["name"] for item in made}
-    assert len(found) == 10
-    assert all(re.match(r"^made-[a-z0-9]{5}$", name) for name in found)
 
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a" * 254, "sp ace"])
@@ -165,12 +154,6 @@ async def test_a_custom_resource_is_not_updated_unconditionally(api: Api, make: 
     status = (await api.put(WIDGETS, made)).refused(422, "Invalid")
     assert causes(status) == {"metadata.resourceVersion": "FieldValueInvalid"}
     assert "must be specified for an update" in status["message"]
-
-
-async def test_a_config_map_may_be_updated_unconditionally(api: Api, make: Maker) -> None:
-    await make.configmap("c", {"a": "1"})
-    body = (await api.put(CONFIGMAPS, configmap(make.namespace, "c", {"b": "2"}))).expect(200)
-    assert body["data"] == {"b": "2"}
 
 
 async def test_no_increment_is_lost_to_concurrent_writers(api: Api, make: Maker) -> None:
