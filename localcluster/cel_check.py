@@ -11,14 +11,13 @@ from contextlib import contextmanager
 
 from localcluster.cel_signatures import QUALIFIERS, SIGNATURES, Signature
 from localcluster.cel_syntax import (
-    ACCUMULATOR,
     Call,
     CelSyntaxError,
-    Comprehension,
     Expr,
     Ident,
     ListExpr,
     Literal,
+    Macro,
     MapExpr,
     Select,
     error_at,
@@ -49,13 +48,9 @@ _Bindings = dict[str, Type]
 
 
 class Checked:
-    """The types and overloads in an expression's tree; raises CelSyntaxError where they do not fit."""
+    """The type of an expression's result; raises CelSyntaxError where types do not fit."""
 
     def __init__(self, source: str, tree: Expr, variables: dict[str, Type]) -> None:
-        self.tree = tree
-        self.types: dict[Expr, Type] = {}
-        self.overloads: dict[Expr, list[Signature]] = {}
-        """Of each call: those that fit. There are several where types are known at run time only."""
         self._source = source
         self._variables = dict(variables)
         self._formats = False
@@ -75,11 +70,6 @@ class Checked:
             self._variables = before
 
     def _check(self, node: Expr) -> Type:
-        found = self._type(node)
-        self.types[node] = found
-        return found
-
-    def _type(self, node: Expr) -> Type:
         match node:
             case Literal():
                 return Type(node.type)
@@ -94,8 +84,8 @@ class Checked:
             case MapExpr():
                 keys = self._joined([key for key, _ in node.entries])
                 return Type("map", (keys, self._joined([value for _, value in node.entries])))
-            case Comprehension():
-                return self._comprehension(node)
+            case Macro():
+                return self._macro(node)
         raise TypeError(f"no such node: {node}")
 
     def _ident(self, node: Ident) -> Type:
@@ -114,7 +104,7 @@ class Checked:
             field = (operand.fields or {}).get(node.field)
             if field is None:
                 raise self._error(node, f"undefined field '{node.field}'")
-            found = field.type
+            found = field
         elif operand.name == "map":
             found = operand.parameters[1]
         elif operand.name not in ("dyn", "?"):
@@ -134,7 +124,7 @@ class Checked:
                 joined = _more_general(joined, found)
         return joined
 
-    def _comprehension(self, node: Comprehension) -> Type:
+    def _macro(self, node: Macro) -> Type:
         over = self._check(node.range)
         element = {"list": over.parameters, "map": over.parameters, "dyn": (DYN,), "?": (DYN,)}.get(over.name)
         if not element:
@@ -142,11 +132,14 @@ class Checked:
             raise self._error(
                 node, f"expression of type '{over}' cannot be range of a comprehension ({kinds})"
             )
-        with self._bound(**{node.variable: element[0], ACCUMULATOR: self._check(node.initial)}):
-            self._require(node.condition, BOOL)
-            gathered = self._check(node.step)
-            with self._bound(**{ACCUMULATOR: gathered}):
-                return self._check(node.result)
+        *tests, last = node.arguments
+        with self._bound(**{node.variable: element[0]}):
+            for test in tests:
+                self._require(test, BOOL)
+            if node.name == "map":
+                return Type("list", (self._check(last),))
+            self._require(last, BOOL)
+        return Type("list", element[:1]) if node.name == "filter" else BOOL
 
     def _require(self, node: Expr, wanted: Type) -> None:
         found = self._check(node)
@@ -162,18 +155,15 @@ class Checked:
             raise self._error(node, f"undeclared reference to '{function}' (in container '')")
         arguments = self._check_arguments(node)
         self._check_pattern(node)
-        fitting: list[Signature] = []
         results: list[Type] = []
         for signature in SIGNATURES[function]:
             bindings: _Bindings = {}
             if _accepts(signature, on, arguments, bindings):
-                fitting.append(signature)
                 results.append(_resolved(signature.result, bindings))
-        if not fitting:
+        if not results:
             given = f"({', '.join(str(each) for each in arguments)})"
             shown = f"{on}.{given}" if on is not None else given
             raise self._error(node, f"found no matching overload for '{function}' applied to '{shown}'")
-        self.overloads[node] = fitting
         return results[0] if all(each == results[0] for each in results) else DYN
 
     def _check_arguments(self, node: Call) -> list[Type]:

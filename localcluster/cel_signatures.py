@@ -25,11 +25,6 @@ class Signature:
     parameters: tuple[Type, ...]
     result: Type
 
-    @property
-    def first(self) -> str:
-        """The type that decides between overloads."""
-        return (self.target or self.parameters[0]).name
-
 
 _TEXT = """
     !_(bool) bool
@@ -39,7 +34,6 @@ _TEXT = """
     _&&_(bool, bool) bool
     _||_(bool, bool) bool
     _?_:_(bool, A, A) A
-    @not_strictly_false(bool) bool
     _==_(A, A) bool
     _!=_(A, A) bool
     @in(A, list<A>) bool

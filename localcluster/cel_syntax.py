@@ -1,4 +1,4 @@
-"""CEL expressions as trees, with the macros expanded, as the type checker and the cost estimate need them.
+"""CEL expressions as trees, as the type checker needs them.
 
 The grammar: https://github.com/google/cel-spec/blob/master/doc/langdef.md#syntax. The library that evaluates
 expressions keeps its own tree to itself. Not known here, and so refused, are optional syntax (`a.?b`) and
@@ -41,8 +41,6 @@ _TOKEN = re.compile(
 )
 MACROS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 WORDS = frozenset({"true", "false", "null", "in"})
-ACCUMULATOR = "@result"
-"""The variable in which a macro gathers its result."""
 
 
 class Token(NamedTuple):
@@ -110,15 +108,13 @@ class MapExpr(Expr):
 
 
 @dataclass(eq=False)
-class Comprehension(Expr):
-    """A macro: for each `variable` of `range`, while `condition`: ACCUMULATOR = `step`; then `result`."""
+class Macro(Expr):
+    """`range.name(variable, arguments)`, as in `self.all(x, x > 0)`."""
 
+    name: str
     variable: str
     range: Expr
-    initial: Expr
-    condition: Expr
-    step: Expr
-    result: Expr
+    arguments: list[Expr]
 
 
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
@@ -288,40 +284,7 @@ class _Parser:
             raise error_at(self.source, variable.position, "argument must be a simple name")
         if len(rest) == 2 and name != "map":
             raise error_at(self.source, position, f"{name}() takes a variable and an expression")
-        return _expanded(name, variable.name, over, rest, position)
-
-
-def _expanded(name: str, variable: str, over: Expr, rest: list[Expr], position: int) -> Expr:
-    """A macro as a loop; the loops, and so their prices, are those of cel-go's parser."""
-
-    def so_far() -> Expr:
-        return Ident(ACCUMULATOR, position=position)
-
-    def call(function: str, *arguments: Expr) -> Expr:
-        return Call(function, None, list(arguments), position=position)
-
-    def constant(value: bool | int) -> Expr:
-        return Literal(value, "bool" if isinstance(value, bool) else "int", position=position)
-
-    def loop(initial: Expr, condition: Expr, step: Expr, result: Expr) -> Expr:
-        return Comprehension(variable, over, initial, condition, step, result, position=position)
-
-    test = rest[0]
-    match name:
-        case "all":
-            goes_on = call("@not_strictly_false", so_far())
-            return loop(constant(True), goes_on, call("_&&_", so_far(), test), so_far())
-        case "exists":
-            goes_on = call("@not_strictly_false", call("!_", so_far()))
-            return loop(constant(False), goes_on, call("_||_", so_far(), test), so_far())
-        case "exists_one" | "existsOne":
-            step = call("_?_:_", test, call("_+_", so_far(), constant(1)), so_far())
-            return loop(constant(0), constant(True), step, call("_==_", so_far(), constant(1)))
-    empty = ListExpr([], position=position)
-    picked: Expr = Ident(variable, position=position) if name == "filter" else rest[-1]
-    longer = call("_+_", so_far(), ListExpr([picked], position=position))
-    step = longer if name == "map" and len(rest) == 1 else call("_?_:_", test, longer, so_far())
-    return loop(empty, constant(True), step, so_far())
+        return Macro(name, variable.name, over, rest, position=position)
 
 
 def _string(text: str, position: int) -> Literal:

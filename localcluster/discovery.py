@@ -6,11 +6,8 @@ kubectl asks for the aggregated form first; Python's dynamic client, pykube and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from localcluster.resource import JSON, Registry, ResourceType
-
-AggregatedVersion = Literal["v2", "v2beta1"]
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,11 @@ def _types(registry: Registry, group: str, version: str) -> list[ResourceType]:
     return sorted(found, key=lambda resource_type: resource_type.plural)
 
 
-def aggregated(registry: Registry, *, core: bool, version: AggregatedVersion = "v2") -> JSON:
+def aggregated(registry: Registry, *, core: bool) -> JSON:
     """The aggregated answer of `/api` (the core group) or of `/apis` (all others)."""
     return {
         "kind": "APIGroupDiscoveryList",
-        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
         "items": [_aggregated_group(registry, group) for group in ([""] if core else registry.groups())],
     }

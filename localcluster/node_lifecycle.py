@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from controller.clock import monotonic
 from controller.errors import ApiError, Conflict, NotFound
 from controller.resources import NODES, PODS
 from localcluster.client.api import STRATEGIC_PATCH, ApiClient
@@ -87,17 +88,17 @@ class NodeLifecycle:
         nodes: Informer,
         pods: Informer,
         leases: Informer,
-        silence_seconds: float = NODE_SILENCE_SECONDS,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._nodes = nodes
         self._pods = pods
         self._leases = leases
-        self._silence_seconds = silence_seconds
+        self._now = now
         self._pulses: dict[str, _Pulse] = {}
         self._evictions: dict[str, asyncio.TimerHandle] = {}
-        self._held_up_at = time.monotonic()
+        self._held_up_at = monotonic()
         self._work: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -111,10 +112,10 @@ class NodeLifecycle:
             with suppress(ApiError):  # where nothing else is asked, this keeps the contact
                 await self._client.get("/version")
             self._check_all()
-            before = time.monotonic()
+            before = monotonic()
             await asyncio.sleep(CHECK_SECONDS)  # silence is not an event: only time shows it
-            if time.monotonic() - before > CHECK_SECONDS + HELD_UP_SECONDS:
-                self._held_up_at = time.monotonic()
+            if monotonic() - before > CHECK_SECONDS + HELD_UP_SECONDS:
+                self._held_up_at = monotonic()
 
     # --- what is heard ---
 
@@ -126,7 +127,7 @@ class NodeLifecycle:
         renewed = (lease.get("spec") or {}).get("renewTime") or ""
         pulse = self._pulses.get(name)
         if pulse is None or pulse.renewed != renewed:
-            self._pulses[name] = _Pulse(renewed, time.monotonic())
+            self._pulses[name] = _Pulse(renewed, monotonic())
 
     def _hear_node(self, change: Change, node: JSON) -> None:
         name = node["metadata"]["name"]
@@ -157,13 +158,13 @@ class NodeLifecycle:
     # --- silence ---
 
     def _check_all(self) -> None:
-        now = time.monotonic()
+        now = monotonic()
         listening_since = max(self._client.contact.since, self._held_up_at)
         for node in self._nodes.list():
             name = node["metadata"]["name"]
             self._keep_taints(node)
             pulse = self._pulses.setdefault(name, _Pulse("", now))
-            silent = is_silent(pulse.seen_at, listening_since, now, self._silence_seconds)
+            silent = is_silent(pulse.seen_at, listening_since, now, NODE_SILENCE_SECONDS)
             if silent and not _is_unknown(node):
                 self._once(f"unknown {name}", self._mark_unknown(node))
         for pod in self._pods.list():
@@ -173,7 +174,7 @@ class NodeLifecycle:
 
     async def _mark_unknown(self, node: JSON) -> None:
         name = node["metadata"]["name"]
-        now = timestamp(utc_now())
+        now = timestamp(self._now())
         condition = {
             "type": "Ready",
             "status": "Unknown",
@@ -191,12 +192,12 @@ class NodeLifecycle:
         conditions = (pod.get("status") or {}).get("conditions") or ()
         if not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
             return
-        not_ready = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(utc_now())}
+        not_ready = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(self._now())}
         await self._patch_pod_conditions(pod, [not_ready])
         self._recorder.warning(pod, "NodeNotReady", "Node is not ready")
 
     def _keep_taints(self, node: JSON) -> None:
-        wanted = wanted_taints(node, timestamp(utc_now()))
+        wanted = wanted_taints(node, timestamp(self._now()))
         if wanted != ((node.get("spec") or {}).get("taints") or []):
             self._once(f"taint {node['metadata']['name']}", self._set_taints(node, wanted))
 
@@ -236,7 +237,7 @@ class NodeLifecycle:
         self._evictions.pop(metadata["uid"], None)
         why = "Taint manager: deleting due to NoExecute taint"
         target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
-        moment = {"lastTransitionTime": timestamp(utc_now())}
+        moment = {"lastTransitionTime": timestamp(self._now())}
         await self._patch_pod_conditions(pod, [target | {"message": why} | moment])
         name = f"{metadata['namespace']}/{metadata['name']}"
         self._recorder.normal(pod, "TaintManagerEviction", f"Marking for deletion Pod {name}")

@@ -165,66 +165,6 @@ def _service(service: JSON, now: datetime) -> list[Any]:
     ]
 
 
-def _containers(obj: JSON) -> tuple[str, str]:
-    containers = _at(obj, "spec", "template", "spec", "containers") or []
-    names = ",".join(str(container.get("name", "")) for container in containers)
-    return names, ",".join(str(container.get("image", "")) for container in containers)
-
-
-def _deployment(deployment: JSON, now: datetime) -> list[Any]:
-    status = deployment.get("status") or {}
-    return [
-        f"{status.get('readyReplicas', 0)}/{_at(deployment, 'spec', 'replicas') or 0}",
-        status.get("updatedReplicas", 0),
-        status.get("availableReplicas", 0),
-        age_of(deployment, now),
-        *_containers(deployment),
-        _selector_text(_at(deployment, "spec", "selector")),
-    ]
-
-
-def _replica_set(replica_set: JSON, now: datetime) -> list[Any]:
-    status = replica_set.get("status") or {}
-    return [
-        _at(replica_set, "spec", "replicas") or 0,
-        status.get("replicas", 0),
-        status.get("readyReplicas", 0),
-        age_of(replica_set, now),
-        *_containers(replica_set),
-        _selector_text(_at(replica_set, "spec", "selector")),
-    ]
-
-
-_CONTAINER_COLUMNS = (_wide("Containers"), _wide("Images"), _wide("Selector"))
-
-
-def _selector_text(selector: JSON | None) -> str:
-    parts = [f"{key}={value}" for key, value in ((selector or {}).get("matchLabels") or {}).items()]
-    words = {"In": "in", "NotIn": "notin"}
-    for each in (selector or {}).get("matchExpressions") or []:
-        if each["operator"] in words:
-            parts.append(f"{each['key']} {words[each['operator']]} ({','.join(each.get('values') or [])})")
-        else:
-            parts.append(f"{'' if each['operator'] == 'Exists' else '!'}{each['key']}")
-    return ",".join(parts) or NONE
-
-
-def _claim(claim: JSON, now: datetime) -> list[Any]:
-    return [
-        _at(claim, "status", "phase") or "Pending",
-        _at(claim, "spec", "volumeName") or "",
-        _at(claim, "status", "capacity", "storage") or "",
-        ",".join(_at(claim, "status", "accessModes") or []),
-        _at(claim, "spec", "storageClassName") or "",
-        age_of(claim, now),
-    ]
-
-
-def _binding(binding: JSON, now: datetime) -> list[Any]:
-    role = binding.get("roleRef") or {}
-    return [f"{role.get('kind', '')}/{role.get('name', '')}", age_of(binding, now)]
-
-
 def _disruption_budget(budget: JSON, now: datetime) -> list[Any]:
     spec = budget.get("spec") or {}
     return [
@@ -244,47 +184,6 @@ def _priority_class(priority_class: JSON, now: datetime) -> list[Any]:
     ]
 
 
-def _flow_schema(schema: JSON, now: datetime) -> list[Any]:
-    return [
-        _at(schema, "spec", "priorityLevelConfiguration", "name"),
-        _at(schema, "spec", "matchingPrecedence"),
-        _at(schema, "spec", "distinguisherMethod", "type") or "<none>",
-        age_of(schema, now),
-    ]
-
-
-def _autoscaler(autoscaler: JSON, now: datetime) -> list[Any]:
-    spec = autoscaler.get("spec") or {}
-    target = spec.get("scaleTargetRef") or {}
-    return [
-        f"{target.get('kind', '')}/{target.get('name', '')}",
-        str(spec.get("minReplicas") or "<unset>"),
-        spec.get("maxReplicas", 0),
-        _at(autoscaler, "status", "currentReplicas") or 0,
-        age_of(autoscaler, now),
-    ]
-
-
-def _policy(policy: JSON, now: datetime) -> list[Any]:
-    spec = policy.get("spec") or {}
-    parameters = spec.get("paramKind")
-    kind = f"{parameters.get('apiVersion', '')}/{parameters.get('kind', '')}" if parameters else "<unset>"
-    return [len(spec.get("validations") or []), kind, age_of(policy, now)]
-
-
-def _policy_binding(binding: JSON, now: datetime) -> list[Any]:
-    spec = binding.get("spec") or {}
-    return [
-        spec.get("policyName", ""),
-        _at(spec, "paramRef", "name") or "<unset>",
-        age_of(binding, now),
-    ]
-
-
-_ROLE_PRINTER = _printer(
-    lambda obj, now: [obj["metadata"].get("creationTimestamp", "")], Column("Created At")
-)
-_BINDING_PRINTER = _printer(_binding, "Role", AGE)
 _EVENT_PRINTER = Printer(_EVENT_COLUMNS, _event)
 
 PRINTERS: dict[str, Printer] = {
@@ -333,32 +232,8 @@ PRINTERS: dict[str, Printer] = {
         AGE,
     ),
     "services": _printer(_service, "Type", "Cluster-IP", "External-IP", "Port(s)", AGE, _wide("Selector")),
-    "persistentvolumeclaims": _printer(
-        _claim, "Status", "Volume", "Capacity", "Access Modes", "StorageClass", AGE
-    ),
-    "deployments.apps": _printer(
-        _deployment,
-        "Ready",
-        Column("Up-to-date", type="integer"),
-        Column("Available", type="integer"),
-        AGE,
-        *_CONTAINER_COLUMNS,
-    ),
-    "replicasets.apps": _printer(
-        _replica_set,
-        Column("Desired", type="integer"),
-        Column("Current", type="integer"),
-        Column("Ready", type="integer"),
-        AGE,
-        *_CONTAINER_COLUMNS,
-    ),
     "leases.coordination.k8s.io": _printer(
         lambda obj, now: [_at(obj, "spec", "holderIdentity") or "", age_of(obj, now)], "Holder", AGE
-    ),
-    "networkpolicies.networking.k8s.io": _printer(
-        lambda obj, now: [_selector_text(_at(obj, "spec", "podSelector")), age_of(obj, now)],
-        "Pod-Selector",
-        AGE,
     ),
     "poddisruptionbudgets.policy": _printer(
         _disruption_budget,
@@ -374,33 +249,8 @@ PRINTERS: dict[str, Printer] = {
         AGE,
         "PreemptionPolicy",
     ),
-    "flowschemas.flowcontrol.apiserver.k8s.io": _printer(
-        _flow_schema,
-        "PriorityLevel",
-        Column("MatchingPrecedence", type="integer"),
-        "DistinguisherMethod",
-        AGE,
-    ),
-    "horizontalpodautoscalers.autoscaling": _printer(
-        _autoscaler,
-        "Reference",
-        "MinPods",
-        Column("MaxPods", type="integer"),
-        Column("Replicas", type="integer"),
-        AGE,
-    ),
-    "roles.rbac.authorization.k8s.io": _ROLE_PRINTER,
-    "clusterroles.rbac.authorization.k8s.io": _ROLE_PRINTER,
-    "rolebindings.rbac.authorization.k8s.io": _BINDING_PRINTER,
-    "clusterrolebindings.rbac.authorization.k8s.io": _BINDING_PRINTER,
     "customresourcedefinitions.apiextensions.k8s.io": _printer(
         lambda obj, now: [obj["metadata"].get("creationTimestamp", "")], Column("Created At")
-    ),
-    "validatingadmissionpolicies.admissionregistration.k8s.io": _printer(
-        _policy, Column("Validations", type="integer"), "ParamKind", AGE
-    ),
-    "validatingadmissionpolicybindings.admissionregistration.k8s.io": _printer(
-        _policy_binding, "PolicyName", "ParamRef", AGE
     ),
 }
 """By group-resource, as messages name it."""

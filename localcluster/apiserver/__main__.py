@@ -13,7 +13,6 @@ from pathlib import Path
 
 from localcluster.apiserver.database import DatabaseUnusable
 from localcluster.apiserver.server import CannotListen, serve
-from localcluster.json_text import allow_deep_objects
 from localcluster.paths import Home, default_root, write_private
 
 PROCESS = "apiserver"
@@ -25,7 +24,6 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1 (0: any free one)")
     arguments = parser.parse_args()
     _allow_many_connections()
-    allow_deep_objects()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         asyncio.run(_run(Home(arguments.home.absolute()), arguments.port))

@@ -10,7 +10,7 @@ import yaml
 from localcluster.apiserver.errors import ApiError, bad_request, unsupported_media_type
 from localcluster.apiserver.protobuf import ProtobufError, UnknownMessage, decode
 from localcluster.apiserver.requests import Context, FieldValidation
-from localcluster.json_text import JsonError, from_yaml, parse
+from localcluster.json_text import JsonError, from_yaml, loads
 from localcluster.resource import JSON, ResourceType
 from localcluster.value_checks import type_name
 
@@ -40,6 +40,13 @@ def media_type_of(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower() or JSON_TYPE
 
 
+def _without_aliases(body: bytes) -> Any:
+    """The value of a YAML text; with aliases, a few lines could say more than fits in memory."""
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=_YamlLoader)):
+        raise JsonError("it has aliases, which this cluster does not read")
+    return yaml.load(body, Loader=_YamlLoader)
+
+
 def decode_body(body: bytes, content_type: str) -> Any:
     """The value in a JSON, YAML or protobuf body; nothing for an empty one."""
     media_type = media_type_of(content_type)
@@ -47,9 +54,9 @@ def decode_body(body: bytes, content_type: str) -> Any:
         return None
     try:
         if media_type in _YAML:
-            return from_yaml(yaml.load(body, Loader=_YamlLoader))
+            return from_yaml(_without_aliases(body))
         if media_type == JSON_TYPE:
-            return parse(body)
+            return loads(body)
         if media_type == PROTOBUF:
             return decode(body)
     except UnknownMessage as error:
@@ -67,7 +74,7 @@ def decode_patch(body: bytes, content_type: str) -> tuple[str, Any]:
     if media_type not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
         raise unknown_patch_type(strategic=True)
     try:
-        return media_type, parse(body)
+        return media_type, loads(body)
     except JsonError as error:
         raise bad_request(f"the patch cannot be read: {error}") from None
 
@@ -147,10 +154,9 @@ def _managed_fields_fault(entries: Any) -> str | None:
 
 
 def report_unknown_fields(context: Context, unknown: Sequence[str]) -> None:
-    """Refuse, warn of, or drop silently what the schema does not know and what the body says twice."""
+    """Refuse, warn of, or drop silently what the schema does not know."""
     validation = context.field_validation()
-    named = [f'duplicate field "{path}"' for path in context.duplicates]
-    named += [f'unknown field "{path}"' for path in unknown]
+    named = [f'unknown field "{path}"' for path in unknown]
     if not named or validation is FieldValidation.IGNORE:
         return
     if validation is FieldValidation.STRICT:

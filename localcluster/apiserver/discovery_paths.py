@@ -56,19 +56,15 @@ class DiscoveryPaths:
         accept = request.headers.get("Accept", "")
         for media_range in accept.split(","):
             parameters = dict(part.strip().partition("=")[::2] for part in media_range.split(";")[1:])
-            if parameters.get("as") != "APIGroupDiscoveryList":
-                continue
-            if parameters.get("v") == "v2":
-                return self._aggregated(core, "v2")
-            if parameters.get("v") == "v2beta1":
-                return self._aggregated(core, "v2beta1")
+            if parameters.get("as") == "APIGroupDiscoveryList" and parameters.get("v") == "v2":
+                return self._aggregated(core)
         if core:
             return _json(discovery.api_versions(request.host))
         return _json(discovery.api_groups(self._registry))
 
-    def _aggregated(self, core: bool, version: discovery.AggregatedVersion) -> web.Response:
-        response = _json(discovery.aggregated(self._registry, core=core, version=version))
-        media_type = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+    def _aggregated(self, core: bool) -> web.Response:
+        response = _json(discovery.aggregated(self._registry, core=core))
+        media_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
         response.headers["Content-Type"] = media_type
         response.headers["Vary"] = "Accept"
         return response

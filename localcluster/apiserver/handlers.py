@@ -14,7 +14,7 @@ from localcluster.apiserver.admission import check
 from localcluster.apiserver.applying import apply
 from localcluster.apiserver.bodies import read_body
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.decoding import APPLY_PATCH, JSON_TYPE, decode_body, media_type_of
+from localcluster.apiserver.decoding import APPLY_PATCH, decode_body, media_type_of
 from localcluster.apiserver.deletion import DeleteOptions, delete, deletion_answer, read_options
 from localcluster.apiserver.encoders import AnyEncoder, encoder_for
 from localcluster.apiserver.errors import ApiError, bad_request, method_not_allowed, no_such_path
@@ -35,7 +35,7 @@ from localcluster.apiserver.versions import collection_of
 from localcluster.apiserver.watch import Watch, begin, timeout_of
 from localcluster.apiserver.writes import Written, create, current_object, patch, replace
 from localcluster.builtin import DELETE_OPTIONS
-from localcluster.json_text import dumps, duplicate_fields
+from localcluster.json_text import dumps
 from localcluster.resource import JSON
 
 REFUSED_SUBRESOURCES = frozenset({"exec", "attach", "portforward", "proxy"})
@@ -57,11 +57,7 @@ class Call:
     """Starts an answer of unknown length, of a media type."""
 
     def json(self) -> Any:
-        value = decode_body(self.body, self.content_type)
-        # Looking for duplicates costs more than reading: it is done for those who ask what is wrong.
-        if "fieldValidation" in self.context.query and media_type_of(self.content_type) == JSON_TYPE:
-            self.context.duplicates.extend(duplicate_fields(self.body) if self.body else ())
-        return value
+        return decode_body(self.body, self.content_type)
 
 
 class Handlers:

@@ -18,10 +18,6 @@ from localcluster.pod_security import PRIVILEGED, Level, Standard, violations
 from localcluster.resource import JSON
 
 PREFIX = "pod-security.kubernetes.io/"
-TEMPLATED = frozenset({"deployments.apps", "replicasets.apps"})
-"""Kinds whose Pod template is warned of."""
-PODS_CHECKED = 3000
-"""Existing Pods that a stricter label is tried on."""
 _VERSION = re.compile(r"v1\.(0|[1-9][0-9]*)")
 
 
@@ -70,19 +66,14 @@ def _fault(key: str, text: str, why: str) -> JSON:
 
 
 def check(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) -> None:
-    """Refuse a Pod that its Namespace forbids, or a Namespace with wrong labels; warn of the rest."""
+    """Refuse a Pod that its Namespace forbids, or a Namespace with wrong labels."""
     kind = context.type.group_resource
     if context.subresource:
         return
     if kind == "namespaces":
-        _check_namespace(cluster, context, obj, old)
+        _check_namespace(context, obj, old)
     elif kind == "pods":
         _check_pod(cluster, context, obj, old)
-    elif kind in TEMPLATED:
-        template = (obj.get("spec") or {}).get("template") or {}
-        _warn(
-            context, _policy_in(cluster, context), template.get("metadata") or {}, template.get("spec") or {}
-        )
 
 
 def _labels(namespace: JSON) -> Mapping[str, str]:
@@ -103,7 +94,9 @@ def _check_pod(cluster: Cluster, context: Context, pod: JSON, old: JSON | None) 
         listed = ", ".join(map(str, found))
         name = pod["metadata"]["name"]
         raise forbidden(context.type, name, f'violates PodSecurity "{policy.enforce}": {listed}')
-    _warn(context, policy, pod["metadata"], pod["spec"])
+    if found := violations(policy.warn, pod["metadata"], pod["spec"]):
+        listed = ", ".join(map(str, found))
+        context.warnings.append(f'would violate PodSecurity "{policy.warn}": {listed}')
 
 
 def _images(pod: JSON) -> list[list[str]]:
@@ -112,48 +105,8 @@ def _images(pod: JSON) -> list[list[str]]:
     return [[container.get("image", "") for container in pod["spec"].get(part) or ()] for part in parts]
 
 
-def _warn(context: Context, policy: Policy, metadata: JSON, spec: JSON) -> None:
-    if found := violations(policy.warn, metadata, spec):
-        listed = ", ".join(map(str, found))
-        context.warnings.append(f'would violate PodSecurity "{policy.warn}": {listed}')
-
-
-def _check_namespace(cluster: Cluster, context: Context, new: JSON, old: JSON | None) -> None:
-    name = new["metadata"]["name"]
+def _check_namespace(context: Context, new: JSON, old: JSON | None) -> None:
     policy = policy_of(_labels(new))
     before = policy_of(_labels(old)) if old is not None else Policy()
     if policy.faults and policy.faults != before.faults:
-        raise invalid(context.type, name, policy.faults)
-    if old is not None and _is_stricter(policy.enforce, before.enforce):
-        context.warnings.extend(_warnings_of_pods(cluster, name, policy.enforce))
-
-
-def _is_stricter(new: Standard, old: Standard) -> bool:
-    if new == old or new.level is Level.PRIVILEGED:
-        return False
-    return new.minor != old.minor or new.level.strictness > old.level.strictness
-
-
-def _warnings_of_pods(cluster: Cluster, namespace: str, standard: Standard) -> list[str]:
-    """What existing Pods do against a Namespace's new standard."""
-    pods = cluster.store.select("pods", namespace)
-    names: dict[str, list[str]] = {}
-    for _, stored in pods[:PODS_CHECKED]:
-        if found := violations(standard, stored.obj["metadata"], stored.obj["spec"]):
-            reasons = ", ".join(violation.reason for violation in found)
-            names.setdefault(reasons, []).append(stored.obj["metadata"]["name"])
-    warnings = []
-    if len(pods) > PODS_CHECKED:
-        only = f"only checked against the first {PODS_CHECKED} of {len(pods)} existing pods"
-        warnings.append(f"new PodSecurity enforce level {only}")
-    if names:
-        what = f'violate the new PodSecurity enforce level "{standard}"'
-        warnings.append(f'existing pods in namespace "{namespace}" {what}')
-    return warnings + sorted(f"{_first_of(pods_)}: {reasons}" for reasons, pods_ in names.items())
-
-
-def _first_of(pods: list[str]) -> str:
-    others = len(pods) - 1
-    if not others:
-        return pods[0]
-    return f"{pods[0]} (and {others} other {'pod' if others == 1 else 'pods'})"
+        raise invalid(context.type, new["metadata"]["name"], policy.faults)

@@ -35,23 +35,9 @@ _TABLE = """
     ObjectReference: 1 kind, 2 namespace, 3 name, 4 uid, 5 apiVersion, 6 resourceVersion, 7 fieldPath
     LocalObjectReference: 1 name
 
-    Service: 1 metadata ObjectMeta, 2 spec ServiceSpec, 3 status dropped
-    ServiceSpec: 1 ports [ServicePort], 2 selector {string}, 3 clusterIP, 4 type, 7 sessionAffinity,
-        10 externalName
-    ServicePort: 1 name, 2 protocol, 3 port int, 4 targetPort IntOrString, 5 nodePort count
-    IntOrString: 1 type count, 2 intVal int, 3 strVal
-    Deployment: 1 metadata ObjectMeta, 2 spec DeploymentSpec, 3 status dropped
-    DeploymentSpec: 1 replicas int, 2 selector LabelSelector, 3 template PodTemplateSpec,
-        4 strategy DeploymentStrategy
-    DeploymentStrategy: 1 type
     LabelSelector: 1 matchLabels {string}, 2 matchExpressions [LabelSelectorRequirement]
     LabelSelectorRequirement: 1 key, 2 operator, 3 values [string]
-    PodTemplateSpec: 1 metadata ObjectMeta, 2 spec PodSpec
-    PodSpec: 2 containers [Container], 3 restartPolicy
-    Container: 1 name, 2 image, 3 command [string], 4 args [string], 5 workingDir, 6 ports [ContainerPort],
-        7 env [EnvVar], 14 imagePullPolicy
-    ContainerPort: 1 name, 2 hostPort count, 3 containerPort int, 4 protocol, 5 hostIP
-    EnvVar: 1 name, 2 value
+    IntOrString: 1 type count, 2 intVal int, 3 strVal
     PriorityClass: 1 metadata ObjectMeta, 2 value int, 3 globalDefault bool, 4 description, 5 preemptionPolicy
     PodDisruptionBudget: 1 metadata ObjectMeta, 2 spec PodDisruptionBudgetSpec, 3 status dropped
     PodDisruptionBudgetSpec: 1 minAvailable IntOrString, 2 selector LabelSelector,

@@ -56,7 +56,7 @@ def _of_namespace_itself(rest: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class Context:
-    """One request for a resource, authenticated. Its lists are filled while it is answered."""
+    """One request for a resource, authenticated. Warnings are gathered while it is answered."""
 
     user: User
     type: ResourceType
@@ -64,8 +64,6 @@ class Context:
     query: Mapping[str, str]
     user_agent: str = ""
     warnings: list[str] = field(default_factory=list, hash=False)
-    duplicates: list[str] = field(default_factory=list, hash=False)
-    """Paths of the fields that the body has more than once."""
 
     @property
     def namespace(self) -> str:

@@ -88,7 +88,7 @@ def event_line(event_type: str, raw: bytes) -> bytes:
 def at_version(obj: JSON, version: int) -> Stored:
     """Seal an object, which from now on belongs to the store."""
     obj["metadata"]["resourceVersion"] = str(version)
-    return Stored(obj, dumps(obj, as_object=True), version)
+    return Stored(obj, dumps(obj), version)
 
 
 class Subscriber(Protocol):

@@ -92,7 +92,7 @@ def create(
         raise already_exists(resource_type, metadata["name"])
     obj = to_stored(resource_type, obj)
     if context.dry_run():
-        return Written(Stored(obj, dumps(obj, as_object=True), 0), created=True)
+        return Written(Stored(obj, dumps(obj), 0), created=True)
     return Written(cluster.store.put(collection_of(resource_type), obj), created=True)
 
 

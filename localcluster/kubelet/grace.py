@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
+
+from controller.clock import monotonic
 
 
 class Grace:
     """A deadline that others can only bring nearer."""
 
     def __init__(self, seconds: float) -> None:
-        self._ends_at = time.monotonic() + seconds
+        self._ends_at = monotonic() + seconds
         self._shortened = asyncio.Event()
 
     @property
     def remaining_seconds(self) -> float:
-        return max(self._ends_at - time.monotonic(), 0.0)
+        return max(self._ends_at - monotonic(), 0.0)
 
     def shorten(self, seconds: float) -> None:
-        ends_at = time.monotonic() + seconds
+        ends_at = monotonic() + seconds
         if ends_at < self._ends_at:
             self._ends_at = ends_at
             self._shortened.set()
 
     def at_least(self, seconds: float) -> None:
         """Leave at least this much."""
-        self._ends_at = max(self._ends_at, time.monotonic() + seconds)
+        self._ends_at = max(self._ends_at, monotonic() + seconds)
 
     async def allows(self, awaited: asyncio.Future[Any]) -> bool:
         """Wait; False when the time is over first."""

@@ -42,17 +42,6 @@ def test_an_import_that_binds_the_moved_name_by_itself_is_refused() -> None:
         relocated("a = 1\nimport agent.world\n", PARTS, MODULES, "x.py")
 
 
-def test_imports_of_several_modules_at_once_are_refused() -> None:
-    with pytest.raises(RelocationError, match=r"x\.py:1"):
-        relocated("import os, agent\n", PARTS, MODULES, "x.py")
-
-
-def test_lines_are_those_of_python() -> None:
-    assert relocated("a = '\f\u2028'\nimport agent\n", PARTS, MODULES).endswith(
-        "\nfrom dlr._internal import agent\n"
-    )
-
-
 NAMES = st.sampled_from(["agent", "agent.world", "crds.names", "os", "dlr.data", "torch"])
 
 

@@ -95,18 +95,6 @@ def test_equal_sources_make_equal_bytes(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / agent_bundle.AGENT_ZIP).read_bytes() == (folder / agent_bundle.AGENT_ZIP).read_bytes()
 
 
-def test_bytecode_of_another_python_is_passed_over(folder: Path, tmp_path: Path) -> None:
-    """What this Python has built, it imports; what another one has, it compiles anew, from the source beside it."""
-    others = tmp_path / agent_bundle.AGENT_ZIP
-    with zipfile.ZipFile(folder / agent_bundle.AGENT_ZIP) as built, zipfile.ZipFile(others, "w") as archive:
-        for name in built.namelist():
-            content = built.read(name)
-            archive.writestr(name, b"\0\0\r\n" + content[4:] if name.endswith(".pyc") else content)
-    then = "from dlr._internal.agent import terms\nprint(terms.__file__)"
-    assert run_refusing(folder / agent_bundle.AGENT_ZIP, set(PARTS), then).endswith("/agent/terms.pyc\n")
-    assert run_refusing(others, set(PARTS), then).endswith("/agent/terms.py\n")
-
-
 def test_bytecode_is_used_only_for_the_source_beside_it(folder: Path, tmp_path: Path) -> None:
     """Who reads a module in the zip reads what runs."""
     changed = tmp_path / agent_bundle.AGENT_ZIP
@@ -208,12 +196,6 @@ def test_outside_of_a_job_the_launcher_says_so_in_one_sentence(folder: Path) -> 
     done = launch(folder, "dlr", "run", "train.py")
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("dlr run: DLR_JOB_NAME is not set")
-
-
-def test_a_command_that_needs_more_than_the_agent_is_refused_by_name(folder: Path) -> None:
-    done = launch(folder, "dlr", "job", "status")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "`dlr job` is not one of them" in done.stderr
 
 
 @pytest.mark.parametrize(

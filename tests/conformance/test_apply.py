@@ -9,9 +9,9 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import configmap, manifest, widget
+from .objects import configmap, widget
 from .rawapi import APPLY_PATCH, STRATEGIC_PATCH, Api
-from .resources import CONFIGMAPS, DEPLOYMENTS, WIDGETS
+from .resources import CONFIGMAPS, WIDGETS
 
 pytestmark = pytest.mark.real
 
@@ -71,14 +71,6 @@ async def test_an_apply_does_not_take_what_another_has_applied(api: Api, make: M
     assert owned == {"a": {"f:y": {}}, "b": {"f:x": {}, "f:z": {}}}
 
 
-async def test_the_same_value_has_two_owners_and_goes_with_the_last(api: Api, make: Maker) -> None:
-    for manager in ("a", "b"):
-        (await apply(api, configmap(make.namespace, "c", {"x": "1"}), manager)).expect(200, 201)
-    empty = configmap(make.namespace, "c")
-    assert (await apply(api, empty, "a")).expect(200)["data"] == {"x": "1"}
-    assert not (await apply(api, empty, "b")).expect(200).get("data")
-
-
 async def test_other_writes_make_owners_too(api: Api, make: Maker) -> None:
     (await apply(api, configmap(make.namespace, "c", {"x": "1", "y": "1"}), "a")).expect(201)
     change = {"data": {"x": "2", "z": "2"}}
@@ -95,49 +87,6 @@ async def test_other_writes_make_owners_too(api: Api, make: Maker) -> None:
     assert ".data.z" not in refused.refused(409, "Conflict")["message"], "nobody owns what is gone"
 
 
-async def test_an_apply_of_what_nobody_has_applied_conflicts_where_it_differs(api: Api, make: Maker) -> None:
-    await make.configmap("c", data={"x": "1", "y": "1"})
-    (await apply(api, configmap(make.namespace, "c", {"x": "1"}), "a")).expect(200)
-    refused = await apply(api, configmap(make.namespace, "c", {"y": "2"}), "a")
-    message = refused.refused(409, "Conflict")["message"]
-    assert message.startswith("Apply failed with 1 conflict: conflict with ") and ".data.y" in message
-
-
-async def test_elements_of_lists_have_owners_of_their_own(api: Api, make: Maker) -> None:
-    def containers(*names: str, image: str = "x:1") -> JSON:
-        pod = {"containers": [{"name": name, "image": image} for name in names]}
-        labels = {"matchLabels": {"app": "d"}}
-        template = {"metadata": {"labels": {"app": "d"}}, "spec": pod}
-        spec = {"replicas": 0, "selector": labels, "template": template}
-        return manifest(DEPLOYMENTS, make.namespace, "d", spec=spec)
-
-    def names(obj: JSON) -> list[str]:
-        return [each["name"] for each in obj["spec"]["template"]["spec"]["containers"]]
-
-    (await apply(api, containers("one"), "a", DEPLOYMENTS)).expect(201)
-    both = (await apply(api, containers("two"), "b", DEPLOYMENTS)).expect(200)
-    assert names(both) == ["one", "two"]
-    refused = await apply(api, containers("one", image="x:2"), "b", DEPLOYMENTS)
-    path = '.spec.template.spec.containers[name="one"].image'
-    assert path in refused.refused(409, "Conflict")["message"]
-    assert names((await apply(api, containers("one"), "b", DEPLOYMENTS)).expect(200)) == ["one"]
-
-
-async def test_a_custom_kind_is_applied_as_its_schema_says(api: Api, make: Maker) -> None:
-    async def applied(manager: str, status: int, **spec: Any) -> JSON:
-        reply = await apply(api, widget(make.namespace, "w", spec), manager, WIDGETS)
-        return reply.expect(status)["spec"]
-
-    first = await applied("a", 201, tags=["p", "q"], parts=[{"name": "one", "count": 1}])
-    assert first["tags"] == ["p", "q"]
-    second = await applied("b", 200, tags=["r"], parts=[{"name": "two", "count": 2}])
-    assert second["tags"] == ["p", "q", "r"] and [each["name"] for each in second["parts"]] == ["one", "two"]
-    third = await applied("a", 200, tags=["q"])
-    assert third["tags"] == ["q", "r"] and [each["name"] for each in third["parts"]] == ["two"]
-    reply = await apply(api, widget(make.namespace, "w", {"size": "large"}), "a", WIDGETS)
-    assert reply.status >= 400 and "size" in reply.text
-
-
 async def test_a_status_is_applied_by_way_of_its_own(api: Api, make: Maker) -> None:
     obj = widget(make.namespace, "w") | {"status": {"replicas": 3}}
     made = (await apply(api, obj, "a", WIDGETS)).expect(201)
@@ -146,16 +95,6 @@ async def test_a_status_is_applied_by_way_of_its_own(api: Api, make: Maker) -> N
     assert told["status"] == {"replicas": 3}
     assert managers(told) == [("a", "Apply", ""), ("b", "Apply", "status")]
     (await apply(api, widget(make.namespace, "no"), "b", WIDGETS, sub="status")).refused(404, "NotFound")
-
-
-async def test_what_scale_writes_has_scale_as_its_owner(api: Api, make: Maker) -> None:
-    (await apply(api, widget(make.namespace, "w", {"replicas": 2}), "a", WIDGETS)).expect(201)
-    change = {"spec": {"replicas": 5}}
-    query = {"sub": "scale", "fieldManager": "scaler"}
-    (await api.patch(WIDGETS, make.namespace, "w", change, **query)).expect(200)
-    refused = await apply(api, widget(make.namespace, "w", {"replicas": 2}), "a", WIDGETS)
-    message = refused.refused(409, "Conflict")["message"]
-    assert 'conflict with "scaler" with subresource "scale"' in message and ".spec.replicas" in message
 
 
 @pytest.mark.parametrize("content_type", [STRATEGIC_PATCH, "application/merge-patch+json"])
@@ -173,12 +112,6 @@ async def test_a_field_that_the_kind_lacks_is_never_applied(api: Api, make: Make
     ):
         reply = await apply(api, obj, "a", resource, fieldValidation="Ignore")
         assert reply.status >= 400 and "field not declared in schema" in reply.text
-
-
-async def test_an_element_comes_once(api: Api, make: Maker) -> None:
-    obj = widget(make.namespace, "w", {"parts": [{"name": "one"}, {"name": "one"}]})
-    reply = await apply(api, obj, "a", WIDGETS)
-    assert reply.status >= 400 and 'duplicate entries for key [name="one"]' in reply.body["message"]
 
 
 async def test_a_client_hands_managed_fields_back(api: Api, make: Maker) -> None:

@@ -28,7 +28,7 @@ import pykube
 import pytest
 
 from .backend import Backend
-from .objects import configmap, lease, widget
+from .objects import configmap, widget
 from .resources import WIDGETS
 
 pytestmark = pytest.mark.real
@@ -69,21 +69,6 @@ class TestKubernetes:
             core.read_namespaced_config_map("c", namespace)
         assert refusal.value.status == 404
 
-    def test_typed_pods_nodes_and_namespaces(self, client: Any, namespace: str) -> None:
-        core = kubernetes.client.CoreV1Api(client)
-        body = {
-            "metadata": {"name": "p"},
-            "spec": {
-                "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}],
-                "nodeSelector": {"conformance.dlr.dev/nowhere": "true"},
-            },
-        }
-        made = core.create_namespaced_pod(namespace, body)
-        assert (made.status.phase, made.spec.restart_policy) == ("Pending", "Always")
-        core.delete_namespaced_pod("p", namespace)
-        core.list_node()
-        assert namespace in [item.metadata.name for item in core.list_namespace().items]
-
     def test_custom_objects(self, client: Any, namespace: str) -> None:
         custom = kubernetes.client.CustomObjectsApi(client)
         where = {**CUSTOM, "namespace": namespace}
@@ -99,31 +84,6 @@ class TestKubernetes:
         assert (refusal.value.status, refusal.value.reason) == (409, "Conflict")
         assert len(custom.list_namespaced_custom_object(**where)["items"]) == 1
         custom.delete_namespaced_custom_object(**where, name="w")
-
-    def test_leases_and_definitions(self, client: Any, namespace: str) -> None:
-        coordination = kubernetes.client.CoordinationV1Api(client)
-        renewed = "2026-01-02T03:04:05.123456Z"
-        coordination.create_namespaced_lease(namespace, lease(namespace, "l", renewTime=renewed))
-        got = coordination.read_namespaced_lease("l", namespace)
-        assert got.spec.renew_time.microsecond == 123456
-        definitions = kubernetes.client.ApiextensionsV1Api(client).list_custom_resource_definition()
-        assert WIDGETS.group_resource in [item.metadata.name for item in definitions.items]
-
-    def test_watch(self, client: Any, namespace: str) -> None:
-        core = kubernetes.client.CoreV1Api(client)
-        core.create_namespaced_config_map(namespace, configmap(namespace, "first"))
-        soon(lambda: core.create_namespaced_config_map(namespace, configmap(namespace, "second")))
-        seen = []
-        watch = kubernetes.watch.Watch()
-        for event in watch.stream(
-            core.list_namespaced_config_map, namespace, timeout_seconds=DEADLINE_SECONDS
-        ):
-            name = event["object"].metadata.name
-            if name in ("first", "second"):
-                seen.append((event["type"], name))
-            if name == "second":
-                watch.stop()
-        assert seen == [("ADDED", "first"), ("ADDED", "second")]
 
     def test_dynamic(self, client: Any, namespace: str, tmp_path: Path) -> None:
         dynamic = kubernetes.dynamic.DynamicClient(client, cache_file=str(tmp_path / "discovery"))
@@ -201,14 +161,6 @@ class TestPykube:
         found.delete()
         with pytest.raises(pykube.exceptions.ObjectDoesNotExist):
             kind.objects(client, namespace=namespace).get_by_name("w")
-
-    def test_watch(self, client: Any, namespace: str) -> None:
-        maps = pykube.ConfigMap.objects(client, namespace=namespace)
-        soon(lambda: pykube.ConfigMap(client, configmap(namespace, "later")).create())
-        for event in maps.watch():
-            if event.object.name == "later":
-                assert event.type == "ADDED"
-                break
 
 
 class TestLightkube:

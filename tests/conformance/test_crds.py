@@ -11,7 +11,7 @@ import pytest
 
 from .backend import Backend
 from .kubectl import Kubectl
-from .objects import crd, manifest, unique, widget_crd, with_spec
+from .objects import crd, manifest, unique, with_spec
 from .rawapi import Api, causes, names
 from .resources import CRDS, WIDGETS, Resource
 from .waiting import eventually
@@ -75,34 +75,6 @@ async def test_a_definition_is_established_and_its_names_filled_in(definitions: 
     assert made["spec"]["conversion"] == {"strategy": "None"}
 
 
-async def test_lists_are_of_the_list_kind(api: Api, definitions: Definitions) -> None:
-    _, resource = await definitions.create(with_spec())
-    body = (await api.list(resource)).expect(200)
-    assert (body["kind"], body["apiVersion"]) == (resource.kind + "List", resource.api_version)
-    assert body["items"] == []
-
-
-async def test_cluster_scoped_kinds_have_no_namespace(
-    api: Api, definitions: Definitions, namespace: str
-) -> None:
-    _, resource = await definitions.create(with_spec(), scope="Cluster")
-    body = (await api.create(resource, manifest(resource, None, "g", spec={}))).expect(201)
-    assert "namespace" not in body["metadata"]
-    path = f"/apis/{resource.group}/{resource.version}/namespaces/{namespace}/{resource.plural}"
-    assert (await api.call("GET", path)).status == 404
-
-
-async def test_without_the_status_subresource_status_is_a_field(
-    api: Api, definitions: Definitions, namespace: str
-) -> None:
-    schema = with_spec()
-    schema["properties"]["status"] = {"type": "object", "properties": {"phase": {"type": "string"}}}
-    _, resource = await definitions.create(schema)
-    obj = manifest(resource, namespace, "g", spec={}, status={"phase": "Given"})
-    assert (await api.create(resource, obj)).expect(201)["status"] == {"phase": "Given"}
-    assert (await api.get(resource, namespace, "g", sub="status")).status == 404
-
-
 async def test_a_changed_schema_counts_from_then_on(
     api: Api, backend: Backend, definitions: Definitions, namespace: str
 ) -> None:
@@ -154,46 +126,6 @@ async def test_deleting_a_definition_deletes_its_objects(
     assert names((await api.list(resource)).body) == []
 
 
-async def test_an_objects_finalizer_holds_the_definition(
-    api: Api, backend: Backend, definitions: Definitions, namespace: str
-) -> None:
-    made, resource = await definitions.create(with_spec())
-    obj = manifest(resource, namespace, "g", spec={}, finalizers=["conformance.dlr.dev/hold"])
-    (await api.create(resource, obj)).expect(201)
-    (await api.delete(CRDS, None, made["metadata"]["name"])).expect(200)
-
-    async def object_is_terminating() -> Any:
-        return (await api.get(resource, namespace, "g")).expect(200)["metadata"].get("deletionTimestamp")
-
-    await eventually(object_is_terminating, within_seconds=backend.patience_seconds)
-    held = (await api.get(CRDS, None, made["metadata"]["name"])).expect(200)
-    assert held["metadata"]["deletionTimestamp"]
-    (await api.patch(resource, namespace, "g", {"metadata": {"finalizers": None}})).expect(200)
-    await eventually(
-        lambda: api.get(CRDS, None, made["metadata"]["name"]),
-        within_seconds=backend.patience_seconds,
-        until=lambda reply: reply.status == 404,
-    )
-
-
-async def test_a_definition_is_named_plural_dot_group(definitions: Definitions) -> None:
-    draft, _ = definitions.draft(with_spec())
-    draft["metadata"]["name"] = "other.conformance.dlr.dev"
-    assert "metadata.name" in await definitions.refused(draft)
-
-
-async def test_a_definition_needs_a_schema(definitions: Definitions) -> None:
-    draft, _ = definitions.draft(with_spec())
-    del draft["spec"]["versions"][0]["schema"]
-    assert f"{VERSION}.schema.openAPIV3Schema" in await definitions.refused(draft)
-
-
-async def test_a_definition_has_exactly_one_storage_version(definitions: Definitions) -> None:
-    draft, _ = definitions.draft(with_spec())
-    draft["spec"]["versions"][0]["storage"] = False
-    assert "spec.versions" in await definitions.refused(draft)
-
-
 @pytest.mark.parametrize(
     ("node", "field"),
     [
@@ -219,25 +151,6 @@ async def test_a_schema_that_is_not_structural_is_refused(
     found = await definitions.refused(draft)
     place = "spec.validation.openAPIV3Schema.properties[spec].properties[x]"
     assert any(path.startswith(place) and field in path for path in found), found
-
-
-@pytest.mark.parametrize("rule", ["self.bogus > 1", "self >"])
-async def test_a_cel_rule_that_does_not_compile_is_refused(definitions: Definitions, rule: str) -> None:
-    node = {"type": "integer", "x-kubernetes-validations": [{"rule": rule}]}
-    draft, _ = definitions.draft(with_spec(x=node))
-    place = "spec.validation.openAPIV3Schema.properties[spec].properties[x].x-kubernetes-validations[0].rule"
-    assert place in await definitions.refused(draft)
-
-
-async def test_a_definition_needs_a_known_scope(definitions: Definitions) -> None:
-    draft, _ = definitions.draft(with_spec())
-    draft["spec"]["scope"] = "Galaxy"
-    assert "spec.scope" in await definitions.refused(draft)
-
-
-async def test_the_suites_own_definition_is_accepted_in_strict_mode(api: Api) -> None:
-    reply = await api.create(CRDS, widget_crd(), fieldValidation="Strict", dryRun="All")
-    reply.refused(409, "AlreadyExists")
 
 
 async def test_kubectl_applies_a_definition_and_waits_for_it(

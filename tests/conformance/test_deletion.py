@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from .backend import Backend
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import lease, manifest, owned_by, unschedulable_pod, widget
+from .objects import lease, owned_by, unschedulable_pod, widget
 from .rawapi import Api, names
 from .resources import (
     CONFIGMAPS,
@@ -118,15 +117,6 @@ async def test_deletion_cannot_be_undone(api: Api, make: Maker) -> None:
     (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})).expect(200)
 
 
-async def test_two_finalizers_hold_until_both_are_gone(api: Api, make: Maker) -> None:
-    await make.widget(finalizers=[HOLD, "conformance.dlr.dev/other"])
-    await api.delete(WIDGETS, make.namespace, "w")
-    (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": [HOLD]}})).expect(200)
-    (await api.get(WIDGETS, make.namespace, "w")).expect(200)
-    (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})).expect(200)
-    assert (await api.get(WIDGETS, make.namespace, "w")).status == 404
-
-
 async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> None:
     for name, tier in (("a", "front"), ("b", "back"), ("c", "front")):
         await make.widget(name, labels={"tier": tier})
@@ -138,24 +128,8 @@ async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> Non
     assert names((await api.list(WIDGETS, make.namespace)).body) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"propagationPolicy": "Sideways"},
-        {"propagationPolicy": "Background", "orphanDependents": True},
-        {"gracePeriodSeconds": "soon"},
-    ],
-    ids=["unknown-policy", "both-ways", "wrong-type"],
-)
-async def test_bad_delete_options_are_refused(api: Api, make: Maker, options: JSON) -> None:
-    await make.widget()
-    (await api.delete(WIDGETS, make.namespace, "w", options)).expect(400, 422)
-    (await api.get(WIDGETS, make.namespace, "w")).expect(200)
-
-
-@pytest.mark.parametrize("where", ["body", "query", "default"])
 async def test_background_deletion_collects_dependents(
-    api: Api, make: Maker, controllers: None, fate: Fate, where: str
+    api: Api, make: Maker, controllers: None, fate: Fate
 ) -> None:
     owner = await make.widget("owner")
     references = [owned_by(owner)]
@@ -165,26 +139,12 @@ async def test_background_deletion_collects_dependents(
     held["metadata"]["ownerReferences"] = references
     (await api.create(LEASES, held)).expect(201)
     await make.configmap("unrelated")
-    if where == "body":
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-        reply = await api.delete(WIDGETS, make.namespace, "owner", options)
-    elif where == "query":
-        reply = await api.delete(WIDGETS, make.namespace, "owner", propagationPolicy="Background")
-    else:
-        reply = await api.delete(WIDGETS, make.namespace, "owner")
+    reply = await api.delete(WIDGETS, make.namespace, "owner", propagationPolicy="Background")
     assert reply.expect(200)["status"] == "Success"
     assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
     await fate.gone(PODS, "p")
     await fate.gone(LEASES, "l")
     (await api.get(CONFIGMAPS, make.namespace, "unrelated")).expect(200)
-
-
-async def test_collection_follows_chains(api: Api, make: Maker, controllers: None, fate: Fate) -> None:
-    one = await make.widget("one")
-    two = await make.widget("two", ownerReferences=[owned_by(one)])
-    await make.configmap("three", ownerReferences=[owned_by(two)])
-    await api.delete(WIDGETS, make.namespace, "one")
-    await asyncio.gather(fate.gone(WIDGETS, "two"), fate.gone(CONFIGMAPS, "three"))
 
 
 async def test_foreground_deletion_waits_for_dependents(
@@ -201,18 +161,6 @@ async def test_foreground_deletion_waits_for_dependents(
     await api.patch(CONFIGMAPS, make.namespace, "child", {"metadata": {"finalizers": None}})
     await fate.gone(CONFIGMAPS, "child")
     await fate.gone(WIDGETS, "owner")
-
-
-async def test_foreground_deletion_does_not_wait_for_those_that_do_not_block(
-    api: Api, make: Maker, controllers: None, fate: Fate
-) -> None:
-    owner = await make.widget("owner")
-    reference = owned_by(owner, block=False)
-    await make.configmap("child", ownerReferences=[reference], finalizers=[HOLD])
-    await api.delete(WIDGETS, make.namespace, "owner", {"propagationPolicy": "Foreground"})
-    await fate.gone(WIDGETS, "owner")
-    await api.patch(CONFIGMAPS, make.namespace, "child", {"metadata": {"finalizers": None}})
-    await fate.gone(CONFIGMAPS, "child")
 
 
 async def test_orphaning_keeps_dependents_and_forgets_the_owner(
@@ -236,15 +184,6 @@ async def test_a_dependent_lives_while_one_owner_lives(
     metadata = await fate.becomes(CONFIGMAPS, "child", lambda m: len(m["ownerReferences"]) == 1)
     assert metadata["ownerReferences"][0]["name"] == "two"
     await api.delete(WIDGETS, make.namespace, "two")
-    await fate.gone(CONFIGMAPS, "child")
-
-
-async def test_a_dependent_of_an_owner_that_never_was_is_collected(
-    make: Maker, controllers: None, fate: Fate
-) -> None:
-    ghost = manifest(WIDGETS, make.namespace, "ghost")
-    ghost["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
-    await make.configmap("child", ownerReferences=[owned_by(ghost)])
     await fate.gone(CONFIGMAPS, "child")
 
 
@@ -274,22 +213,13 @@ async def test_kubectl_deletes_by_file_name_label_and_all(kubectl: Kubectl, make
     assert (await kubectl.run("get", WG, "-o", "name", namespace=namespace)).stdout == ""
 
 
-@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
-async def test_kubectl_cascades(
-    kubectl: Kubectl, api: Api, make: Maker, controllers: None, fate: Fate, cascade: str
+async def test_foreground_deletion_does_not_wait_for_those_that_do_not_block(
+    api: Api, make: Maker, controllers: None, fate: Fate
 ) -> None:
     owner = await make.widget("owner")
-    await make.configmap("child", ownerReferences=[owned_by(owner)])
-    await kubectl.run("delete", WG, "owner", f"--cascade={cascade}", namespace=make.namespace)
-    assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
-    if cascade == "orphan":
-        await fate.becomes(CONFIGMAPS, "child", lambda metadata: not metadata.get("ownerReferences"))
-    else:
-        await fate.gone(CONFIGMAPS, "child")
-
-
-async def test_kubectl_forces_a_pod_away(kubectl: Kubectl, api: Api, namespace: str) -> None:
-    (await api.create(PODS, unschedulable_pod(namespace, "p"))).expect(201)
-    output = await kubectl.run("delete", "pod", "p", "--grace-period=0", "--force", namespace=namespace)
-    assert "force deleted" in output.stdout
-    assert (await api.get(PODS, namespace, "p")).status == 404
+    reference = owned_by(owner, block=False)
+    await make.configmap("child", ownerReferences=[reference], finalizers=[HOLD])
+    await api.delete(WIDGETS, make.namespace, "owner", {"propagationPolicy": "Foreground"})
+    await fate.gone(WIDGETS, "owner")
+    await api.patch(CONFIGMAPS, make.namespace, "child", {"metadata": {"finalizers": None}})
+    await fate.gone(CONFIGMAPS, "child")

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from .backend import Backend
 from .kubectl import Kubectl
-from .objects import crd, unique, with_spec
 from .rawapi import Api
 from .resources import (
     CATEGORY,
-    CRDS,
     WG,
     WIDGETS,
 )
-from .waiting import eventually
 
 pytestmark = pytest.mark.real
 
@@ -26,8 +22,7 @@ JSON = dict[str, Any]
 GROUP_PATH = f"/apis/{WIDGETS.group}/{WIDGETS.version}"
 
 
-def aggregated(version: str) -> str:
-    return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
 def discovered(body: JSON, group: str, plural: str) -> JSON | None:
@@ -40,16 +35,13 @@ def discovered(body: JSON, group: str, plural: str) -> JSON | None:
     return None
 
 
-@pytest.mark.parametrize("version", ["v2", "v2beta1"])
-async def test_aggregated_discovery_nests_subresources(api: Api, backend: Backend, version: str) -> None:
-    core = await api.call("GET", "/api", accept=aggregated(version) + ",application/json")
-    groups = await api.call("GET", "/apis", accept=aggregated(version) + ",application/json")
-    if version == "v2beta1" and core.expect(200)["kind"] != "APIGroupDiscoveryList" and not backend.embedded:
-        pytest.skip("this API server no longer serves apidiscovery.k8s.io/v2beta1")
+async def test_aggregated_discovery_nests_subresources(api: Api) -> None:
+    core = await api.call("GET", "/api", accept=AGGREGATED + ",application/json")
+    groups = await api.call("GET", "/apis", accept=AGGREGATED + ",application/json")
     for reply in (core, groups):
         assert reply.expect(200)["kind"] == "APIGroupDiscoveryList"
-        assert reply.body["apiVersion"] == f"apidiscovery.k8s.io/{version}"
-        assert f"v={version}" in reply.headers["Content-Type"]
+        assert reply.body["apiVersion"] == "apidiscovery.k8s.io/v2"
+        assert "v=v2" in reply.headers["Content-Type"]
     pods = discovered(core.body, "", "pods")
     assert pods is not None
     assert pods["responseKind"] == {"group": "", "version": "", "kind": "Pod"}
@@ -63,45 +55,6 @@ async def test_aggregated_discovery_nests_subresources(api: Api, backend: Backen
     assert widgets["categories"] == [CATEGORY]
     scale = next(sub for sub in widgets["subresources"] if sub["subresource"] == "scale")
     assert scale["responseKind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
-
-
-async def test_the_newest_discovery_format_wins_when_several_are_accepted(api: Api) -> None:
-    accept = ",".join([aggregated("v2"), aggregated("v2beta1"), "application/json"])
-    body = (await api.call("GET", "/apis", accept=accept)).expect(200)
-    assert body["apiVersion"] == "apidiscovery.k8s.io/v2"
-
-
-async def test_legacy_discovery_of_groups(api: Api) -> None:
-    core = (await api.call("GET", "/api")).expect(200)
-    assert core["kind"] == "APIVersions"
-    assert core["versions"] == ["v1"]
-    groups = (await api.call("GET", "/apis")).expect(200)
-    assert groups["kind"] == "APIGroupList"
-    by_name = {group["name"]: group for group in groups["groups"]}
-    assert {"coordination.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"} <= set(by_name)
-    served = {"groupVersion": WIDGETS.api_version, "version": WIDGETS.version}
-    assert by_name[WIDGETS.group]["preferredVersion"] == served
-    one = (await api.call("GET", f"/apis/{WIDGETS.group}")).expect(200)
-    assert one["kind"] == "APIGroup"
-    assert served in one["versions"]
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/api/v1", {"pods", "pods/status", "pods/log", "namespaces", "events", "serviceaccounts/token"}),
-        ("/apis/coordination.k8s.io/v1", {"leases"}),
-        (GROUP_PATH, {WIDGETS.plural, f"{WIDGETS.plural}/status", f"{WIDGETS.plural}/scale"}),
-    ],
-    ids=["core", "built-in", "custom"],
-)
-async def test_legacy_discovery_of_resources(api: Api, path: str, expected: set[str]) -> None:
-    body = (await api.call("GET", path)).expect(200)
-    assert body["kind"] == "APIResourceList"
-    assert expected <= {resource["name"] for resource in body["resources"]}
-    for resource in body["resources"]:
-        assert resource["kind"]
-        assert isinstance(resource["namespaced"], bool)
 
 
 @pytest.mark.parametrize(
@@ -118,20 +71,6 @@ async def test_version_and_health(api: Api) -> None:
     assert version["major"] == "1"
     for path in ("/readyz", "/livez", "/healthz"):
         assert (await api.call("GET", path, accept="*/*")).text == "ok"
-
-
-async def test_a_new_kind_is_discovered_and_a_removed_one_forgotten(api: Api, backend: Backend) -> None:
-    plural = unique("gadget").replace("-", "") + "s"
-    definition = crd(plural, plural[:-1].capitalize(), with_spec())
-
-    async def listed() -> bool:
-        body = (await api.call("GET", "/apis", accept=aggregated("v2"))).expect(200)
-        return discovered(body, WIDGETS.group, plural) is not None
-
-    (await api.create(CRDS, definition)).expect(201)
-    await eventually(listed, within_seconds=backend.patience_seconds)
-    (await api.delete(CRDS, None, definition["metadata"]["name"])).expect(200)
-    await eventually(listed, within_seconds=backend.patience_seconds, until=lambda there: not there)
 
 
 async def test_kubectl_lists_what_is_served(kubectl: Kubectl) -> None:
@@ -159,7 +98,3 @@ async def test_kubectl_gets_a_category(kubectl: Kubectl, make: Any) -> None:
     await make.widget("in-category")
     output = await kubectl.run("get", CATEGORY, "-o", "name", namespace=make.namespace)
     assert output.lines == [f"{WIDGETS.singular_group}/in-category"]
-
-
-async def test_kubectl_says_when_a_kind_is_unknown(kubectl: Kubectl) -> None:
-    assert "doesn't have a resource type" in await kubectl.refused("get", "gizmos")

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from .backend import Backend
-from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import budget, manifest, owned_by, pod, unschedulable_pod
-from .rawapi import Api, Reply, causes, names
+from .objects import budget, manifest, pod, unschedulable_pod
+from .rawapi import Api, Reply, names
 from .resources import BUDGETS, NODES, PODS, Resource
 from .waiting import eventually
 
@@ -72,22 +71,6 @@ async def test_the_status_counts_the_pods_that_a_budget_selects(
 
 
 @pytest.mark.usefixtures("controllers")
-@pytest.mark.parametrize(
-    ("spec", "desired"),
-    [({"minAvailable": "60%"}, 3), ({"maxUnavailable": 1}, 4), ({"maxUnavailable": "30%"}, 3)],
-)
-async def test_shares_are_of_what_the_pods_owner_wants(
-    api: Api, backend: Backend, make: Maker, spec: JSON, desired: int
-) -> None:
-    owner = await make.widget("owner", {"replicas": 5})
-    for name in ("one", "two", "three", "four"):
-        await healthy_pod(api, make.namespace, name, ownerReferences=[owned_by(owner)])
-    (await api.create(BUDGETS, budget(make.namespace, "a", **spec))).expect(201)
-    wanted = {"expectedPods": 5, "currentHealthy": 4, "desiredHealthy": desired}
-    await settled(api, backend, make.namespace, **wanted, disruptionsAllowed=4 - desired)
-
-
-@pytest.mark.usefixtures("controllers")
 async def test_an_eviction_beyond_the_budget_is_refused_and_says_what_is_needed(
     api: Api, backend: Backend, namespace: str
 ) -> None:
@@ -121,38 +104,6 @@ async def test_pods_that_do_no_work_yet_are_no_budget_s(api: Api, namespace: str
     (await api.create(PODS, unschedulable_pod(namespace, "p", labels={"app": "a"}))).expect(201)
     (await evict(api, namespace, "p")).expect(201)
     (await api.get(PODS, namespace, "p")).refused(404, "NotFound")
-
-
-@pytest.mark.parametrize(
-    ("spec", "field"),
-    [
-        ({"minAvailable": 1, "maxUnavailable": 1}, "spec"),
-        ({"minAvailable": -1}, "spec.minAvailable"),
-        ({"minAvailable": "half"}, "spec.minAvailable"),
-        ({"maxUnavailable": "101%"}, "spec.maxUnavailable"),
-        ({"unhealthyPodEvictionPolicy": "Sometimes"}, "spec.unhealthyPodEvictionPolicy"),
-    ],
-)
-async def test_impossible_budgets_are_refused(api: Api, namespace: str, spec: JSON, field: str) -> None:
-    reply = await api.create(BUDGETS, budget(namespace, "a", **spec))
-    assert field in causes(reply.refused(422, "Invalid"))
-
-
-@pytest.mark.usefixtures("controllers")
-async def test_kubectl_shows_budgets(kubectl: Kubectl, api: Api, backend: Backend, namespace: str) -> None:
-    (await api.create(BUDGETS, budget(namespace, "a", minAvailable=1))).expect(201)
-    for name in ("one", "two"):
-        await healthy_pod(api, namespace, name)
-    await settled(api, backend, namespace, disruptionsAllowed=1)
-    listed = await kubectl.run("get", "pdb", namespace=namespace)
-    columns = listed.lines[0]
-    for title in ("NAME", "MIN AVAILABLE", "MAX UNAVAILABLE", "ALLOWED DISRUPTIONS", "AGE"):
-        assert title in columns
-    assert listed.lines[1].split()[:4] == ["a", "1", "N/A", "1"]
-    described = (await kubectl.run("describe", "pdb", "a", namespace=namespace)).stdout
-    assert "Allowed disruptions:" in described
-    condition = "--for=condition=DisruptionAllowed"
-    await kubectl.run("wait", "pdb/a", condition, "--timeout=300s", namespace=namespace)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from .rawapi import Api
 from .resources import (
     CLUSTERROLES,
     CONFIGMAPS,
-    DEPLOYMENTS,
     NAMESPACES,
     ROLEBINDINGS,
     ROLES,
@@ -86,16 +85,6 @@ async def test_an_object(
 def _shown(resource: Resource) -> str:
     kind = resource.kind.lower()
     return f"{kind}.{resource.group}" if resource.group else kind
-
-
-async def test_a_deployment(kubectl: Kubectl, api: Api, namespace: str) -> None:
-    command = ("deployment", "x", "--image=none", "--replicas=0", "--port=80", "--", "sleep", "1")
-    await kubectl.run("create", *command, namespace=namespace)
-    spec = (await api.get(DEPLOYMENTS, namespace, "x")).expect(200)["spec"]
-    assert (spec["replicas"], spec["selector"]) == (0, {"matchLabels": {"app": "x"}})
-    container = spec["template"]["spec"]["containers"][0]
-    assert container["command"] == ["sleep", "1"]
-    assert container["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
 
 
 async def test_a_cluster_role(kubectl: Kubectl, api: Api) -> None:

@@ -30,28 +30,6 @@ async def three(make: Maker) -> None:
 @pytest.mark.parametrize(
     ("selector", "expected"),
     [
-        ("tier=front", "a"),
-        ("tier==front", "a"),
-        ("tier!=front", "bc"),
-        ("tier in (front,back)", "ab"),
-        ("tier in (front, other), zone", "a"),
-        ("tier notin (front)", "bc"),
-        ("tier", "ab"),
-        ("!tier", "c"),
-        ("tier,!zone", "b"),
-        ("tier=front,zone=y", ""),
-        ("", "abc"),
-    ],
-)
-async def test_label_selectors(api: Api, make: Maker, selector: str, expected: str) -> None:
-    await three(make)
-    body = (await api.list(WIDGETS, make.namespace, labelSelector=selector)).expect(200)
-    assert sorted(names(body)) == list(expected)
-
-
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
         ("metadata.name=a", "a"),
         ("metadata.name!=a", "bc"),
         ("spec.color=blue", "b"),
@@ -105,16 +83,6 @@ async def test_a_list_of_all_namespaces(api: Api, make: Maker) -> None:
     }
 
 
-async def test_a_list_of_a_namespace_that_is_not_there_is_empty(api: Api) -> None:
-    assert (await api.list(WIDGETS, "nowhere")).expect(200)["items"] == []
-
-
-async def test_items_are_in_order_of_name(api: Api, make: Maker) -> None:
-    for name in ("c", "a", "b"):
-        await make.widget(name)
-    assert names((await api.list(WIDGETS, make.namespace)).body) == ["a", "b", "c"]
-
-
 async def test_pages_add_up_to_what_was_there_at_the_first(api: Api, make: Maker) -> None:
     for index in range(7):
         await make.widget(f"w{index}")
@@ -131,38 +99,9 @@ async def test_pages_add_up_to_what_was_there_at_the_first(api: Api, make: Maker
     assert len({page["metadata"]["resourceVersion"] for page in pages}) == 1
 
 
-async def test_pages_of_selected_items_do_not_count_the_rest(api: Api, make: Maker) -> None:
-    for index in range(6):
-        await make.widget(f"w{index}", labels={"odd": str(index % 2)})
-    page = (await api.list(WIDGETS, make.namespace, limit="2", labelSelector="odd=1")).expect(200)
-    assert names(page) == ["w1", "w3"]
-    assert "remainingItemCount" not in page["metadata"]
-    token = page["metadata"]["continue"]
-    rest = await api.list(WIDGETS, make.namespace, limit="2", labelSelector="odd=1", **{"continue": token})
-    assert names(rest.expect(200)) == ["w5"]
-    assert rest.body["metadata"]["continue"] == ""
-
-
-async def test_a_list_that_fits_has_no_continuation(api: Api, make: Maker) -> None:
-    await three(make)
-    metadata = (await api.list(WIDGETS, make.namespace, limit="3")).expect(200)["metadata"]
-    assert metadata["continue"] == ""
-    assert "remainingItemCount" not in metadata
-
-
 async def test_a_bad_continuation_is_a_bad_request(api: Api, namespace: str) -> None:
     reply = await api.list(WIDGETS, namespace, limit="3", **{"continue": "bogus"})
     reply.refused(400, "BadRequest")
-
-
-@pytest.mark.parametrize("query", [{"resourceVersion": "0"}, {"resourceVersionMatch": "NotOlderThan"}])
-async def test_a_list_may_ask_how_fresh_it_must_be(api: Api, make: Maker, query: dict[str, str]) -> None:
-    made = await make.widget("a")
-    if "resourceVersionMatch" in query:
-        query = {**query, "resourceVersion": made["metadata"]["resourceVersion"]}
-        assert names((await api.list(WIDGETS, make.namespace, **query)).expect(200)) == ["a"]
-    else:
-        (await api.list(WIDGETS, make.namespace, **query)).expect(200)
 
 
 async def test_kubectl_selects(kubectl: Kubectl, make: Maker) -> None:
@@ -176,10 +115,3 @@ async def test_kubectl_selects(kubectl: Kubectl, make: Maker) -> None:
     assert await found("-l", "!tier") == ["c"]
     assert await found("--field-selector", "metadata.name=b") == ["b"]
     assert await found("--chunk-size=1") == ["a", "b", "c"]
-
-
-async def test_kubectl_shows_label_columns(kubectl: Kubectl, make: Maker) -> None:
-    await three(make)
-    output = await kubectl.run("get", WG, "-L", "tier", namespace=make.namespace)
-    assert output.lines[0].split()[-1] == "TIER"
-    assert output.lines[1].split()[-1] == "front"

@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import container, pod, unschedulable_pod
+from .objects import container, pod
 from .rawapi import Api
 from .resources import PODS
 from .waiting import eventually
@@ -65,13 +65,6 @@ async def test_logs_of_one_of_several_containers(api: Api, namespace: str) -> No
     assert "container c is not valid for pod p" in message
 
 
-async def test_there_are_no_logs_before_the_start(api: Api, namespace: str) -> None:
-    (await logs(api, namespace)).refused(404, "NotFound")
-    (await api.create(PODS, unschedulable_pod(namespace, "p"))).expect(201)
-    reply = await logs(api, namespace)
-    assert (reply.status, reply.text) == (204, "")
-
-
 async def test_kubectl_follows_logs_to_the_end(kubectl: Kubectl, api: Api, make: Maker) -> None:
     script = "echo first; i=0; while [ $i -lt 30 ]; do i=$((i+1)); echo line $i; sleep 0.05; done; echo last"
     obj = pod(make.namespace, "p", container(script=script), restartPolicy="Never")
@@ -82,19 +75,6 @@ async def test_kubectl_follows_logs_to_the_end(kubectl: Kubectl, api: Api, make:
         assert await output.process.wait() == 0
     assert lines == ["first", *(f"line {number}" for number in range(1, 31)), "last"]
     assert (await kubectl.run("logs", "p", "--tail=1", namespace=make.namespace)).stdout == "last\n"
-
-
-async def test_kubectl_logs_several_containers_and_by_selector(
-    kubectl: Kubectl, api: Api, namespace: str
-) -> None:
-    await finished(api, namespace, container("a", "echo from a"), container("b", "echo from b"))
-    output = await kubectl.run("logs", "p", "--all-containers", namespace=namespace)
-    assert sorted(output.lines) == ["from a", "from b"]
-    output = await kubectl.run("logs", "p", namespace=namespace)
-    assert "Defaulted container" in output.stderr
-    await api.patch(PODS, namespace, "p", {"metadata": {"labels": {"app": "x"}}})
-    output = await kubectl.run("logs", "-l", "app=x", "-c", "b", "--prefix", namespace=namespace)
-    assert output.stdout == "[pod/p/b] from b\n"
 
 
 async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, namespace: str) -> None:
@@ -112,34 +92,3 @@ async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, name
     assert again["lastState"]["terminated"]["exitCode"] == 3
     output = await kubectl.run("logs", "p", "--previous", namespace=namespace)
     assert output.stdout == "tried\n"
-
-
-async def test_a_pod_reports_how_it_ended(api: Api, namespace: str) -> None:
-    body = await finished(api, namespace, container(script="exit 7"))
-    assert body["status"]["phase"] == "Failed"
-    ended = body["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert (ended["exitCode"], ended["reason"]) == (7, "Error")
-
-
-@pytest.mark.parametrize(
-    ("script", "message"), [("echo why >/dev/termination-log", "why\n"), ("exit 1", None)]
-)
-async def test_a_container_leaves_a_termination_message_however_it_ends(
-    api: Api, namespace: str, script: str, message: str | None
-) -> None:
-    body = await finished(api, namespace, container(script=script))
-    ended = body["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert ended.get("message") == message
-
-
-async def test_a_running_pod_is_deleted_gracefully(api: Api, namespace: str) -> None:
-    obj = pod(namespace, "p", container(script="trap 'exit 0' TERM; while :; do sleep 0.1; done"))
-    obj["spec"]["terminationGracePeriodSeconds"] = 20
-    (await api.create(PODS, obj)).expect(201)
-    await reaches(api, namespace, "p", "Running")
-    body = (await api.delete(PODS, namespace, "p")).expect(200)
-    assert body["metadata"]["deletionTimestamp"]
-    assert body["metadata"]["deletionGracePeriodSeconds"] == 20
-    await eventually(
-        lambda: api.get(PODS, namespace, "p"), within_seconds=300, until=lambda reply: reply.status == 404
-    )

@@ -8,8 +8,7 @@ import pytest
 
 from .backend import Backend
 from .conftest import Maker
-from .kubectl import Kubectl
-from .objects import lease, unique, unschedulable_pod, widget
+from .objects import lease, unschedulable_pod, widget
 from .rawapi import Api
 from .resources import CONFIGMAPS, LEASES, NAMESPACES, PODS, SERVICEACCOUNTS, WIDGETS
 from .waiting import eventually
@@ -34,18 +33,6 @@ async def test_a_new_namespace_is_active_and_labelled_with_its_name(api: Api, na
     assert body["status"]["phase"] == "Active"
     assert body["spec"]["finalizers"] == ["kubernetes"]
     assert body["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
-
-
-async def test_a_new_namespace_gets_its_account_and_the_clusters_certificate(
-    api: Api, backend: Backend, controllers: None, namespace: str
-) -> None:
-    for resource, name in ((SERVICEACCOUNTS, "default"), (CONFIGMAPS, "kube-root-ca.crt")):
-        reply = await eventually(
-            lambda resource=resource, name=name: api.get(resource, namespace, name),
-            within_seconds=backend.patience_seconds,
-            until=lambda reply: reply.status == 200,
-        )
-    assert "BEGIN CERTIFICATE" in reply.body["data"]["ca.crt"]
 
 
 async def test_a_namespace_takes_everything_with_it(
@@ -78,14 +65,3 @@ async def test_a_terminating_namespace_takes_nothing_new(
 
 async def test_the_default_namespace_stays(api: Api) -> None:
     (await api.delete(NAMESPACES, None, "default")).refused(403, "Forbidden")
-
-
-async def test_kubectl_applies_and_deletes_a_namespace(kubectl: Kubectl, controllers: None) -> None:
-    name = unique("conformance")
-    obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    await kubectl.run("apply", "-f", "-", stdin=obj)
-    output = await kubectl.run("get", "ns", name)
-    assert output.lines[0].split() == ["NAME", "STATUS", "AGE"]
-    assert output.lines[1].split()[:2] == [name, "Active"]
-    await kubectl.run("delete", "ns", name)
-    assert "NotFound" in await kubectl.refused("get", "ns", name)

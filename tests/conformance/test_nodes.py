@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from .backend import Backend
 from .kubectl import Kubectl
 from .objects import (
-    IMAGE,
     container,
     pod,
     unschedulable_pod,
@@ -53,21 +51,6 @@ async def test_kubectl_cordons(kubectl: Kubectl, node: str) -> None:
     assert "SchedulingDisabled" not in (await kubectl.run("get", "node", node)).stdout
 
 
-async def test_kubectl_taints(kubectl: Kubectl, api: Api, node: str) -> None:
-    async def taints() -> list[tuple[str, str, str]]:
-        spec = (await api.get(NODES, None, node)).expect(200)["spec"]
-        return [(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints", [])]
-
-    await kubectl.run("taint", "node", node, "conformance.dlr.dev/bad=yes:NoSchedule")
-    await kubectl.run("taint", "node", node, "conformance.dlr.dev/worse=yes:PreferNoSchedule")
-    assert ("conformance.dlr.dev/bad", "yes", "NoSchedule") in await taints()
-    assert "already has" in await kubectl.refused(
-        "taint", "node", node, "conformance.dlr.dev/bad=no:NoSchedule"
-    )
-    await kubectl.run("taint", "node", node, "conformance.dlr.dev/bad:NoSchedule-")
-    assert await taints() == [("conformance.dlr.dev/worse", "yes", "PreferNoSchedule")]
-
-
 async def finished(api: Api, namespace: str, script: str, **fields: Any) -> JSON:
     ends = pod(namespace, "p", container(script=script, **fields), restartPolicy="Never")
     (await api.create(PODS, ends)).expect(201)
@@ -95,29 +78,6 @@ async def test_kubectl_shows_how_a_pod_ended(
     assert re.search(rf"Reason: +{status}", described)
     assert re.search(rf"Exit Code: +{script.split()[1]}", described)
     assert "Scheduled" in described
-
-
-async def test_a_container_over_its_memory_limit_is_oom_killed(
-    backend: Backend, api: Api, namespace: str
-) -> None:
-    resources = {"limits": {"memory": "64Mi"}}
-    ended = await finished(
-        api, namespace, "head -c 209715200 /dev/zero | tail >/dev/null", resources=resources
-    )
-    (status,) = ended["status"]["containerStatuses"]
-    state = status["state"]["terminated"]
-    if backend.embedded is not None and state["exitCode"] == 0:
-        pytest.skip("this host keeps no memory limits: see the log of the embedded cluster's nodes")
-    assert (state["exitCode"], state["reason"]) == (137, "OOMKilled")
-
-
-async def test_kubectl_runs_a_pod_and_gets_all(kubectl: Kubectl, namespace: str) -> None:
-    command = ("sleep", "3600")
-    await kubectl.run("run", "r", f"--image={IMAGE}", "--command", "--", *command, namespace=namespace)
-    await kubectl.run("wait", "pod/r", "--for=condition=Ready", "--timeout=300s", namespace=namespace)
-    listed = await kubectl.run("get", "all", "-o", "name", namespace=namespace)
-    assert listed.lines == ["pod/r"]
-    await kubectl.run("delete", "pod", "r", "--grace-period=1", namespace=namespace)
 
 
 async def test_a_pod_that_fits_nowhere_says_why(api: Api, namespace: str) -> None:

@@ -8,10 +8,8 @@ import pytest
 
 from .backend import Backend
 from .kubectl import Kubectl
-from .objects import crd, unique, with_spec
 from .rawapi import Api
 from .resources import (
-    CRDS,
     WG,
     WIDGETS,
 )
@@ -47,66 +45,6 @@ async def published(api: Api, backend: Backend, path: str, component: str) -> JS
     return body
 
 
-async def test_every_group_version_has_a_document(api: Api, backend: Backend) -> None:
-    await published(api, backend, GROUP_PATH, f".{WIDGETS.kind}")
-    index = (await api.call("GET", "/openapi/v3")).expect(200)["paths"]
-    assert {"api/v1", "apis/coordination.k8s.io/v1", "apis/apiextensions.k8s.io/v1"} <= set(index)
-
-
-@pytest.mark.parametrize(
-    ("path", "collection", "kind"),
-    [
-        ("api/v1", "/api/v1/namespaces/{namespace}/pods", ("", "v1", "Pod")),
-        (
-            GROUP_PATH,
-            f"/{GROUP_PATH}/namespaces/{{namespace}}/{WIDGETS.plural}",
-            (WIDGETS.group, WIDGETS.version, WIDGETS.kind),
-        ),
-    ],
-    ids=["built-in", "custom"],
-)
-async def test_writing_operations_offer_field_validation(
-    api: Api, backend: Backend, path: str, collection: str, kind: tuple[str, str, str]
-) -> None:
-    body = await published(api, backend, path, "." + kind[2])
-    assert body["openapi"].startswith("3.0")
-    for where, method in ((collection, "post"), (collection + "/{name}", "patch")):
-        operation = body["paths"][where][method]
-        assert operation["x-kubernetes-group-version-kind"] == dict(
-            zip(("group", "version", "kind"), kind, strict=True)
-        )
-        parameters = operation["parameters"] + body["paths"][where].get("parameters", [])
-        assert "fieldValidation" in {parameter["name"] for parameter in parameters}
-
-
-async def test_a_crd_keeps_its_descriptions_and_defaults_in_openapi(api: Api, backend: Backend) -> None:
-    body = await published(api, backend, GROUP_PATH, f".{WIDGETS.kind}")
-    schemas = body["components"]["schemas"]
-    schema = next(
-        schema
-        for name, schema in schemas.items()
-        if name.endswith(f".{WIDGETS.kind}")
-        and {"group": WIDGETS.group, "version": WIDGETS.version, "kind": WIDGETS.kind}
-        in schema.get("x-kubernetes-group-version-kind", [])
-    )
-    size = schema["properties"]["spec"]["properties"]["size"]
-    assert size["description"] == "How big it is, in centimetres."
-    assert size["default"] == 3
-
-
-async def test_the_hash_changes_with_the_schema(api: Api, backend: Backend) -> None:
-    async def address() -> str:
-        index = (await api.call("GET", "/openapi/v3")).expect(200)["paths"]
-        return str(index[GROUP_PATH]["serverRelativeURL"])
-
-    before = await address()
-    plural = unique("sprocket").replace("-", "") + "s"
-    definition = crd(plural, plural[:-1].capitalize(), with_spec())
-    (await api.create(CRDS, definition)).expect(201)
-    await eventually(address, within_seconds=backend.patience_seconds, until=lambda url: url != before)
-    await api.delete(CRDS, None, definition["metadata"]["name"])
-
-
 @pytest.mark.parametrize(
     ("field", "expected"),
     [
@@ -126,12 +64,6 @@ async def test_kubectl_explains(
     output = await kubectl.run("explain", field)
     for text in expected:
         assert text in output.stdout
-
-
-async def test_kubectl_explains_recursively(kubectl: Kubectl, api: Api, backend: Backend) -> None:
-    await published(api, backend, GROUP_PATH, f".{WIDGETS.kind}")
-    output = await kubectl.run("explain", f"{WG}.spec", "--recursive")
-    assert {"limits", "cpu", "parts"} <= {line.split()[0] for line in output.lines if line.split()}
 
 
 async def test_kubectl_says_which_field_it_cannot_explain(kubectl: Kubectl) -> None:

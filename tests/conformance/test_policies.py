@@ -16,7 +16,6 @@ from .resources import (
     PODS,
     POLICIES,
     POLICYBINDINGS,
-    ROLES,
     WIDGETS,
 )
 from .waiting import eventually
@@ -129,73 +128,6 @@ async def test_a_policy_holds_a_worker_to_its_own_object(
     await api.patch(WIDGETS, namespace, "mine", {"spec": {"size": 8}})
     (await report("mine", {"agent": {"state": "Late"}})).expect(403, 422)
     assert (await api.get(WIDGETS, namespace, "mine")).body["status"] == {"agent": {"state": "Running"}}
-
-
-async def test_a_policy_asks_what_else_the_author_may(
-    api: Api, backend: Backend, accounts: Accounts, make: Maker
-) -> None:
-    """As deploy/admission has it: whoever may patch but not update is held; to whom another role gives both, not."""
-    name = unique("conformance-by-way-of")
-    policy = own_object_policy(name)
-    policy["spec"]["matchConditions"].append(
-        {
-            "name": "by-way-of-a-role",
-            "expression": f"authorizer.group('{WIDGETS.group}').resource('{WIDGETS.plural}')"
-            ".subresource('status').namespace(request.namespace).check('patch').allowed() && "
-            "!authorizer.requestResource.check('update').allowed()",
-        }
-    )
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": make.namespace}}
-    binding = {
-        "policyName": name,
-        "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": selector},
-    }
-    (await api.create(POLICIES, policy)).expect(201)
-    (await api.create(POLICYBINDINGS, manifest(POLICYBINDINGS, None, name, spec=binding))).expect(201)
-    try:
-        bearer = api.as_token(await accounts.token("worker"))
-        await accounts.allow(
-            "worker",
-            rule(WIDGETS.group, WIDGETS.plural, "list"),
-            rule(WIDGETS.group, f"{WIDGETS.plural}/status", "patch"),
-        )
-        await accounts.becomes(bearer, 200, WIDGETS)
-        await make.widget()
-
-        async def report() -> Any:
-            status = {"agent": {"state": unique("x")}}
-            return await bearer.patch(WIDGETS, make.namespace, "w", {"status": status}, sub="status")
-
-        patience = backend.patience_seconds
-        refused = await eventually(report, within_seconds=patience, until=lambda reply: reply.status != 200)
-        refused.expect(403, 422)
-        both = {"rules": [rule(WIDGETS.group, f"{WIDGETS.plural}/status", "patch update")]}
-        (await api.patch(ROLES, make.namespace, "worker", both)).expect(200)
-        await eventually(report, within_seconds=patience, until=lambda reply: reply.status == 200)
-    finally:
-        await api.delete(POLICYBINDINGS, None, name)
-        await api.delete(POLICIES, None, name)
-
-
-async def test_a_policy_without_a_binding_binds_nobody(api: Api, accounts: Accounts, make: Maker) -> None:
-    name = unique("conformance-unbound")
-    (await api.create(POLICIES, own_object_policy(name))).expect(201)
-    try:
-        bearer = api.as_token(await accounts.token("worker"))
-        await accounts.allow(
-            "worker",
-            rule(WIDGETS.group, WIDGETS.plural, "list"),
-            rule(WIDGETS.group, f"{WIDGETS.plural}/status", "patch"),
-        )
-        await accounts.becomes(bearer, 200, WIDGETS)
-        await make.widget()
-        reply = await bearer.patch(
-            WIDGETS, make.namespace, "w", {"status": {"phase": "Running"}}, sub="status"
-        )
-        reply.expect(200)
-    finally:
-        await api.delete(POLICIES, None, name)
 
 
 async def test_a_policy_that_does_not_compile_is_refused(api: Api) -> None:

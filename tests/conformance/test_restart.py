@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -183,31 +182,3 @@ async def test_everything_is_as_it_was_after_a_restart(cluster: EmbeddedCluster,
     (await own_api.as_token(token).list(WIDGETS, "kept")).refused(403, "Forbidden")
     (await own_api.delete(WIDGETS, "kept", "w")).expect(200)
     assert (await own_api.get(WIDGETS, "kept", "w")).expect(200)["metadata"]["deletionTimestamp"]
-
-
-async def test_a_deletion_is_finished_after_a_restart(cluster: EmbeddedCluster, own_api: Api) -> None:
-    (await own_api.create(WIDGETS, widget("kept", "held", finalizers=["x.dev/hold"]))).expect(201)
-    for index in range(20):
-        (await own_api.create(CONFIGMAPS, configmap("kept", f"c{index}"))).expect(201)
-    (await own_api.delete(NAMESPACES, None, "kept")).expect(200)
-    cluster.kill()
-    cluster.start()
-    assert (await own_api.get(NAMESPACES, None, "kept")).expect(200)["status"]["phase"] == "Terminating"
-    (await own_api.patch(WIDGETS, "kept", "held", {"metadata": {"finalizers": None}})).expect(200)
-    await eventually(
-        lambda: own_api.get(NAMESPACES, None, "kept"),
-        within_seconds=300,
-        until=lambda reply: reply.status == 404,
-    )
-
-
-async def test_a_stopped_server_goes_on_where_it_was(cluster: EmbeddedCluster, own_api: Api) -> None:
-    since = (await own_api.list(WIDGETS, "kept")).body["metadata"]["resourceVersion"]
-    async with own_api.watch(WIDGETS, "kept", resourceVersion=since) as watch:
-        cluster.apiserver.send_signal(signal.SIGSTOP)
-        pending = asyncio.create_task(own_api.create(WIDGETS, widget("kept", "late")))
-        done, _ = await asyncio.wait([pending], timeout=1)
-        assert not done
-        cluster.apiserver.send_signal(signal.SIGCONT)
-        (await pending).expect(201)
-        assert (await watch.next())["object"]["metadata"]["name"] == "late"

@@ -8,10 +8,8 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import manifest
 from .rawapi import Api, causes
 from .resources import (
-    AUTOSCALERS,
     WG,
     WIDGETS,
 )
@@ -34,12 +32,6 @@ async def test_scale_shows_what_the_paths_name(api: Api, make: Maker) -> None:
     assert scale["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
 
 
-async def test_scale_before_any_status(api: Api, make: Maker) -> None:
-    await make.widget()
-    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
-    assert scale["status"]["replicas"] == 0
-
-
 async def test_an_update_of_scale_changes_the_object(api: Api, make: Maker) -> None:
     made = await make.widget("w", {"replicas": 4, "size": 5})
     scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
@@ -49,31 +41,6 @@ async def test_an_update_of_scale_changes_the_object(api: Api, make: Maker) -> N
     assert (body["spec"]["replicas"], body["spec"]["size"]) == (6, 5)
     assert body["metadata"]["generation"] == made["metadata"]["generation"] + 1
     (await api.put(WIDGETS, scale, sub="scale")).refused(409, "Conflict")
-
-
-async def test_a_merge_patch_of_scale(api: Api, make: Maker) -> None:
-    await make.widget("w", {"replicas": 4})
-    reply = await api.patch(WIDGETS, make.namespace, "w", {"spec": {"replicas": 2}}, sub="scale")
-    assert reply.expect(200)["kind"] == "Scale"
-    assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 2
-
-
-async def test_an_autoscaler_s_calls_end_in_a_conflict_when_somebody_else_was_quicker(
-    api: Api, make: Maker
-) -> None:
-    """What a HorizontalPodAutoscaler's controller does: read the Scale, and put it with other replicas."""
-    target = {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind, "name": "w"}
-    spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 4}
-    autoscaler = manifest(AUTOSCALERS, make.namespace, "h", spec=spec)
-    (await api.create(AUTOSCALERS, autoscaler, fieldValidation="Strict")).expect(201)
-    await make.widget("w", {"replicas": 2})
-    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
-    (await api.patch(WIDGETS, make.namespace, "w", {"spec": {"size": 7}})).expect(200)
-    scale["spec"]["replicas"] = 4
-    (await api.put(WIDGETS, scale, sub="scale")).refused(409, "Conflict")
-    again = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
-    again["spec"]["replicas"] = 4
-    assert (await api.put(WIDGETS, again, sub="scale")).expect(200)["spec"]["replicas"] == 4
 
 
 async def test_a_kind_s_own_rules_hold_for_its_scale_too(api: Api, make: Maker) -> None:

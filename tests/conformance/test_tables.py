@@ -9,17 +9,10 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import condition, lease, serviceaccount, unschedulable_pod
 from .rawapi import TABLE, Api, revision
 from .resources import (
-    CONFIGMAPS,
-    LEASES,
-    PODS,
-    SECRETS,
-    SERVICEACCOUNTS,
     WG,
     WIDGETS,
-    Resource,
 )
 
 pytestmark = pytest.mark.real
@@ -59,45 +52,6 @@ async def test_a_list_as_a_table_has_the_printer_columns(api: Api, make: Maker) 
     assert revision(body) >= revision(rows["b"]["object"])
 
 
-async def test_a_single_object_as_a_table_has_one_row(api: Api, make: Maker) -> None:
-    await make.widget("only")
-    body = await table(api, WIDGETS.path(make.namespace, "only"))
-    assert [row["cells"][0] for row in body["rows"]] == ["only"]
-
-
-@pytest.mark.parametrize(
-    ("include", "kind"), [("None", None), ("Object", WIDGETS.kind)], ids=["none", "object"]
-)
-async def test_rows_carry_the_object_that_was_asked_for(
-    api: Api, make: Maker, include: str, kind: str | None
-) -> None:
-    await make.widget()
-    body = await table(api, WIDGETS.path(make.namespace), includeObject=include)
-    obj = body["rows"][0].get("object")
-    assert (obj or {}).get("kind") == kind
-
-
-async def test_a_missing_value_is_an_empty_cell(api: Api, make: Maker) -> None:
-    await make.widget()
-    body = await table(api, WIDGETS.path(make.namespace))
-    cells = dict(zip(columns(body), body["rows"][0]["cells"], strict=True))
-    assert cells["Phase"] in (None, "")
-
-
-async def test_a_column_may_select_from_a_list_of_conditions(api: Api, make: Maker) -> None:
-    await make.widget()
-    status = {"status": {"phase": "Running", "conditions": [condition("Odd", "False"), condition("Ready")]}}
-    (await api.patch(WIDGETS, make.namespace, "w", status, sub="status")).expect(200)
-    body = await table(api, WIDGETS.path(make.namespace))
-    cells = dict(zip(columns(body), body["rows"][0]["cells"], strict=True))
-    assert (cells["Phase"], cells["Ready"]) == ("Running", "True")
-
-
-async def test_an_error_is_a_status_whatever_was_accepted(api: Api, namespace: str) -> None:
-    reply = await api.call("GET", WIDGETS.path(namespace, "none"), accept=TABLE)
-    reply.refused(404, "NotFound")
-
-
 async def test_watch_events_are_tables_too(api: Api, make: Maker) -> None:
     since = (await api.list(WIDGETS, make.namespace)).body["metadata"]["resourceVersion"]
     async with api.watch(WIDGETS, make.namespace, accept=TABLE, resourceVersion=since) as watch:
@@ -125,28 +79,6 @@ async def test_metadata_alone_can_be_asked_for(api: Api, make: Maker) -> None:
     assert "spec" not in body["items"][0]
 
 
-@pytest.mark.parametrize(
-    ("resource", "obj", "header"),
-    [
-        (PODS, unschedulable_pod("", "x"), ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]),
-        (LEASES, lease("", "x", holderIdentity="me"), ["NAME", "HOLDER", "AGE"]),
-        (CONFIGMAPS, {"kind": "ConfigMap", "metadata": {"name": "x"}}, ["NAME", "DATA", "AGE"]),
-        (SECRETS, {"kind": "Secret", "metadata": {"name": "x"}}, ["NAME", "TYPE", "DATA", "AGE"]),
-        (SERVICEACCOUNTS, serviceaccount("", "x"), ["NAME"]),
-    ],
-    ids=["pods", "leases", "configmaps", "secrets", "serviceaccounts"],
-)
-async def test_built_in_kinds_print_the_columns_people_know(
-    api: Api, namespace: str, controllers: None, resource: Resource, obj: JSON, header: list[str]
-) -> None:
-    obj = {**obj, "apiVersion": resource.api_version}
-    (await api.call("POST", resource.path(namespace), body=obj)).expect(201)
-    body = await table(api, resource.path(namespace, "x"))
-    shown = [c["name"].upper() for c in body["columnDefinitions"] if not c.get("priority")]
-    assert shown[: len(header)] == header
-    assert body["rows"][0]["cells"][0] == "x"
-
-
 async def test_kubectl_prints_the_table(kubectl: Kubectl, make: Maker) -> None:
     await make.widget("a", {"size": 7, "note": "wide"}, labels={"k": "v"})
     narrow = await kubectl.run("get", WG, namespace=make.namespace)
@@ -158,51 +90,6 @@ async def test_kubectl_prints_the_table(kubectl: Kubectl, make: Maker) -> None:
     assert "k=v" in wide.lines[1]
     everywhere = await kubectl.run("get", WG, "-A", "--no-headers")
     assert [make.namespace, "a"] in [line.split()[:2] for line in everywhere.lines]
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("name", f"{WIDGETS.singular_group}/a"),
-        ("jsonpath={.spec.size}", "7"),
-        ("custom-columns=N:.metadata.name,S:.spec.size", "N S a 7"),
-        ("go-template={{.spec.color}}", "red"),
-    ],
-    ids=["name", "jsonpath", "custom-columns", "go-template"],
-)
-async def test_kubectl_formats_what_it_gets(
-    kubectl: Kubectl, make: Maker, output: str, expected: str
-) -> None:
-    await make.widget("a", {"size": 7})
-    shown = await kubectl.run("get", f"{WG}/a", "-o", output, namespace=make.namespace)
-    assert " ".join(shown.stdout.split()) == expected
-
-
-async def test_kubectl_gets_yaml_and_json(kubectl: Kubectl, make: Maker) -> None:
-    made = await make.widget("a")
-    output = await kubectl.run("get", WG, "a", "-o", "json", namespace=make.namespace)
-    assert output.json["metadata"]["uid"] == made["metadata"]["uid"]
-    assert (
-        f"kind: {WIDGETS.kind}"
-        in (await kubectl.run("get", WG, "a", "-o", "yaml", namespace=make.namespace)).stdout
-    )
-    many = await kubectl.run("get", f"{WG},cm", "-o", "json", namespace=make.namespace)
-    assert many.json["kind"] == "List"
-
-
-async def test_kubectl_says_what_is_not_found(kubectl: Kubectl, namespace: str) -> None:
-    said = await kubectl.refused("get", WG, "none", namespace=namespace)
-    assert said.strip() == f'Error from server (NotFound): {WIDGETS.group_resource} "none" not found'
-    assert (await kubectl.run("get", WG, "none", "--ignore-not-found", namespace=namespace)).stdout == ""
-
-
-async def test_kubectl_sorts_and_pages(kubectl: Kubectl, make: Maker) -> None:
-    for index, size in enumerate((30, 10, 20)):
-        await make.widget(f"w{index}", {"size": size})
-    output = await kubectl.run(
-        "get", WG, "--sort-by=.spec.size", "--chunk-size=2", "-o", "name", namespace=make.namespace
-    )
-    assert [line[-2:] for line in output.lines] == ["w1", "w2", "w0"]
 
 
 async def test_kubectl_watches_a_table(kubectl: Kubectl, api: Api, make: Maker) -> None:

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-import crds
 import deploy
 from crds import names, release
 from dlr.commands import controller as controller_command
 from localcluster.apiserver.rbac import rule_covers, single_rules
-from localcluster.builtin import OVERLAY
 from reconcilers.observed import options as pod_options
 
 REPOSITORY = Path(deploy.__file__).parent.parent
@@ -48,17 +46,6 @@ def of_kind(kind: str) -> list[JSON]:
 def identity(document: JSON) -> tuple[str, str, str]:
     metadata = document["metadata"]
     return document["kind"], metadata.get("namespace", ""), metadata["name"]
-
-
-def test_images_have_the_version_of_the_release() -> None:
-    """YAML that kubectl applies as it is cannot read crds/release.py."""
-    (deployment,) = of_kind("Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    images = [
-        container["image"],
-        *(word.partition("=")[2] for word in container["args"] if "-image=" in word),
-    ]
-    assert images == [f"dlr-{name}:{release.VERSION}" for name in ("controller", "worker", "agent")]
 
 
 @pytest.mark.real
@@ -111,13 +98,6 @@ def test_no_default_of_the_api_server_is_left_out_where_a_field_is_owned_as_a_wh
     assert set(found) == {"fieldRef", "matchConstraints", "resourceRules", "roleRef"}
 
 
-def test_what_the_embedded_api_server_would_add_there_is_written_too() -> None:
-    """Its defaults are those of a real one, found in another way than the list above."""
-    for kind, component in (("fieldRef", "ObjectFieldSelector"), ("matchConstraints", "MatchResources")):
-        (properties,) = (found for name, found in OVERLAY.items() if name.rpartition(".")[2] == component)
-        assert ATOMIC[kind] == {name: each["default"] for name, each in properties.items()}
-
-
 def test_network_policies_have_fields_that_kubernetes_knows() -> None:
     """The embedded cluster has no network to try them on."""
     from kubernetes import client
@@ -149,27 +129,6 @@ def test_network_policies_select_pods_by_labels_that_these_have() -> None:
         assert {each["key"] for each in selector["matchExpressions"]} <= worker.keys()
 
 
-def test_crds_are_all_of_them() -> None:
-    expected = sorted(document["metadata"]["name"] for document in crds.manifests())
-    assert (
-        sorted(document["metadata"]["name"] for document in of_kind("CustomResourceDefinition")) == expected
-    )
-
-
-def test_what_others_refer_to_comes_before_them() -> None:
-    kinds = [document["kind"] for document in deploy.documents()]
-    assert kinds.index("Namespace") < kinds.index("ServiceAccount") < kinds.index("Deployment")
-    assert kinds.index("CustomResourceDefinition") < kinds.index("Deployment")
-    kinds = [document["kind"] for document in deploy.documents(priority_class=True)]
-    assert kinds.index("PriorityClass") < kinds.index("Deployment")
-
-
-def test_a_new_name_may_be_another_s_old_one() -> None:
-    documents = deploy.documents(deploy.DEFAULT_JOBS_NAMESPACE, jobs_namespace="team-a")
-    places = {each["metadata"].get("namespace") for each in documents}
-    assert places == {None, deploy.DEFAULT_JOBS_NAMESPACE, "team-a", "kube-node-lease"}
-
-
 def test_another_namespace_and_images_are_used_throughout() -> None:
     text = yaml.safe_dump_all(
         deploy.documents(
@@ -181,20 +140,6 @@ def test_another_namespace_and_images_are_used_throughout() -> None:
     assert "--check-image=registry.example/check:9" in text
     assert "--agent-image=registry.example/agent:9" in text
     assert "system:serviceaccount:elsewhere:dlr-controller" in text
-
-
-@pytest.mark.real
-def test_images_carry_the_release_s_version_and_are_what_kind_builds() -> None:
-    assert f"dlr-controller:{release.VERSION}" == deploy.DEFAULT_IMAGE
-    assert f"dlr-worker:{release.VERSION}" == deploy.DEFAULT_CHECK_IMAGE == pod_options.DEFAULT_CHECK_IMAGE
-    assert f"dlr-agent:{release.VERSION}" == deploy.DEFAULT_AGENT_IMAGE == pod_options.DEFAULT_AGENT_IMAGE
-    script = f'source {REPOSITORY}/kind/common.sh; echo "$CONTROLLER_IMAGE $WORKER_IMAGE $AGENT_IMAGE"'
-    named = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=300)
-    assert named.stdout.split() == [
-        deploy.DEFAULT_IMAGE,
-        deploy.DEFAULT_CHECK_IMAGE,
-        deploy.DEFAULT_AGENT_IMAGE,
-    ]
 
 
 def test_the_agent_s_image_has_it_where_the_controller_says() -> None:
@@ -270,12 +215,6 @@ def test_controller_holds_what_it_gives_to_workers(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("script", sorted(path.name for path in (REPOSITORY / "kind").glob("*.sh")))
-def test_kind_script_is_sound_bash(script: str) -> None:
-    subprocess.run(["bash", "-n", str(REPOSITORY / "kind" / script)], check=True, timeout=300)
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("script", ["up.sh", "down.sh", "build.sh", "load.sh"])
 def test_kind_script_says_in_a_sentence_that_docker_is_missing(script: str, tmp_path: Path) -> None:
     for program in ("bash", "dirname", "basename"):
@@ -291,3 +230,14 @@ def test_kind_script_says_in_a_sentence_that_docker_is_missing(script: str, tmp_
     assert done.returncode == 1
     assert "docker is not installed" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_images_have_the_version_of_the_release() -> None:
+    """YAML that kubectl applies as it is cannot read crds/release.py."""
+    (deployment,) = of_kind("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    images = [
+        container["image"],
+        *(word.partition("=")[2] for word in container["args"] if "-image=" in word),
+    ]
+    assert images == [f"dlr-{name}:{release.VERSION}" for name in ("controller", "worker", "agent")]

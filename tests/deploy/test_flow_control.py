@@ -112,8 +112,3 @@ def test_they_come_before_kubernetes_own_schema_and_take_turns_within() -> None:
     precedences = [each["spec"]["matchingPrecedence"] for each in schemas()]
     assert precedences == sorted(set(precedences)) and precedences[-1] < SERVICE_ACCOUNTS_PRECEDENCE
     assert all(each["spec"]["distinguisherMethod"]["type"] for each in schemas())
-
-
-def test_those_of_two_installations_do_not_meet() -> None:
-    names = [each["metadata"]["name"] for jobs in (None, "a", "b") for each in schemas(jobs_namespace=jobs)]
-    assert len(names) == len(set(names)) == 9

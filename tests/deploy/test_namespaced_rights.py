@@ -81,20 +81,6 @@ def test_rights_suffice_for_a_job_from_its_start_to_its_removal(server: Server, 
     assert "forbidden" not in log.read_text().lower()
 
 
-def test_a_faulty_node_is_left_alone(server: Server, log: Path) -> None:
-    server.as_admin("POST", "/api/v1/nodes", {"metadata": {"name": "broken"}})
-    path = f"{GROUP}/namespaces/{JOBS}/nodechecks"
-    check = {"apiVersion": JOB["apiVersion"], "kind": "NodeCheck", "metadata": {"name": "broken"}}
-    server.as_admin("POST", path, check | {"spec": {"nodes": ["broken"]}})
-    ended = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z", "faultyNodes": ["broken"]}
-    server.as_admin("PATCH", f"{path}/broken/status", {"status": ended})
-    # A later job has its Pods: the controller has seen the verdict, and did nothing to the node.
-    server.as_admin("POST", f"{GROUP}/namespaces/{JOBS}/elasticjobs", JOB | {"metadata": {"name": "later"}})
-    eventually("the later job has its Pods", lambda: "later-worker-0-1" in pods(server, JOBS))
-    assert not server.as_admin("GET", "/api/v1/nodes/broken").get("spec", {}).get("unschedulable")
-    assert "forbidden" not in log.read_text().lower()
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [

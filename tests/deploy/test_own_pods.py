@@ -69,13 +69,6 @@ def test_what_is_deployed() -> None:
         assert found(template) == []
 
 
-def test_the_namespace_of_administrators_checks_enforces_it() -> None:
-    (namespace,) = (each for each in deploy.documents() if each["kind"] == "Namespace")
-    labels = namespace["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-    assert labels["elastic.iml.github.io/may-cordon"] == "true"
-
-
 PROFILES = st.sampled_from([{"type": "RuntimeDefault"}, {"type": "Localhost", "localhostProfile": "x"}])
 USERS = {
     "runAsUser": st.sampled_from([0, 1000, 65532]),

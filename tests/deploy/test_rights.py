@@ -163,16 +163,6 @@ def trainer_token(server: Server, controller_log: Path) -> str:
     return server.token("default", "trainer", server.as_admin("GET", pod))
 
 
-def test_a_template_s_own_account_reports_and_renews_for_its_worker(
-    server: Server, trainer_token: str
-) -> None:
-    own = f"{GROUP}/{DEFAULT}/elasticworkers/own-worker-0/status"
-    assert server.call("PATCH", own, report("Ready"), token=trainer_token).ok
-    renewal = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z", "holderIdentity": "own-worker-0-1"}}
-    answer = server.call("PATCH", f"{LEASES}/own-worker-0", renewal, token=trainer_token)
-    assert answer.ok, answer.text
-
-
 def test_a_template_s_own_account_keeps_off_its_neighbours(server: Server, trainer_token: str) -> None:
     for neighbour in ("own-worker-1", "rights-worker-0"):
         status = f"{GROUP}/{DEFAULT}/elasticworkers/{neighbour}/status"
@@ -180,66 +170,6 @@ def test_a_template_s_own_account_keeps_off_its_neighbours(server: Server, train
         renewal = {"spec": {"holderIdentity": "own-worker-0-1"}}
         answer = server.call("PATCH", f"{LEASES}/{neighbour}", renewal, token=trainer_token)
         assert answer.status_code == 403, answer.text
-
-
-@pytest.mark.parametrize("bound_to_its_pod", [True, False])
-def test_a_template_s_own_account_takes_over_no_leader_election(
-    server: Server, trainer_token: str, bound_to_its_pod: bool
-) -> None:
-    name = f"leader-{bound_to_its_pod}".lower()
-    server.as_admin("POST", LEASES, {"metadata": {"name": name}, "spec": {"holderIdentity": "somebody-else"}})
-    token = trainer_token if bound_to_its_pod else server.token("default", "trainer")
-    taken = {"spec": {"holderIdentity": "own-worker-0-1"}}
-    answer = server.call("PATCH", f"{LEASES}/{name}", taken, token=token)
-    assert answer.status_code == 403, answer.text
-    replaced = server.as_admin("GET", f"{LEASES}/{name}") | taken
-    assert server.call("PUT", f"{LEASES}/{name}", replaced, token=token).status_code == 403
-    assert server.as_admin("GET", f"{LEASES}/{name}")["spec"]["holderIdentity"] == "somebody-else"
-
-
-def test_who_leads_by_a_role_of_its_own_goes_on_leading(server: Server) -> None:
-    leads = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update"]}]
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}"
-    server.as_admin("POST", f"/api/v1/{DEFAULT}/serviceaccounts", {"metadata": {"name": "leader"}})
-    server.as_admin("POST", f"{rbac}/roles", {"metadata": {"name": "leader"}, "rules": leads})
-    binding = {
-        "metadata": {"name": "leader"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leader"},
-        "subjects": [{"kind": "ServiceAccount", "name": "leader", "namespace": "default"}],
-    }
-    server.as_admin("POST", f"{rbac}/rolebindings", binding)
-    lease = server.as_admin("POST", LEASES, {"metadata": {"name": "elected"}, "spec": {}})
-    lease["spec"]["holderIdentity"] = "leader"
-    answer = server.call("PUT", f"{LEASES}/elected", lease, token=server.token("default", "leader"))
-    assert answer.ok, answer.text
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("elasticworkers/rights-worker-1/status", report("Failed")),
-        ("elasticworkers/rights-worker-0/status", {"status": {"phase": "Succeeded"}}),
-    ],
-)
-def test_worker_speaks_for_itself_alone(server: Server, worker_token: str, path: str, body: JSON) -> None:
-    assert server.call("PATCH", f"{GROUP}/{DEFAULT}/{path}", body, token=worker_token).status_code == 403
-
-
-@pytest.mark.parametrize("neighbour", ["rights-worker-1", "own-worker-0"])
-def test_worker_is_shown_no_other_worker_by_a_patch_that_changes_nothing(
-    server: Server, worker_token: str, trainer_token: str, neighbour: str
-) -> None:
-    status = f"{GROUP}/{DEFAULT}/elasticworkers/{neighbour}/status"
-    answer = server.call("PATCH", status, {}, token=worker_token)
-    assert answer.status_code == 403
-    assert f"only the Pod {neighbour}-1 may report" in answer.json()["message"]
-
-
-def test_worker_keeps_off_a_neighbour_s_lease(server: Server, worker_token: str) -> None:
-    renewal = {"spec": {"holderIdentity": "rights-worker-0-1"}}
-    answer = server.call("PATCH", f"{LEASES}/rights-worker-1", renewal, token=worker_token)
-    assert answer.status_code == 403
-    assert "its own ElasticWorker" in answer.json()["message"]
 
 
 @pytest.mark.parametrize(
@@ -290,18 +220,6 @@ def test_controller_makes_no_role_with_more_than_it_holds(
     role = {"metadata": {"name": "greedy"}, "rules": [rule]}
     path = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"
     assert server.call("POST", path, role, token=controller_token).status_code == 403
-
-
-def test_controller_binds_no_role_with_more_than_it_holds(server: Server, controller_token: str) -> None:
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "greedy", "namespace": "default"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
-    }
-    path = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/rolebindings"
-    assert server.call("POST", path, binding, token=controller_token).status_code == 403
 
 
 def test_rights_suffice_to_cordon_a_node(server: Server, controller_log: Path) -> None:

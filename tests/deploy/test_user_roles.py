@@ -98,19 +98,7 @@ def test_nobody_writes_what_the_controller_says(server: Server, role: str, kind:
     assert status(server, role, "PATCH", path, {"status": {"phase": "Failed"}}) == 403
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_nobody_makes_workers(server: Server, role: str) -> None:
-    assert status(server, role, "POST", "elasticworkers", made("ElasticWorker", f"of-{role}")) == 403
-    assert status(server, role, "PATCH", "elasticworkers/there", {"spec": {"incarnation": 2}}) == 403
-
-
 def test_admins_may_clear_away_workers(server: Server) -> None:
     server.as_admin("POST", f"{KINDS}/elasticworkers", made("ElasticWorker", "left"))
     codes = [status(server, role, "DELETE", "elasticworkers/left") for role in ROLES]
     assert codes == [403, 403, 200]
-
-
-def test_elsewhere_they_may_do_nothing(server: Server) -> None:
-    token = server.token(NAMESPACE, "admin")
-    answer = server.call("GET", f"{GROUP}/namespaces/default/elasticjobs", token=token)
-    assert answer.status_code == 403

@@ -162,10 +162,6 @@ def test_controller_and_people_are_left_to_rbac_for_reports(name: str) -> None:
     assert status_refusals(user(None, name), changed(ELASTIC_WORKER, status__phase="Failed")) == []
 
 
-def test_people_are_left_to_rbac_for_leases() -> None:
-    assert lease_refusals(user(None, "kubernetes-admin"), changed(LEASE, spec__holderIdentity="x")) == []
-
-
 @pytest.mark.parametrize("lease", [LEASE, LEADER_LEASE])
 def test_the_controller_does_not_use_the_right_to_leases_that_it_gives_to_workers(lease: JSON) -> None:
     me = user("dlr-controller-7d9-x2", CONTROLLER)
@@ -178,12 +174,6 @@ def test_the_controller_renews_the_lease_that_it_leads_by() -> None:
     rules = [*CONTROLLER_RULES, LEASES | {"verbs": ["get", "update"], "resourceNames": ["dlr-controller"]}]
     renewed = changed(own, spec__holderIdentity="dlr-controller-7d9-x2")
     assert lease_refusals(user("dlr-controller-7d9-x2", CONTROLLER), renewed, own, rules=rules) == []
-
-
-def test_a_template_s_own_account_is_held_like_ours() -> None:
-    mine = user("digits-worker-1-1", TRAINER)
-    assert status_refusals(mine, ELASTIC_WORKER)
-    assert lease_refusals(mine, changed(LEASE, spec__renewTime="now"))
 
 
 def test_worker_may_renew_its_own_lease() -> None:
@@ -233,12 +223,6 @@ def test_a_right_to_a_leader_s_lease_from_another_role_stays(rules: list[JSON]) 
     leader = user("leader-pod", "system:serviceaccount:default:leader")
     taken = changed(LEADER_LEASE, spec__holderIdentity="leader-pod")
     assert lease_refusals(leader, taken, LEADER_LEASE, rules=rules) == []
-
-
-def test_a_right_to_one_lease_is_none_to_another() -> None:
-    rules = [*WORKER_RULES, LEASES | {"verbs": ["update"], "resourceNames": ["my-leader"]}]
-    taken = changed(LEADER_LEASE, spec__holderIdentity="digits-worker-0-2")
-    assert lease_refusals(user("digits-worker-0-2", TRAINER), taken, LEADER_LEASE, rules=rules)
 
 
 def test_the_cluster_s_own_controllers_may_orphan_a_worker_s_lease() -> None:

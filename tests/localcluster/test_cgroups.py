@@ -141,13 +141,6 @@ async def test_a_container_over_its_limit_is_killed_by_the_kernel(
 
 
 @pytest.mark.real
-async def test_with_room_enough_it_ends_well(runtime: ContainerRuntime, tmp_path: Path) -> None:
-    exit_, folder = await run(runtime, limited(tmp_path, HOG, 400 * MIB))
-    assert (exit_.code, exit_.out_of_memory) == (0, False)
-    await until_removed(folder)
-
-
-@pytest.mark.real
 async def test_the_container_reads_in_its_own_group_that_a_process_of_it_was_killed(
     groups: MemoryGroups, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ def test_aggregated_discovery_nests_subresources(registry) -> None:
 
 
 def test_core_group_is_apart(registry) -> None:
-    [core] = aggregated(registry, core=True, version="v2beta1")["items"]
+    [core] = aggregated(registry, core=True)["items"]
     assert core["metadata"] == {}
     names = [resource["resource"] for resource in core["versions"][0]["resources"]]
     assert "pods" in names and "deployments" not in names

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.resources import LEASES, NODES, PODS
-from localcluster.client.api import STRATEGIC_PATCH
-from localcluster.client.clock import utc_now
-from localcluster.client.informer import Informer
-from localcluster.client.recorder import Recorder
-from localcluster.kubelet.heartbeat import LEASE_NAMESPACE, renew_lease
-from localcluster.kubelet.node_objects import NodeShape, new_node, node_status
-from localcluster.node_lifecycle import (
-    NodeLifecycle,
-    eviction_delay_seconds,
-    is_silent,
-    wanted_taints,
-)
-from localcluster.paths import Home
-from tests.localcluster.running import Observer, Part, observing, pod, shell
+from controller.api.calls import MERGE_PATCH
+from controller.contact import Contact
+from controller.errors import NotFound, Unavailable
+from localcluster.client.informer import Change
+from localcluster.node_lifecycle import NodeLifecycle, eviction_delay_seconds, is_silent, wanted_taints
+from localcluster.patches import merge_patch
 
 JSON = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
@@ -78,84 +68,182 @@ def test_the_shortest_toleration_decides_when_a_pod_must_go() -> None:
     assert eviction_delay_seconds(both, [taint]) == 20
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path)
-    home.create()
-    server = Part(home, "apiserver", "--port", "0")
-    server.start()
-    yield home
-    server.end()
+class Copies:
+    """An informer's copy of a collection, which the test writes."""
+
+    def __init__(self) -> None:
+        self.synced = asyncio.Event()
+        self.synced.set()
+        self._objects: dict[tuple[str, str], JSON] = {}
+        self._handlers: list[Callable[[Change, JSON], None]] = []
+
+    def add_handler(self, handler: Callable[[Change, JSON], None]) -> None:
+        self._handlers.append(handler)
+
+    def get(self, namespace: str, name: str) -> JSON | None:
+        return self._objects.get((namespace, name))
+
+    def list(self) -> list[JSON]:
+        return [*self._objects.values()]
+
+    def put(self, obj: JSON) -> None:
+        self._objects[obj["metadata"].get("namespace", ""), obj["metadata"]["name"]] = obj
+        self._tell(Change.APPLIED, obj)
+
+    def remove(self, obj: JSON) -> None:
+        del self._objects[obj["metadata"].get("namespace", ""), obj["metadata"]["name"]]
+        self._tell(Change.DELETED, obj)
+
+    def _tell(self, change: Change, obj: JSON) -> None:
+        for handler in self._handlers:
+            handler(change, obj)
 
 
-def condition(obj: JSON | None, kind: str) -> JSON:
-    conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
-    found: JSON = next((c for c in conditions if c["type"] == kind), {})
-    return found
+class Server:
+    """As much of an API client and a server as the node lifecycle asks of."""
+
+    def __init__(self) -> None:
+        self.nodes, self.pods, self.leases = Copies(), Copies(), Copies()
+        self.contact = Contact()
+        self.answers = True
+        self.evicted: list[str] = []
+
+    def _at(self, path: str) -> tuple[Copies, JSON]:
+        parts = path.removesuffix("/status").split("/")
+        copies, namespace = (self.nodes, "") if "nodes" in parts else (self.pods, "default")
+        obj = copies.get(namespace, parts[-1])
+        if obj is None:
+            raise NotFound(404, "NotFound", path)
+        return copies, obj
+
+    async def get(self, path: str) -> JSON:
+        if not self.answers:
+            raise Unavailable("nobody answers")
+        self.contact.answered()
+        return {} if path == "/version" else self._at(path)[1]
+
+    async def patch(self, path: str, patch: JSON, *, kind: str = MERGE_PATCH) -> JSON:
+        copies, obj = self._at(path)
+        changed = merge_patch(obj, {key: each for key, each in patch.items() if key != "status"})
+        for condition in (patch.get("status") or {}).get("conditions") or ():
+            others = [c for c in changed["status"]["conditions"] if c["type"] != condition["type"]]
+            changed = {**changed, "status": {**changed["status"], "conditions": [*others, condition]}}
+        copies.put(changed)
+        return changed
+
+    async def delete(self, path: str, *, uid: str, grace_period_seconds: int | None = None) -> JSON:
+        copies, obj = self._at(path)
+        if grace_period_seconds == 0:
+            copies.remove(obj)
+        else:
+            self.evicted.append(obj["metadata"]["name"])
+            copies.put({**obj, "metadata": {**obj["metadata"], "deletionTimestamp": NOW}})
+        return {}
+
+    def node(self, name: str) -> None:
+        metadata = {"name": name, "resourceVersion": "1"}
+        self.nodes.put({"metadata": metadata, **node("True")})
+
+    def pod(self, name: str, node_name: str, **spec: Any) -> None:
+        metadata = {"namespace": "default", "name": name, "uid": name}
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        self.pods.put({"metadata": metadata, "spec": {"nodeName": node_name, **spec}, "status": status})
+
+    def beat(self, name: str, number: int) -> None:
+        self.leases.put({"metadata": {"name": name}, "spec": {"renewTime": str(number)}})
+
+    def ready(self, copies: Copies, namespace: str, name: str) -> str:
+        conditions = (copies.get(namespace, name) or {})["status"]["conditions"]
+        return str(next(c["status"] for c in conditions if c["type"] == "Ready"))
 
 
-async def make_node(seen: Observer, name: str) -> JSON:
-    created = await seen.client.create(NODES.path(), new_node(name))
-    status = node_status(name, NodeShape("4", "4Gi", 0), "v1", created, utc_now())
-    await seen.client.patch(
-        NODES.path(name=name, subresource="status"), {"status": status}, kind=STRATEGIC_PATCH
+class Silent:
+    """A recorder whose Events nobody reads."""
+
+    def normal(self, *_: object) -> None: ...
+
+    warning = normal
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[Server]:
+    server = Server()
+    server.contact.answered()
+    lifecycle = NodeLifecycle(
+        server,  # type: ignore[arg-type]
+        Silent(),  # type: ignore[arg-type]
+        server.nodes,  # type: ignore[arg-type]
+        server.pods,  # type: ignore[arg-type]
+        server.leases,  # type: ignore[arg-type]
+        now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )
-    return created
+    task = asyncio.create_task(lifecycle.run())
+    try:
+        yield server
+    finally:
+        task.cancel()
 
 
-async def make_pod(seen: Observer, name: str, node_name: str, **spec: Any) -> None:
-    await seen.client.create(PODS.path("default"), pod(name, shell("true"), nodeName=node_name, **spec))
-    ready = {"type": "Ready", "status": "True"}
-    path = PODS.path("default", name, "status")
-    status = {"phase": "Running", "conditions": [ready]}
-    await seen.client.patch(path, {"status": status}, kind=STRATEGIC_PATCH)
+async def beating(server: Server, name: str, seconds: int) -> None:
+    """A node that renews its Lease every ten seconds."""
+    for second in range(0, seconds, 10):
+        server.beat(name, second)
+        await asyncio.sleep(10)
 
 
-@pytest.mark.real
-async def test_a_silent_node_is_marked_and_emptied_and_a_speaking_one_is_not(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.monotonic()
+@pytest.mark.played
+async def test_a_silent_node_is_marked_and_emptied_and_a_speaking_one_is_not() -> None:
+    short = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 20}
+    long = {**short, "tolerationSeconds": 300}
+    async with watched() as server:
+        for name in ("dead", "alive"):
+            server.node(name)
+        server.pod("patient", "dead", tolerations=[long])
+        server.pod("hasty", "dead", tolerations=[short])
+        server.pod("safe", "alive")
+        server.pod("orphan", "no-such-node")
+        server.beat("dead", 0)
+        await beating(server, "alive", 40)
+        assert server.ready(server.nodes, "", "dead") == "True"
+        assert server.pods.get("default", "orphan") is None
+        await beating(server, "alive", 10)
+        assert server.ready(server.nodes, "", "dead") == "Unknown"
+        assert server.ready(server.pods, "default", "patient") == "False"
+        assert server.evicted == []
+        await beating(server, "alive", 30)
+        assert server.evicted == ["hasty"]
+        conditions = (server.pods.get("default", "hasty") or {})["status"]["conditions"]
+        assert conditions[-1]["reason"] == "DeletionByTaintManager"
+        assert (
+            server.ready(server.nodes, "", "alive") == server.ready(server.pods, "default", "safe") == "True"
+        )
+        await beating(server, "alive", 300)
+        assert server.evicted == ["hasty", "patient"]
 
-    def pass_time(*_: object) -> None:
-        nonlocal now
-        now += 0.5
 
-    # Time passes by the Leases that are heard, so that the node that speaks cannot be late.
-    monkeypatch.setattr("localcluster.node_lifecycle.time", SimpleNamespace(monotonic=lambda: now))
-    async with observing(home) as seen:
-        leases = Informer(seen.client, LEASES, LEASE_NAMESPACE)
-        leases.add_handler(pass_time)
-        recorder = Recorder(seen.client, "node-controller")
-        lifecycle = NodeLifecycle(seen.client, recorder, seen.nodes, seen.pods, leases, silence_seconds=4.0)
-        await make_node(seen, "dead")
-        alive = await make_node(seen, "alive")
+@pytest.mark.played
+async def test_a_node_that_speaks_again_keeps_its_pods() -> None:
+    async with watched() as server:
+        server.node("node")
+        exists = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 20}
+        server.pod("pod", "node", tolerations=[exists])
+        await asyncio.sleep(50)
+        assert server.ready(server.nodes, "", "node") == "Unknown"
+        back = {"type": "Ready", "status": "True"}
+        await server.patch("/api/v1/nodes/node/status", {"status": {"conditions": [back]}})
+        await beating(server, "node", 100)
+        assert server.evicted == []
+        assert (server.nodes.get("", "node") or {})["spec"].get("taints") is None
 
-        async def beat() -> None:
-            while True:
-                await renew_lease(seen.client, alive)
-                await asyncio.sleep(0.2)
 
-        short = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 1}
-        await make_pod(seen, "patient", "dead")
-        await make_pod(seen, "hasty", "dead", tolerations=[short])
-        await make_pod(seen, "safe", "alive")
-        await make_pod(seen, "orphan", "no-such-node")
-        tasks = [
-            asyncio.create_task(each) for each in (leases.run(), recorder.run(), beat(), lifecycle.run())
-        ]
-        try:
-            await seen.until(
-                lambda: condition(seen.nodes.get("", "dead"), "Ready").get("status") == "Unknown"
-            )
-            await seen.until(lambda: condition(seen.pod("patient"), "Ready").get("status") == "False")
-            await seen.until_gone("orphan")
-            await seen.until(lambda: "deletionTimestamp" in seen.pod("hasty")["metadata"])
-            target = condition(seen.pod("hasty"), "DisruptionTarget")
-            assert (target["status"], target["reason"]) == ("True", "DeletionByTaintManager")
-            assert "deletionTimestamp" not in seen.pod("patient")["metadata"]
-            assert condition(seen.pod("safe"), "Ready")["status"] == "True"
-            assert condition(seen.nodes.get("", "alive"), "Ready")["status"] == "True"
-        finally:
-            for task in tasks:
-                task.cancel()
+@pytest.mark.played
+async def test_nodes_that_could_not_be_heard_are_not_silent() -> None:
+    async with watched() as server:
+        server.node("node")
+        server.answers = False
+        await asyncio.sleep(100)
+        server.answers = True
+        await asyncio.sleep(30)
+        assert server.ready(server.nodes, "", "node") == "True"
+        await asyncio.sleep(20)
+        assert server.ready(server.nodes, "", "node") == "Unknown"

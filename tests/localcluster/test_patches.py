@@ -154,21 +154,6 @@ def test_containers_are_merged_by_name_and_new_ones_come_first() -> None:
     ]
 
 
-def test_ports_are_merged_by_container_port_in_pods_and_by_port_in_services() -> None:
-    result = strategic(
-        "Pod",
-        pod({"name": "a", "ports": [{"containerPort": 1, "name": "x"}]}),
-        pod({"name": "a", "ports": [{"containerPort": 1, "hostPort": 2}]}),
-    )
-    assert result["spec"]["containers"][0]["ports"] == [{"containerPort": 1, "name": "x", "hostPort": 2}]
-    service = strategic(
-        "Service",
-        {"spec": {"ports": [{"port": 80, "name": "web"}]}},
-        {"spec": {"ports": [{"port": 80, "targetPort": 8080}]}},
-    )
-    assert service["spec"]["ports"] == [{"port": 80, "name": "web", "targetPort": 8080}]
-
-
 def test_element_order_is_set_and_elements_are_deleted() -> None:
     result = strategic(
         "Pod",
@@ -222,15 +207,6 @@ def test_conditions_taints_and_finalizers_follow_their_own_strategies() -> None:
     ]
 
 
-def test_retained_keys_replace_a_union() -> None:
-    result = strategic(
-        "Deployment",
-        {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}},
-        {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}},
-    )
-    assert result["spec"]["strategy"] == {"type": "Recreate"}
-
-
 def test_null_deletes_and_nulls_in_new_objects_vanish() -> None:
     result = strategic(
         "Pod",
@@ -266,15 +242,3 @@ def test_long_lists_are_merged_in_linear_time() -> None:
     long = [{"name": f"n{number}", "image": "x"} for number in range(20_000)]
     patched = strategic("Pod", pod(*long), pod(*({**each, "image": "y"} for each in long)))
     assert [each["image"] for each in patched["spec"]["containers"]] == ["y"] * len(long)
-
-
-def test_lists_of_another_shape_than_the_kinds_are_malformed() -> None:
-    for patch in (
-        {"metadata": {"finalizers": [{"name": "a"}]}},
-        {"metadata": {"$setElementOrder/finalizers": 1}},
-        {"metadata": {"$deleteFromPrimitiveList/finalizers": 1}},
-    ):
-        with pytest.raises(MalformedPatch):
-            strategic("Pod", {"metadata": {"finalizers": ["a"]}}, patch)
-    ordered = strategic("Pod", pod({"name": "a"}), {"spec": {"$setElementOrder/containers": ["a", 1]}})
-    assert ordered == pod({"name": "a"})

@@ -121,7 +121,7 @@ def workloads(draw: st.DrawFn) -> list[JSON]:
 
 
 @given(clusters(), workloads())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_node_is_ever_given_more_than_it_has(nodes: list[JSON], pods: list[JSON]) -> None:
     placed = schedule(pods, nodes)
     for each in nodes:
@@ -133,7 +133,7 @@ def test_no_node_is_ever_given_more_than_it_has(nodes: list[JSON], pods: list[JS
 
 
 @given(clusters(), workloads())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_constraint_is_respected(nodes: list[JSON], pods: list[JSON]) -> None:
     by_name = {each["metadata"]["name"]: each for each in nodes}
     for name, target in schedule(pods, nodes).items():
@@ -151,7 +151,7 @@ def test_every_constraint_is_respected(nodes: list[JSON], pods: list[JSON]) -> N
 
 
 @given(clusters(), workloads())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_refusal_counts_every_node(nodes: list[JSON], pods: list[JSON]) -> None:
     states = node_states(nodes, [])
     for each in pods:

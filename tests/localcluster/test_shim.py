@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from localcluster.kubelet.container import (
     shim_command,
 )
 from localcluster.kubelet.execution import Inside, act
-from tests.localcluster.running import best_isolation
+from tests.localcluster.running import best_isolation, living, until_living, until_none_living
 
 pytestmark = pytest.mark.real
 
@@ -40,35 +39,6 @@ def available() -> list[Isolation]:
 
 
 AVAILABLE = available()
-
-
-def marked(marker: str) -> list[int]:
-    """Living processes that carry a marker in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                environment = (entry / "environ").read_bytes()
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if marker.encode() in environment and state != "Z":
-                found.append(int(entry.name))
-    return found
-
-
-def until_none(marker: str) -> list[int]:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while (left := marked(marker)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
-
-
-def until_some(marker: str, count: int) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(marked(marker)) < count:
-        assert time.monotonic() < deadline, f"{marked(marker)} instead of {count} processes"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -172,29 +142,16 @@ async def test_terminate_reaches_only_the_main_process(
     process.terminate()
     assert await finish(process) == 7
     assert texts(tmp_path, "stdout") == ["ready", "bye"]
-    assert until_none(marker) == []
+    assert await until_none_living(marker) == []
 
 
 async def test_kill_ends_everything(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
     process = runtime.create()
     await process.start(described(tmp_path, marker, "trap '' TERM;" + FAMILY + "sleep 1000"))
-    until_some(marker, 4)
+    await until_living(marker, 4)
     process.kill()
     assert await finish(process) == 137
-    assert until_none(marker) == []
-
-
-async def test_a_kill_that_comes_with_the_description_counts(
-    runtime: ContainerRuntime, tmp_path: Path, marker: str
-) -> None:
-    process = runtime.create()
-    starting = asyncio.create_task(process.start(described(tmp_path, marker, "sleep 1000")))
-    await asyncio.sleep(0)
-    process.kill()
-    assert await finish(process) == 137
-    await asyncio.wait({starting})
-    assert starting.exception() is None or isinstance(starting.exception(), StartRefused)
-    assert marked(marker) == []
+    assert await until_none_living(marker) == []
 
 
 async def test_daemons_end_with_the_main_process(
@@ -203,7 +160,7 @@ async def test_daemons_end_with_the_main_process(
     process = runtime.create()
     await process.start(described(tmp_path, marker, FAMILY + "exit 5"))
     assert await finish(process) == 5
-    assert marked(marker) == []
+    assert living(marker) == []
 
 
 async def test_nothing_survives_a_killed_shim(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
@@ -211,24 +168,10 @@ async def test_nothing_survives_a_killed_shim(runtime: ContainerRuntime, tmp_pat
         pytest.skip("the nodes process does that: see test_kubelet.py")
     process = runtime.create()
     await process.start(described(tmp_path, marker, FAMILY + "sleep 1000"))
-    until_some(marker, 4)
+    await until_living(marker, 4)
     os.kill(process.shim_pid, signal.SIGKILL)
     assert await finish(process) == 137
-    assert until_none(marker) == []
-
-
-async def test_a_command_to_a_shim_that_has_just_ended_is_lost_and_its_end_is_reported(
-    runtime: ContainerRuntime, tmp_path: Path, marker: str
-) -> None:
-    process = runtime.create()
-    os.mkfifo(gate := tmp_path / "gate")
-    await process.start(described(tmp_path, marker, f"read _ < {gate}; exit 3"))
-    gate.write_text("\n")
-    # Blocking, so that the loop cannot read the shim's report.
-    os.waitid(os.P_PID, process.shim_pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
-    process.terminate()
-    process.kill()
-    assert await finish(process) == 3
+    assert await until_none_living(marker) == []
 
 
 @pytest.fixture
@@ -255,7 +198,7 @@ async def test_a_container_ends_after_a_probe_that_took_too_long_although_init_r
     probe.cancel()
     process.kill()
     assert await finish(process) == 137
-    assert until_none(marker) == []
+    assert await until_none_living(marker) == []
 
 
 @pytest.mark.skipif(AVAILABLE == [Isolation.NONE], reason="this host allows no mount namespaces")
@@ -286,7 +229,7 @@ async def test_a_mount_without_privileges_is_refused_clearly(tmp_path: Path, mar
 
 
 @pytest.mark.parametrize("isolation", AVAILABLE, ids=lambda isolation: isolation.value)
-def test_nothing_survives_a_killed_kubelet(tmp_path: Path, marker: str, isolation: Isolation) -> None:
+async def test_nothing_survives_a_killed_kubelet(tmp_path: Path, marker: str, isolation: Isolation) -> None:
     """A stand-in for the kubelet starts a shim, and is killed."""
     spec = described(tmp_path, marker, "echo ready;" + FAMILY + "sleep 1000")
     task = {
@@ -307,17 +250,42 @@ shim.stdin.write({told!r})
 shim.stdin.flush()
 time.sleep(1000)
 """
-    kubelet = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    until_some(marker, 4)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while texts(tmp_path, "stdout") != ["ready"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    kubelet = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
+    await until_living(marker, 4)
+    while texts(tmp_path, "stdout") != ["ready"]:  # noqa: ASYNC110 - the log is a file
+        await asyncio.sleep(0.02)
     kubelet.kill()
     kubelet.wait()
-    assert until_none(marker) == []
+    assert await until_none_living(marker) == []
 
 
 def test_the_probe_of_what_this_host_lets_us_have_leaves_nothing(tmp_path: Path) -> None:
     detect_isolation(tmp_path / "home")
     assert not list((tmp_path / "home").iterdir())
+
+
+async def test_a_kill_that_comes_with_the_description_counts(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    process = runtime.create()
+    starting = asyncio.create_task(process.start(described(tmp_path, marker, "sleep 1000")))
+    await asyncio.sleep(0)
+    process.kill()
+    assert await finish(process) == 137
+    await asyncio.wait({starting})
+    assert starting.exception() is None or isinstance(starting.exception(), StartRefused)
+    assert living(marker) == []
+
+
+async def test_a_command_to_a_shim_that_has_just_ended_is_lost_and_its_end_is_reported(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    process = runtime.create()
+    os.mkfifo(gate := tmp_path / "gate")
+    await process.start(described(tmp_path, marker, f"read _ < {gate}; exit 3"))
+    gate.write_text("\n")
+    # Blocking, so that the loop cannot read the shim's report.
+    os.waitid(os.P_PID, process.shim_pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+    process.terminate()
+    process.kill()
+    assert await finish(process) == 3

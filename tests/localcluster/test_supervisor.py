@@ -175,19 +175,6 @@ def test_a_port_in_use_is_said_in_one_sentence(home: Home) -> None:
     until(lambda: not living(str(home.root)))
 
 
-def test_a_folder_that_cannot_be_used_is_said_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ClusterError, match="cannot be used for the cluster: Not a directory; choose another"):
-        start(Home(tmp_path / "file" / "home"))
-
-
-def test_a_refused_manifest_is_said_and_nothing_is_left(home: Home) -> None:
-    broken = manifest("x") | {"data": {"key": 5}}
-    with pytest.raises(ClusterError, match="ConfigMap x is refused by the API server"):
-        start(home, manifests=[broken])
-    assert until(lambda: not living(str(home.root)))
-
-
 def test_the_port_stays_the_same_across_restarts(home: Home) -> None:
     port = free_port()
     start(home, port=port)
@@ -215,3 +202,10 @@ def test_a_process_that_ends_without_a_word_may_have_had_no_room_for_it(
     usage = shutil.disk_usage(tmp_path)._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert silence(Home(tmp_path), "see the log").startswith(says)
+
+
+def test_a_refused_manifest_is_said_and_nothing_is_left(home: Home) -> None:
+    broken = manifest("x") | {"data": {"key": 5}}
+    with pytest.raises(ClusterError, match="ConfigMap x is refused by the API server"):
+        start(home, manifests=[broken])
+    assert until(lambda: not living(str(home.root)))

@@ -67,12 +67,6 @@ def pod(phase: str, *containers: dict, init: tuple[dict, ...] = (), spec: dict |
 
 POD_CASES = {
     "pending": (pod("Pending"), "0/1", "Pending", "0"),
-    "creating": (
-        pod("Pending", container(waiting={"reason": "ContainerCreating"})),
-        "0/1",
-        "ContainerCreating",
-        "0",
-    ),
     "running": (pod("Running", container(running=RUNNING, ready=True)), "1/1", "Running", "0"),
     "one of two ready": (
         pod("Running", container("a", running=RUNNING, ready=True), container("b", running=RUNNING)),
@@ -87,9 +81,6 @@ POD_CASES = {
         "0",
     ),
     "error": (pod("Failed", container(terminated={"exitCode": 1, "reason": "Error"})), "0/1", "Error", "0"),
-    "signal": (pod("Failed", container(terminated={"exitCode": 137, "signal": 9})), "0/1", "Signal:9", "0"),
-    "exit code": (pod("Failed", container(terminated={"exitCode": 3})), "0/1", "ExitCode:3", "0"),
-    "evicted": (pod("Failed", reason="Evicted"), "0/1", "Evicted", "0"),
     "crash loop": (
         pod(
             "Running",
@@ -102,17 +93,6 @@ POD_CASES = {
         "0/1",
         "CrashLoopBackOff",
         "3 (42s ago)",
-    ),
-    "one completed, one runs": (
-        pod(
-            "Running",
-            container("a", terminated={"exitCode": 0, "reason": "Completed"}),
-            container("b", running=RUNNING, ready=True),
-            conditions=[{"type": "Ready", "status": "True"}],
-        ),
-        "1/2",
-        "Running",
-        "0",
     ),
     "initializing": (
         pod(
@@ -133,39 +113,12 @@ POD_CASES = {
         "Init:Error",
         "2",
     ),
-    "init crash loop": (
-        pod("Pending", init=(container("i", waiting={"reason": "CrashLoopBackOff"}),)),
-        "0/1",
-        "Init:CrashLoopBackOff",
-        "0",
-    ),
-    "initialized": (
-        pod(
-            "Running",
-            container(running=RUNNING, ready=True),
-            init=(container("i", terminated={"exitCode": 0, "reason": "Completed"}, restarts=4),),
-            conditions=[{"type": "Initialized", "status": "True"}],
-        ),
-        "1/1",
-        "Running",
-        "0",
-    ),
     "terminating": (
         pod(
             "Running", container(running=RUNNING, ready=True), metadata={"deletionTimestamp": ago(seconds=1)}
         ),
         "1/1",
         "Terminating",
-        "0",
-    ),
-    "failed while being deleted": (
-        pod(
-            "Failed",
-            container(terminated={"exitCode": 1, "reason": "Error"}),
-            metadata={"deletionTimestamp": ago(seconds=1)},
-        ),
-        "0/1",
-        "Error",
         "0",
     ),
     "on a lost node": (

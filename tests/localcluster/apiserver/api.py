@@ -65,11 +65,6 @@ class Events:
         assert line, "the watch ended"
         return line
 
-    async def rest(self) -> list[dict[str, Any]]:
-        """All events until the server ends the watch."""
-        body = await asyncio.wait_for(self._response.content.read(), EVENT_TIMEOUT_SECONDS)
-        return [orjson.loads(line) for line in body.splitlines()]
-
     async def seen(self, count: int) -> list[tuple[str, str]]:
         """The types and names of the next events."""
         events = [await self.next() for _ in range(count)]
@@ -170,12 +165,6 @@ def widget(name: str, spec: Any = None, **metadata: Any) -> dict[str, Any]:
         "metadata": {"name": name, **metadata},
         "spec": {"size": 1} if spec is None else spec,
     }
-
-
-def owned_by(owner: dict[str, Any], *, blocks: bool = False) -> list[dict[str, Any]]:
-    reference = {key: owner[key] for key in ("apiVersion", "kind")}
-    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
-    return [{**reference, "controller": True, "blockOwnerDeletion": blocks}]
 
 
 def widget_definition() -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 from pathlib import Path
 
@@ -13,28 +11,9 @@ from localcluster.apiserver.database import Database, Row
 from localcluster.apiserver.server import CannotListen, serve
 from localcluster.apiserver.store import ChangeType, Store
 from localcluster.paths import Home
-from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, WIDGETS, config_map, widget, widget_definition
-from tests.localcluster.apiserver.conftest import Running, connected, start
+from tests.localcluster.apiserver.conftest import start
 
 pytestmark = pytest.mark.real
-
-
-async def test_kill_9_loses_nothing_that_was_acknowledged(home: Home) -> None:
-    process = start(home)
-    assert "listening on https://127.0.0.1:" in process.stdout.readline()
-    assert int(home.pidfile("apiserver").read_text()) == process.pid
-    async with connected(home, Running(home)) as api:
-        await api.created(CRDS, widget_definition())
-        created = await api.created(WIDGETS, widget("one"))
-        for number in range(20):
-            await api.created(CONFIG_MAPS, config_map(f"map-{number}"))
-        await api.delete(f"{CONFIG_MAPS}/map-0")
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    async with serve(home) as serving, connected(home, serving) as api:
-        assert (await api.get(f"{WIDGETS}/one")).body == created
-        names = (await api.get(CONFIG_MAPS)).names
-        assert len([name for name in names if name.startswith("map-")]) == 19
 
 
 async def test_sigterm_ends_it_and_its_pidfile(home: Home) -> None:
@@ -68,13 +47,6 @@ async def test_two_servers_cannot_share_a_home(home: Home) -> None:
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert errors.strip().endswith("another API server is using it")
-
-
-async def test_keys_survive_a_restart(home: Home) -> None:
-    async with serve(home):
-        before = (home.ca_certificate.read_bytes(), home.admin_token.read_text())
-    async with serve(home):
-        assert (home.ca_certificate.read_bytes(), home.admin_token.read_text()) == before
 
 
 def obj(name: str) -> dict:

@@ -22,12 +22,15 @@ from tests.localcluster.apiserver.api import (
     CRDS,
     JSON_PATCH,
     MERGE,
+    PODS,
     STRATEGIC,
+    WIDGETS,
     config_map,
+    pod,
+    widget,
+    widget_definition,
 )
 from tests.localcluster.apiserver.conftest import Running, running
-from tests.localcluster.apiserver.test_bad_bodies import VALID, places
-from tests.localcluster.apiserver.test_deep_objects import BAGS, bag_definition
 
 pytestmark = pytest.mark.real
 
@@ -35,11 +38,34 @@ EXAMPLES = 100
 LONGEST_SECONDS = 300.0
 """Time limit for a request, on a machine that does much other work too."""
 YAML = "application/yaml"
-MARK = "\uf8ffmark\uf8ff"
 APPLY = "application/apply-patch+yaml"
+MARK = "\uf8ffmark\uf8ff"
+BAGS = "/apis/example.com/v1/namespaces/default/bags"
 FORESEEN = (b"etcdserver: request is too large", b"failed to create typed patch object")
 """What Kubernetes answers with 500, too."""
-DEPTHS = (2, 254, 255, 1_023, 1_025, 5_000, 9_990, 9_998, 10_000, 10_001, 200_000)
+BAG = {"apiVersion": "example.com/v1", "kind": "Bag", "metadata": {"name": "one"}}
+
+
+def bag_definition() -> dict[str, Any]:
+    """A kind that keeps whatever its objects say."""
+    spec = {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+        "properties": {"size": {"type": "integer", "default": 3}},
+        "x-kubernetes-validations": [{"rule": "self == oldSelf || self.size < 10"}],
+    }
+    schema = {"type": "object", "properties": {"spec": spec}}
+    names = {"plural": "bags", "singular": "bag", "kind": "Bag"}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "bags.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+DEPTHS = (2, 200, 253, 254, 255, 1_023, 1_025, 200_000)
 SIZES = (1, 1_000_000, 1_572_864, 2_000_000, 3_145_728, 4_000_000)
 ODD_TEXTS = (
     *(
@@ -113,17 +139,83 @@ FRAGMENTS = (
     ).map(lambda value: json.dumps(value).encode())
     | st.binary(max_size=30)
 )
-BODIES: list[tuple[str, dict[str, Any]]] = [
-    *VALID,
+RULES = [{"apiGroups": ["x"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["y"]}]
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+
+VALID: list[tuple[str, dict[str, Any]]] = [
     (
-        BAGS,
+        PODS,
+        pod(
+            "one",
+            labels={"a": "b"},
+            volumes=[{"name": "v", "emptyDir": {}}],
+            tolerations=[{"key": "a", "operator": "Exists"}],
+            priorityClassName="system-node-critical",
+        ),
+    ),
+    (CONFIG_MAPS, config_map("one", labels={"a": "b"}, finalizers=["a/b"], annotations={"c": "d"})),
+    (CRDS, widget_definition()),
+    (WIDGETS, {**widget("one", {"size": 3, "replicas": 2}), "status": {"phase": "Up"}}),
+    (
+        f"{RBAC}/roles",
         {
-            "apiVersion": "example.com/v1",
-            "kind": "Bag",
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
             "metadata": {"name": "one"},
-            "spec": {"size": 1, "x": 2},
+            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}],
         },
     ),
+    (
+        f"{ADMISSION}/validatingadmissionpolicies",
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": "one"},
+            "spec": {
+                "failurePolicy": "Ignore",
+                "matchConstraints": {"resourceRules": RULES, "objectSelector": {"matchLabels": {"a": "b"}}},
+                "variables": [{"name": "v", "expression": "1"}],
+                "matchConditions": [{"name": "n", "expression": "true"}],
+                "validations": [{"expression": "true", "message": "m"}],
+            },
+        },
+    ),
+    (
+        f"{ADMISSION}/validatingadmissionpolicybindings",
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": "one"},
+            "spec": {"policyName": "one", "validationActions": ["Warn"]},
+        },
+    ),
+    (
+        "/api/v1/namespaces",
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "one"}, "spec": {"finalizers": ["x"]}},
+    ),
+    (
+        "/api/v1/namespaces/default/serviceaccounts/default/token",
+        {"spec": {"expirationSeconds": 3600, "boundObjectRef": {"kind": "Pod", "name": "one", "uid": "x"}}},
+    ),
+    (f"{PODS}/one/binding", {"metadata": {"name": "one"}, "target": {"kind": "Node", "name": "node-0"}}),
+    (f"{PODS}/one/eviction", {"deleteOptions": {"gracePeriodSeconds": 3, "preconditions": {"uid": "x"}}}),
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, child in entries:
+        yield from places(child, (*path, key))
+
+
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    *VALID,
+    (BAGS, {**BAG, "spec": {"size": 1, "x": 2}}),
     (
         "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
         {"metadata": {"name": "one"}, "spec": {"a": 1}},
@@ -215,7 +307,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 def client(home: Home) -> Client:
     http.client._MAXHEADERS = 1000  # type: ignore[attr-defined]  # warnings are headers
     client = Client(home)
-    assert client("POST", CRDS, json.dumps(bag_definition()).encode())[0] == 201
+    for definition in (bag_definition(), widget_definition()):
+        assert client("POST", CRDS, json.dumps(definition).encode())[0] == 201
     return client
 
 
@@ -288,3 +381,74 @@ def test_times_in_yaml_are_strings(client: Client) -> None:
     )
     code, said = client("POST", BAGS, body.replace("{}", "{day: 2026-01-01}").encode(), YAML)
     assert code == 201 and json.loads(said)["spec"]["day"] == "2026-01-01"
+
+
+@pytest.mark.parametrize("levels", [300, 1_025, 10_000])
+def test_what_is_nested_too_deeply_is_refused_by_every_verb(client: Client, levels: int) -> None:
+    deep = b'{"a":' * levels + b"1" + b"}" * levels
+    path = f"{BAGS}/deep"
+    plain = json.dumps({**BAG, "metadata": {"name": "deep"}, "spec": {}}).encode()
+    assert client("POST", BAGS, plain)[0] in (201, 409)
+    for method, body, kind in (
+        ("PUT", plain.replace(b'"spec": {}', b'"spec": ' + deep), "application/json"),
+        ("PATCH", b'{"spec":' + deep + b"}", MERGE),
+        ("PATCH", b'[{"op":"add","path":"/spec/deep","value":' + deep + b"}]", JSON_PATCH),
+        ("PATCH", plain.replace(b'"spec": {}', b'"spec": ' + deep), f"{APPLY}"),
+    ):
+        code, said = client(
+            method, f"{path}?fieldManager=x&force=true" if kind == APPLY else path, body, kind
+        )
+        assert code in (400, 422), (method, kind, said[:300])
+
+
+def test_what_etcd_would_not_take_is_refused_as_there(client: Client) -> None:
+    def post(size: int) -> tuple[int, bytes]:
+        body = json.dumps({**BAG, "metadata": {"name": "large"}, "spec": {"x": "y" * size}}).encode()
+        return client("POST", BAGS, body)
+
+    code, said = post(1536 * 1024)
+    assert code == 500 and b"etcdserver: request is too large" in said
+    assert post(3 * 1024 * 1024)[0] == 413
+    assert post(1536 * 1024 - 1000)[0] == 201
+
+
+def test_copies_of_copies_are_bounded(client: Client) -> None:
+    body = {**BAG, "metadata": {"name": "copies"}, "spec": {}}
+    assert client("POST", BAGS, json.dumps(body).encode())[0] == 201
+    operations = [{"op": "copy", "from": "/spec", "path": f"/spec/a{number}"} for number in range(60)]
+    code, said = client("PATCH", f"{BAGS}/copies", json.dumps(operations).encode(), JSON_PATCH)
+    assert code in (400, 422), said[:300]
+
+
+ENTRY = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}
+MANAGERS: list[Any] = [
+    *(1, "x", {"a": 1}, [1], ["x"], [None], [{}], [{}, {}], [{"manager": 5}]),
+    *([ENTRY | {"manager": None}], [ENTRY | {"operation": "Steal"}], [ENTRY | {"subresource": 5}]),
+    *([ENTRY | {"time": 5}], [ENTRY | {"fieldsV1": 5}], [ENTRY | {"fieldsV1": {"f:data": 5}}]),
+    [ENTRY | {"fieldsV1": {"f:data": {"k:{": {}}}}],
+    [ENTRY | {"fieldsV1": {"f:data": {"k:5": {}, "v:[": {}, "q": {}}}}],
+    [{key: value for key, value in ENTRY.items() if key != "fieldsV1"}],
+]
+
+
+@pytest.mark.parametrize("owners", MANAGERS, ids=lambda owners: json.dumps(owners)[:60])
+def test_managed_fields_of_any_form_are_kept_or_refused_and_applies_go_on(
+    client: Client, owners: Any
+) -> None:
+    one = f"{CONFIG_MAPS}/managed"
+
+    def apply(manager: str, value: str, force: str) -> int:
+        obj = config_map("managed") | {"data": {"a": value}}
+        return client(
+            "PATCH", f"{one}?fieldManager={manager}&force={force}", json.dumps(obj).encode(), APPLY
+        )[0]
+
+    assert apply("a", "b", "true") in (200, 201)
+    body = {"metadata": {"managedFields": owners}, "data": {"a": "c"}}
+    assert client("PATCH", one, json.dumps(body).encode(), MERGE)[0] in (200, 400, 422)
+    replaced = config_map("managed", managedFields=owners)
+    assert client("PUT", one, json.dumps(replaced).encode())[0] in (200, 400, 422)
+    assert apply("b", "b", "false") in (200, 409)
+    assert apply("a", "a", "true") == 200
+    assert json.loads(client("GET", one)[1])["data"] == {"a": "a"}
+    client("DELETE", one)

@@ -13,7 +13,6 @@ from tests.localcluster.apiserver.api import PODS, Api, pod
 pytestmark = pytest.mark.real
 
 NAMESPACES = "/api/v1/namespaces"
-DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 LABEL = "pod-security.kubernetes.io/"
 WHY = (
     'allowPrivilegeEscalation != false (container "main" must set '
@@ -44,15 +43,6 @@ def warnings(answer: Any) -> list[str]:
     return [text[len('299 - "') : -1].replace('\\"', '"') for text in answer.headers.getall("Warning", ())]
 
 
-def deployment(template: dict[str, Any]) -> dict[str, Any]:
-    labels = {"app": "a"}
-    spec = {
-        "selector": {"matchLabels": labels},
-        "template": {"spec": template["spec"], "metadata": {"labels": labels}},
-    }
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
-
-
 async def test_a_pod_that_its_namespace_forbids_is_refused(api: Api) -> None:
     assert (await label(api, enforce="restricted")).code == 200
     answer = await api.post(PODS, pod("x"))
@@ -64,35 +54,6 @@ async def test_a_pod_that_its_namespace_forbids_is_refused(api: Api) -> None:
     assert trial.code == 403
     allowed = await api.post(PODS, careful("x"))
     assert (allowed.code, warnings(allowed)) == (201, [])
-
-
-async def test_others_namespaces_and_levels_are_not_touched(api: Api) -> None:
-    await api.created(
-        NAMESPACES, {"metadata": {"name": "other", "labels": {LABEL + "enforce": "restricted"}}}
-    )
-    assert (await api.post(PODS, pod("x", hostNetwork=True))).code == 201
-    await label(api, enforce="baseline", enforce_version="v1.20")
-    answer = await api.post(PODS, pod("y", hostNetwork=True))
-    why = 'violates PodSecurity "baseline:v1.20": host namespaces (hostNetwork=true)'
-    assert answer.message == f'pods "y" is forbidden: {why}'
-    assert (await api.post(PODS, pod("z"))).code == 201
-
-
-async def test_a_warning_lets_pods_through(api: Api) -> None:
-    await label(api, warn="restricted", warn_version="v1.30", audit="baseline")
-    answer = await api.post(PODS, pod("x"))
-    assert (answer.code, warnings(answer)) == (201, [f'would violate PodSecurity "restricted:v1.30": {WHY}'])
-
-
-async def test_templates_of_workloads_are_warned_of_and_their_pods_refused(api: Api) -> None:
-    await label(api, enforce="restricted")
-    answer = await api.post(DEPLOYMENTS, deployment(pod("x")))
-    assert (answer.code, warnings(answer)) == (201, [f'would violate PodSecurity "restricted:latest": {WHY}'])
-    scaled = await api.patch(f"{DEPLOYMENTS}/a/status", {"status": {"replicas": 0}})
-    assert warnings(scaled) == []
-    await label(api, warn="privileged")
-    again = await api.patch(f"{DEPLOYMENTS}/a", {"spec": {"replicas": 2}})
-    assert warnings(again) == []
 
 
 async def test_a_pod_is_looked_at_again_only_when_its_image_changes(api: Api) -> None:
@@ -117,27 +78,6 @@ async def test_wrong_labels_are_refused_unless_they_are_old(api: Api) -> None:
     ]
     assert (await label(api, enforce="")).code == 422
     assert (await label(api, enforce="baseline")).code == 200
-
-
-async def test_a_stricter_label_warns_of_the_pods_that_are_there(api: Api) -> None:
-    for name in ("a", "b", "c"):
-        await api.created(PODS, pod(name, hostPID=name == "c"))
-    await api.created(PODS, careful("d"))
-    answer = await label(api, enforce="baseline")
-    assert warnings(answer) == [
-        'existing pods in namespace "default" violate the new PodSecurity enforce level "baseline:latest"',
-        "c: host namespaces",
-    ]
-    answer = await label(api, enforce="restricted")
-    plain = (
-        "allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, seccompProfile"
-    )
-    assert warnings(answer) == [
-        'existing pods in namespace "default" violate the new PodSecurity enforce level "restricted:latest"',
-        f"a (and 1 other pod): {plain}",
-        f"c: host namespaces, {plain}",
-    ]
-    assert warnings(await label(api, enforce="baseline")) == []
 
 
 def test_what_cannot_be_read_fails_closed_for_enforce_and_open_for_warn() -> None:

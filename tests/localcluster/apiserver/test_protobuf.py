@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from localcluster.apiserver.protobuf import PREFIX, ProtobufError, UnknownMessage, decode
-from tests.localcluster.apiserver.api import CONFIG_MAPS, Api
 
 
 def varint(number: int) -> bytes:
@@ -100,19 +99,3 @@ def test_fields_without_a_value_may_be_unknown() -> None:
 def test_broken_bodies_are_refused(sent: bytes) -> None:
     with pytest.raises(ProtobufError):
         decode(sent)
-
-
-@pytest.mark.real
-async def test_the_server_takes_it_and_says_what_is_wrong(api: Api) -> None:
-    media_type = "application/vnd.kubernetes.protobuf"
-    good = body("v1", "ConfigMap", META + entry(2, "a", "1"))
-    answer = await api.request("POST", CONFIG_MAPS, good, content_type=media_type)
-    assert (answer.code, answer.body["data"]) == (201, {"a": "1"})
-    for sent, code in (
-        (b"k8s\x00\xff", 400),
-        (body("v1", "Gadget", b""), 415),
-        (body("v1", "Pod", b""), 415),
-    ):
-        assert (await api.request("POST", CONFIG_MAPS, sent, content_type=media_type)).code == code
-    wrong = body("v1", "Secret", META)
-    assert (await api.request("POST", CONFIG_MAPS, wrong, content_type=media_type)).code == 400
