@@ -7,6 +7,7 @@ models of our own kinds know. Objects are never changed in place, so a copy of t
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -191,7 +192,9 @@ class Api:
         if self.find(resource, name, namespace) is not None:
             raise AlreadyExists(409, "AlreadyExists", f"{resource.kind} {name} already exists")
         number = self.made[resource.plural, name] = self.made.get((resource.plural, name), 0) + 1
-        metadata |= {"uid": f"{resource.plural}/{name}#{number}", "creationTimestamp": self.now()}
+        uid = f"{resource.plural}/{name}#{number}"
+        uid = f"{zlib.crc32(uid.encode()):08x}-{uid}"  # of which eight characters tell objects apart
+        metadata |= {"uid": uid, "creationTimestamp": self.now()}
         metadata |= {"generation": 1} | ({"namespace": namespace} if namespace else {})
         body = _defaulted(_schemas().get(resource.kind, {}), body)
         obj = body | {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.reconcilers.cluster import ApiServer, Hollow, connected, controllers, install_crds
+from tests.reconcilers.played import Played
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 async def hollow(server: ApiServer) -> AsyncIterator[Hollow]:
-    """With all controllers."""
+    """With all controllers, on a real API server."""
     async with connected(server) as client, controllers(server):
         yield client
+
+
+@pytest.fixture
+async def played() -> AsyncIterator[Played]:
+    """With all controllers, in memory."""
+    stage = Played()
+    stage.begin()
+    yield stage
+    stage.end()

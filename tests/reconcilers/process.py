@@ -20,6 +20,7 @@ from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
 from controller.store import Change
 from controller.watch.informer import Informer
+from reconcilers.cordon.options import CordonOptions
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
@@ -66,6 +67,7 @@ class Process:
     before_write: Callable[[Write], None] = lambda write: None
     """Raises Killed to die there."""
     after_write: Callable[[Write], None] = lambda write: None
+    cordon: CordonOptions | None = None
     dead: bool = False
     errors: list[str] = field(default_factory=list)
     """What no reconciler should ever raise."""
@@ -92,7 +94,7 @@ class Process:
             add=lambda controller: self._controllers.update({controller.name: controller}),
         )
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
-        add_all(manager, pods=PodOptions(agent=None), clock=clock)  # type: ignore[arg-type]
+        add_all(manager, self.cordon, pods=PodOptions(agent=None), clock=clock)  # type: ignore[arg-type]
         for controller in self._controllers.values():
             for source in controller.sources:
                 self.cache.store(source.resource)
