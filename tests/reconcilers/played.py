@@ -31,7 +31,9 @@ class User:
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
         return self._api.get(resource, name, namespace)
 
-    async def list(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> JSON:
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+    ) -> JSON:
         if resource == EVENTS:
             return {"items": self._events()}
         wanted = dict(term.split("=") for term in label_selector.split(",") if term)

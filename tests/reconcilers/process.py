@@ -24,7 +24,7 @@ from reconcilers.cordon.options import CordonOptions
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
-from tests.reconcilers.api import Api, Event, Write
+from tests.reconcilers.api import Api, Event, Write, _key
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]
@@ -214,9 +214,10 @@ class LaggingCache(Cache):
     def _deliver_one(self, resource: Resource, informer: Informer) -> None:
         position = self._positions[resource]
         entry = self._api.log[resource][position]
-        if informer._is_watched(entry.obj):
-            store = informer.store
-            informer._tell_handlers((store.delete if entry.deleted else store.apply)(entry.obj))
+        is_watched, store = informer._is_watched(entry.obj), informer.store
+        if is_watched or store.get(*_key(entry.obj)) is not None:
+            is_gone = entry.deleted or not is_watched
+            informer._tell_handlers((store.delete if is_gone else store.apply)(entry.obj))
         self._move(informer, position + 1, entry.obj["metadata"]["resourceVersion"])
 
     def _move(self, informer: Informer, position: int, version: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from reconcilers.cordon.policy import ENOUGH_PASSES
 from reconcilers.nodecheck.record import read_record
 from reconcilers.nodecheck.reference import Reference, read_reference
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
-from tests.reconcilers.build import verdicts
 from tests.reconcilers.api import NAMESPACE, Write
+from tests.reconcilers.build import verdicts
 from tests.reconcilers.played import Played
 
 pytestmark = pytest.mark.played
