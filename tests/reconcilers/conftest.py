@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -37,3 +38,16 @@ async def played() -> AsyncIterator[Played]:
     stage.begin()
     yield stage
     stage.end()
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that a thread would compute beside the event loop; they are computed at once."""
+    names: list[str] = []
+
+    async def noted(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        names.append(function.__name__)
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(asyncio, "to_thread", noted)
+    return names

@@ -180,7 +180,7 @@ class LaggingCache(Cache):
     """The real one, whose informers are told by the `Api` instead of by a watch."""
 
     def __init__(self, api: Api, lag: Lag) -> None:
-        super().__init__(None, label_selectors=WATCHED_BY_LABEL)  # type: ignore[arg-type]
+        super().__init__(None, label_selectors=WATCHED_BY_LABEL, monotonic=lambda: api.seconds)  # type: ignore[arg-type]
         self._api = api
         self._lag = lag
         self._positions: dict[Resource, int] = {}
@@ -253,6 +253,9 @@ class Client:
             path, _, value = term.partition("=")
             found = [o for o in found if str(_field(o, path)).lower() == value]
         return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
+
+    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
+        return {"items": (await self.list(resource, label_selector=label_selector))["items"][:page_size]}
 
     async def try_create(self, resource: Resource, obj: JSON) -> None:
         """A dry run, which nobody refuses."""

@@ -333,7 +333,7 @@ def test_a_suspended_job_is_told_what_is_refused_and_not_to_hurry() -> None:
 
 
 async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:
-    seconds, cache = [0.0], Cache(cast(Client, None))
+    seconds, cache = [0.0], Cache(cast(Client, None), monotonic=lambda: 0.0)
     clock = Clock(monotonic=lambda: seconds[0])
     view = JobReader(cast(Client, None), cache, clock, PodOptions())
     of, _ = first_look(Trial(Answer.FORBIDDEN, "no"))
