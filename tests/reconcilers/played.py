@@ -70,12 +70,13 @@ class User:
     def _events(self) -> list[JSON]:
         return [
             {
+                "metadata": {"name": f"{event.name}.{number}"},
                 "involvedObject": {"kind": event.kind, "name": event.name},
                 "type": event.type,
                 "reason": event.reason,
                 "message": event.message,
             }
-            for event in self._api.events
+            for number, event in enumerate(self._api.events)
         ]
 
 
