@@ -448,7 +448,7 @@ def moves(game: Game, data: st.DataObject) -> Iterator[None]:
 
 
 @given(games(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_never_two_checks_test_one_node_and_every_check_of_jobs_and_administrators_ends(
     game: Game, data: st.DataObject
 ) -> None:
@@ -471,7 +471,7 @@ def test_never_two_checks_test_one_node_and_every_check_of_jobs_and_administrato
 
 
 @given(games(), st.sampled_from([Precedence.JOBS, Precedence.ADMINISTRATORS]), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_jobs_or_administrators_check_waits_for_strangers_no_longer_than_the_bound(
     game: Game, precedence: Precedence, data: st.DataObject
 ) -> None:
@@ -631,7 +631,7 @@ class Liars(Agents):
 
 
 @given(st.data(), st.sampled_from([{}, {"storePort": 0}, {"address": ""}, {"incarnation": 9}]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_whatever_nodes_report_their_check_ends_with_a_status_that_can_be_written(
     data: st.DataObject, taken_back: dict[str, Any]
 ) -> None:

@@ -124,7 +124,7 @@ def test_checks_that_wait_for_room_begin_as_others_end_with_a_few_looks_each(mon
     assert made.looks.total() - began <= 12 * 40
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -710,6 +710,7 @@ def size(staged: Stage) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_collections")
+@pytest.mark.usefixtures("beside")
 async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() -> None:
     staged = stage(MANY, Agents(passes=lambda round_, members: False))
     sizes = []
@@ -723,6 +724,7 @@ async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() ->
 
 
 @pytest.mark.usefixtures("no_collections")
+@pytest.mark.usefixtures("beside")
 async def test_a_check_of_a_job_of_very_many_workers_comes_to_its_verdicts() -> None:
     some = MANY[:1_500]
     staged = Stage(Agents(passes=lambda round_, members: some[1_000] not in members))
@@ -777,7 +779,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[str], Agents]:
     return nodes, Agents(local=local, passes=passes, silent_in_pairs=frozenset(draw(some)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(fleets(), st.lists(st.booleans(), max_size=60))
 def test_controller_that_is_killed_at_any_moment_goes_on_to_the_same_verdicts(
     fleet: tuple[list[str], Agents], deaths: list[bool]
@@ -794,7 +796,7 @@ def test_controller_that_is_killed_at_any_moment_goes_on_to_the_same_verdicts(
     assert killed.published == undisturbed.published
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(fleets())
 def test_reconciler_without_a_memory_publishes_the_same_groups(fleet: tuple[list[str], Agents]) -> None:
     nodes, agents = fleet
@@ -816,7 +818,7 @@ def test_reconciler_without_a_memory_publishes_the_same_groups(fleet: tuple[list
     assert forgetful.status()["nodeResults"] == expected.status()["nodeResults"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(fleets())
 def test_nobody_who_answers_and_passes_is_ever_called_faulty(fleet: tuple[list[str], Agents]) -> None:
     nodes, agents = fleet

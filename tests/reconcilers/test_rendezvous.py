@@ -263,7 +263,7 @@ def published_worlds(draw: st.DrawFn) -> Rendezvous:
 
 
 @given(situations(), published_worlds(), st.floats(0, 100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_new_world_is_allowed_and_follows_its_predecessor(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
 ) -> None:
@@ -287,7 +287,7 @@ def test_every_new_world_is_allowed_and_follows_its_predecessor(
 
 
 @given(situations(), published_worlds(), st.floats(0, 100), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_the_world_names_the_last_round_whose_processes_died(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float, checked_first: bool
 ) -> None:
@@ -335,7 +335,7 @@ def test_a_world_that_all_left_by_vote_says_why_and_has_no_dead_peers() -> None:
 
 
 @given(situations(), published_worlds())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_a_new_world_is_stable_until_its_agents_act(
     situation: tuple[list[Participant], Bounds], published: Rendezvous
 ) -> None:
@@ -359,7 +359,7 @@ def test_a_new_world_is_stable_until_its_agents_act(
         st.tuples(st.integers(0, 5), st.sampled_from(["fail", "lose", "recover", "late-writer"])), max_size=20
     ),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_stale_writers_never_publish_two_worlds_for_one_round(
     size: int, story: list[tuple[int, str]]
 ) -> None:
@@ -400,7 +400,7 @@ def test_stale_writers_never_publish_two_worlds_for_one_round(
 
 
 @given(st.integers(1, 6), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_training_always_resumes_once_everyone_is_well(size: int, data: st.DataObject) -> None:
     """Invariant (liveness): from any published world, ready workers end up in one world of all."""
     world = data.draw(published_worlds())

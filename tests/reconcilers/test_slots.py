@@ -160,7 +160,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=12))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_slot_but_a_source_ever_gives_way_to_a_target(story: list[tuple[str, object]]) -> None:
     """Invariants: `replicas` wanted; targets are others; sources are wanted; done moves change nothing else."""
     slots, replicas = Slots(), 4

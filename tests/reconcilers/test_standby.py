@@ -102,7 +102,7 @@ def situations(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
 
 
 @given(situations(), st.floats(0, 100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_world_is_never_larger_than_replicas(
     situation: tuple[Rendezvous, list[Participant], Bounds], seconds: float
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_world_is_never_larger_than_replicas(
 
 
 @given(situations())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_decision(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_dec
 
 
 @given(situations())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_round_is_ever_made_for_a_standbys_sake(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -547,7 +547,7 @@ CHANGES = st.one_of(
 
 
 @given(st.lists(st.tuples(CHANGES, CHAOS), max_size=6), st.integers(0, 2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_whatever_happens_there_are_replicas_in_the_world_and_standby_beside_it(
     story: list[tuple[tuple[str, Any], list[str]]], standby: int
 ) -> None:

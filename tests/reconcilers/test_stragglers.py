@@ -91,7 +91,7 @@ SLOW = st.frozensets(st.integers(0, 7))
 
 
 @given(situations(), published_worlds(), SLOW, st.floats(0, 100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_exclusions_never_cost_a_world_and_keep_it_allowed(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, slow: frozenset[int], seconds: float
 ) -> None:
@@ -116,7 +116,7 @@ def test_exclusions_never_cost_a_world_and_keep_it_allowed(
 
 
 @given(situations(), published_worlds(), st.floats(0, 100))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_without_a_verdict_nothing_changes(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
 ) -> None:
@@ -126,7 +126,7 @@ def test_without_a_verdict_nothing_changes(
 
 
 @given(situations(), published_worlds(), SLOW)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_world_without_stragglers_is_stable_until_its_agents_act(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, slow: frozenset[int]
 ) -> None:

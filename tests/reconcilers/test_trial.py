@@ -189,7 +189,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.sampled_from(paths(TEMPLATE)), ODD)
 def test_a_template_is_refused_for_its_shape_or_makes_a_pod(path: tuple[Any, ...], odd: Any) -> None:
     template = copy.deepcopy(TEMPLATE)

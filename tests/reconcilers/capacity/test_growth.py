@@ -572,7 +572,7 @@ async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_
 
 
 @given(st.lists(st.integers(1, 60), max_size=12), st.sampled_from([None, 2, 3]))
-@settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
     kills: list[int], taken: int | None
 ) -> None:
@@ -647,7 +647,7 @@ CHANGES: dict[str, tuple[Callable[[Training], object], int, int, list[int]]] = {
 
 
 @given(st.lists(st.integers(1, 20), max_size=6), st.sampled_from(sorted(CHANGES)))
-@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_a_controller_that_is_killed_while_a_grown_job_is_changed_ends_with_the_same(
     kills: list[int], change: str
 ) -> None:
