@@ -35,7 +35,6 @@ from reconcilers.nodecheck.scope import (
     Candidate,
     choose,
     is_idle,
-    named_nodes,
     one_each,
     speakers,
     wanted_workers,
@@ -92,15 +91,6 @@ def group(*members: str) -> CheckGroup:
 
 
 # --- who takes part -----------------------------------------------------------------------------------
-
-
-def test_nodes_keep_their_order_and_count_once() -> None:
-    spec = NodeCheckSpec(nodes=["b", "a", "b"])
-    assert named_nodes(spec, {"a": {}, "b": {}, "c": {}}) == ("b", "a")
-
-
-def test_empty_selector_is_every_node() -> None:
-    assert named_nodes(NodeCheckSpec(node_selector={}), {"b": {}, "a": {"x": "y"}}) == ("a", "b")
 
 
 NAMES = [f"n{i}" for i in range(8)]
@@ -166,18 +156,6 @@ def check(name: str, age: float = 0, nodes: tuple[str, ...] = ()) -> NodeCheck:
 
 def claim(check: NodeCheck, node: str = "n1") -> Claim:
     return claim_of(check, Precedence.OTHERS, wanted=frozenset([node]))
-
-
-def test_older_check_and_one_that_has_begun_go_first_if_they_want_the_same_node() -> None:
-    mine = claim(check("mine", age=10))
-    for other, blocks in ((check("a", 11), True), (check("a", 9), False), (check("a", 9, ("n1",)), True)):
-        assert bool(in_the_way(mine, [claim(other)])) is blocks
-        assert in_the_way(claim(check("mine", age=10), "n2"), [claim(other)]) == {}
-
-
-def test_of_two_of_the_same_second_exactly_one_waits() -> None:
-    a, b = claim(check("a")), claim(check("b"))
-    assert in_the_way(a, [a, b]) == {} and in_the_way(b, [a, b]) == {"n1": a}
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.integers(0, 9), st.booleans()), max_size=8))
@@ -298,14 +276,6 @@ def test_whatever_keeps_a_pod_from_reporting_in_time_is_no_fault_of_the_nodes(
     ended = ended_gathering(NodeCheckStatus(), [late], overdue=True)
     assert ended is not None and not ended.unanswered
     assert (ended.withdrawn["n0"].reason, ended.withdrawn["n0"].message) == (reason, message)
-
-
-def test_node_that_is_lost_with_its_pod_gives_no_answer() -> None:
-    end = {"incarnation": 1, "exitClass": "NodeLost", "nodeName": "n0", "time": NOW, "message": "not ready"}
-    lost = CheckedNode("n0", 1, worker(phase="Failed", lastExit=end))
-    ended = ended_gathering(NodeCheckStatus(), [lost], overdue=False)
-    assert ended is not None and not ended.withdrawn
-    assert ended.unanswered == {"n0": "its Pod ended (NodeLost): not ready"}
 
 
 # --- what a step gave ---------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 from controller.resources import EVENTS, NAMESPACES, NODES
 from crds import names
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import ENOUGH_PASSES
 from reconcilers.nodecheck.record import read_record
 from reconcilers.nodecheck.reference import Reference, read_reference
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
@@ -122,21 +121,6 @@ async def ward() -> AsyncIterator[Ward]:
     each.begin()
     yield each
     each.end()
-
-
-async def test_node_that_fails_now_and_then_comes_back_after_more_passes_than_luck_gives(ward: Ward) -> None:
-    await ward.add_nodes("a")
-    sometimes = {"number": 1, "tests": [[0, 0], [0, 0]], "failed": [{"test": 1}]}
-    why = {"node": "a", "verdict": "Faulty", "causes": ["PairTest"]}
-    await ward.judge("a", faultyNodes=["a"], nodeResults=[why], rounds=[sometimes])
-    await ward.until_said("a", "True", "CheckFailed")
-    for _ in range(ENOUGH_PASSES // 2):
-        await ward.judge("a", rounds=[{"number": 1, "tests": [[0, 0]]}])  # both members are this node
-    await ward.until_recorded("a", 1 + ENOUGH_PASSES // 2)
-    assert await ward.said("a") == ("True", "CheckFailed") and await ward.taints("a")
-    await ward.judge("a", rounds=[{"number": 1, "tests": [[0, 0]]}])
-    await ward.until_said("a", "False", "CheckPassed")
-    assert not await ward.taints("a")
 
 
 async def test_node_keeps_how_fast_its_class_was_when_it_first_passed(ward: Ward) -> None:

@@ -405,16 +405,6 @@ async def test_finished_check_is_left_alone() -> None:
     assert await staged.reconcile() is None and len(staged.writes) == written
 
 
-async def test_racks_come_from_the_topology_labels() -> None:
-    staged = Stage(broken(*(f"n{i}" for i in (4, 5, 6, 7))))
-    for i in range(16):
-        staged.add_nodes(f"n{i}", metadata={"labels": {"rack": f"r{i // 4}"}})
-    staged.add_check(nodes=[f"n{i}" for i in range(16)], topologyKeys=["rack"])
-    check = await staged.play()
-    assert [(d.level, d.name) for d in check.status.faulty_domains] == [("rack", "r1")]
-    assert "look first at rack=r1" in staged.condition("Healthy")["message"]
-
-
 async def test_cpus_that_are_shared_are_not_called_slow_below_the_ratio() -> None:
     def local(node: str) -> list[dict[str, Any]]:
         return [

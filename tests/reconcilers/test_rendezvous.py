@@ -27,12 +27,6 @@ def running(*indices: int, round_: int = 1) -> list[Participant]:
     return [participant(i, AgentState.RUNNING, round_) for i in indices]
 
 
-def test_world_forms_at_once_when_all_desired_are_ready() -> None:
-    world = decide(Rendezvous(), [participant(1), participant(0)], bounds(2), NOW).rendezvous
-    assert (world.phase, world.round, world.members) == (FORMED, 1, [0, 1])
-    assert (world.master_address, world.master_port, world.world_size) == ("127.0.0.1", 20_000, 2)
-
-
 def test_world_waits_for_the_last_call_then_forms_with_the_minimum() -> None:
     ready = [participant(0, seconds_since_joined=9), participant(1, seconds_since_joined=20)]
     limits = bounds(3, 2, last_call_seconds=10)
@@ -40,19 +34,6 @@ def test_world_waits_for_the_last_call_then_forms_with_the_minimum() -> None:
     assert early.rendezvous.phase is FORMING and early.look_again_seconds == 1
     due = [replace(p, seconds_since_joined=10) for p in ready]
     assert decide(Rendezvous(), due, limits, NOW).rendezvous.members == [0, 1]
-
-
-def test_world_never_forms_below_the_minimum() -> None:
-    alone = [participant(0, seconds_since_joined=1e6)]
-    decision = decide(Rendezvous(), alone, bounds(3, 2), NOW)
-    assert decision.rendezvous.phase is FORMING and decision.look_again_seconds is None
-
-
-def test_failed_process_forms_the_next_round_at_once_with_the_same_ranks() -> None:
-    failed = participant(1, AgentState.FAILED, 1)
-    decision = decide(formed(0, 1), [*running(0), failed], bounds(2), NOW)
-    assert (decision.rendezvous.round, decision.rendezvous.members) == (2, [0, 1])
-    assert [b.index for b in decision.breaks] == [1]
 
 
 def test_a_failure_of_an_earlier_round_does_not_break_this_one() -> None:
@@ -152,16 +133,6 @@ def test_a_stopped_agent_leaves_the_world_and_cannot_join_the_next() -> None:
 def test_restarted_container_that_left_its_world_makes_a_new_round() -> None:
     people = [*running(0), participant(1, AgentState.READY, 1)]
     assert decide(formed(0, 1), people, bounds(2), NOW).rendezvous.round == 2
-
-
-def test_no_desired_workers_forms_no_world() -> None:
-    assert decide(Rendezvous(), [], bounds(0), NOW).rendezvous == Rendezvous()
-    gone = decide(formed(0), [], bounds(0), NOW).rendezvous
-    assert gone.phase is REFORMING and decide(gone, [], bounds(0), later(999)).rendezvous == gone
-
-
-def test_suspension_keeps_the_round() -> None:
-    assert dissolve(formed(0, 1, round_=7), "the job is suspended").round == 7
 
 
 def test_failure_in_place_restarts_a_degraded_world_at_once_since_nobody_is_lost() -> None:
