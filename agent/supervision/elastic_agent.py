@@ -47,10 +47,11 @@ from agent.report.reporter import Reporter
 from agent.supervision.asked import Asked
 from agent.supervision.ending import GoodEnds, await_job_end, stop_for_next_round, stop_when_judged
 from agent.supervision.failure_reporter import FailureReporter
-from agent.supervision.leaving import Outcome, Votes
+from agent.supervision.leaving import Outcome
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.supervision.starting import Starting, WorldMovedOnError
+from agent.supervision.votes import Votes
 from agent.torch_compat.elastic import (
     UNLIMITED_RESTARTS,
     LocalElasticAgent,
