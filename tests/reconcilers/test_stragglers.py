@@ -115,16 +115,6 @@ def test_exclusions_never_cost_a_world_and_keep_it_allowed(
     assert all(p.joinable for p in people if p.index in found.members)
 
 
-@given(situations(), published_worlds(), st.floats(0, 100))
-@settings(max_examples=50, deadline=None)
-def test_without_a_verdict_nothing_changes(
-    situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
-) -> None:
-    people, limits = situation
-    chosen = without_slow(published, people, limits, frozenset(), later(seconds))
-    assert chosen == decide(published, people, limits, later(seconds)) and not chosen.left_out
-
-
 @given(situations(), published_worlds(), SLOW)
 @settings(max_examples=60, deadline=None)
 def test_a_world_without_stragglers_is_stable_until_its_agents_act(

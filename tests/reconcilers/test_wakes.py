@@ -151,7 +151,7 @@ async def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
     assert town.update(NODECHECKS, "lab", observedGeneration=1)["elasticworker"] == 0
 
 
-def test_nodes_that_are_held_are_looked_at_when_another_is_released_and_not_when_it_is_held_too(
+async def test_nodes_that_are_held_are_looked_at_when_another_is_released_and_not_when_it_is_held_too(
     town: Town,
 ) -> None:
     def node(index: int, state: str, **more: Any) -> Object:

@@ -287,16 +287,16 @@ async def test_a_worker_that_was_asked_for_and_whose_pods_fail_again_and_again_f
 
 async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_before() -> None:
     stage = await training(room=2, fails_with=4)
-    await stage.live(2_400)
+    await stage.live(1_200)
     assert stage.job()["status"]["phase"] == "Running"
     sizes = [len(world) for world in stage.members()]
     assert 4 in sizes
-    assert sizes.count(4) <= 14, (
+    assert sizes.count(4) <= 12, (
         "two worlds for each try, of which each waits twice as long as the one before"
     )
     assert stage.known()["reason"].startswith("training failed soon after it grew from 2 to 4 workers: ")
     told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
-    assert len(told) == stage.known()["inVain"] >= 4
+    assert len(told) == stage.known()["inVain"] >= 3
 
 
 async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> None:
@@ -334,7 +334,7 @@ async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -
     """GitOps that keeps `replicas` as it is in a repository."""
     stage = await training(room=2)
     pauses = []
-    for _ in range(3):
+    for _ in range(2):
         while stage.count() == 2:
             await stage.live(5)
         stage.edit_job(replicas=2)
@@ -345,7 +345,7 @@ async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -
         while stage.count() == 2:
             await stage.live(5)
         pauses.append(stage.seconds - began)
-    assert [pause // 60 for pause in pauses] == [2, 4, 8]
+    assert [pause // 60 for pause in pauses] == [2, 4]
 
 
 async def test_a_minimum_that_is_raised_while_a_job_has_grown_is_what_it_keeps_at_least() -> None:
