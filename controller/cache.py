@@ -34,8 +34,10 @@ class Cache:
         namespace: str | None = None,
         label_selectors: Mapping[Resource, str] | None = None,
         timing: WatchTiming | None = None,
+        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._client = client
+        self._monotonic = monotonic
         self._namespace = namespace
         self._label_selectors = dict(label_selectors or {})
         self._timing = timing
@@ -103,12 +105,12 @@ class Cache:
 
     def seconds_since_progress(self) -> dict[str, float]:
         """How long ago each collection was known to be as the API server's. May be called by any thread."""
-        now = clock.monotonic()
+        now = self._monotonic()
         return {i.resource.group_resource: now - i.progressed_at for i in list(self._informers.values())}
 
     def stalled(self, after_seconds: float) -> str | None:
         """What is the matter with a watch that has made no progress for so long; None if all have."""
-        now = clock.monotonic()
+        now = self._monotonic()
         for informer in self._informers.values():
             if (seconds := now - informer.progressed_at) >= after_seconds:
                 reason = informer.last_error or "the API server sends nothing"
@@ -160,11 +162,11 @@ class Cache:
         Raises:
             Unavailable: it says which was not read, and why.
         """
-        began = clock.monotonic()
+        began = self._monotonic()
         for informer in list(self._informers.values()):
             while not informer.synced.is_set():
                 last = max([began, *(i.progressed_at for i in self._missing())])
-                left_seconds = None if timeout_seconds is None else last + timeout_seconds - clock.monotonic()
+                left_seconds = None if timeout_seconds is None else last + timeout_seconds - self._monotonic()
                 if left_seconds is not None and left_seconds <= 0:
                     raise self._not_synced(timeout_seconds or 0.0)
                 with suppress(TimeoutError):
@@ -193,6 +195,7 @@ class Cache:
                 namespace=self._namespace,
                 label_selector=self._label_selectors.get(resource),
                 timing=self._timing,
+                monotonic=self._monotonic,
             )
             self._informers[resource] = informer
             if self._tasks is not None:

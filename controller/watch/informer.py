@@ -79,6 +79,7 @@ class Informer:
         namespace: str | None = None,
         label_selector: str | None = None,
         timing: WatchTiming | None = None,
+        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self.resource = resource
         self.store = Store()
@@ -86,7 +87,8 @@ class Informer:
         self.last_error: ApiError | None = None
         self.unreadable: dict[Key, Unreadable] = {}
         """Objects that the API server has and the store has not, since they cannot be read."""
-        self.progressed_at = clock.monotonic()
+        self._monotonic = monotonic
+        self.progressed_at = monotonic()
         """When the store was last known to be as the API server's collection."""
         self._client = client
         self._namespace = namespace if resource.namespaced else None
@@ -256,7 +258,7 @@ class Informer:
             await slices.pause()
         self._listed += items
         self._listed_unreadable += unreadable
-        self.progressed_at = clock.monotonic()
+        self.progressed_at = self._monotonic()
         metadata = page.get("metadata") or {}
         self._token = metadata.get("continue") or None
         if self._token is None:
@@ -309,17 +311,17 @@ class Informer:
         try:
             lines = await stream.lines(self._timing.idle_timeout_seconds)
         except SilentWatch:
-            self.progressed_at = clock.monotonic()
+            self.progressed_at = self._monotonic()
             return False
         if lines is None:
             if self._was_useful():
-                self.progressed_at = clock.monotonic()
+                self.progressed_at = self._monotonic()
             return False
         slices = Slices()
         for line in filter(None, lines):
             self._take(*await _read_line(line))
             self._stream_brought_news = True
-            self.progressed_at = clock.monotonic()
+            self.progressed_at = self._monotonic()
             await slices.pause()
         return True
 

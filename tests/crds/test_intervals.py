@@ -44,13 +44,6 @@ def test_they_are_what_sets_of_numbers_are(left: frozenset[int], right: frozense
     assert minus(ours, theirs) == of_numbers(left - right), "one form for one set"
 
 
-@given(SETS, st.frozensets(st.integers(0, 200), max_size=4))
-def test_a_small_set_and_a_large_one_are_too(left: frozenset[int], right: frozenset[int]) -> None:
-    ours, theirs = of_numbers(left), of_numbers(right)
-    assert minus(ours, theirs) == of_numbers(left - right)
-    assert common(ours, theirs) == common(theirs, ours) == of_numbers(left & right)
-
-
 @given(SETS, st.integers(0, 130), st.integers(1, 9))
 def test_the_first_are_the_first(some: frozenset[int], most: int, intervals: int) -> None:
     found = first(of_numbers(some), most, intervals)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.intervals import PATTERN, READABLE_CHARACTERS
+from crds.intervals import PATTERN
 from crds.ranges import (
     EACH,
     MAX_CHARACTERS,
@@ -28,13 +28,6 @@ def scattered(span: int, share: float) -> list[int]:
     return sorted(random.Random(1).sample(range(span), int(span * share)))
 
 
-def test_neighbours_are_told_together() -> None:
-    assert to_text([]) == ""
-    assert to_text([7]) == "7"
-    assert to_text([0, 1, 2, 4, 9, 10]) == "0-2,4,9-10"
-    assert to_text(range(10_000)) == "0-9999"
-
-
 @given(SETS)
 def test_what_is_written_is_read(indices: list[int]) -> None:
     assert from_text(to_text(indices)) == indices
@@ -45,13 +38,6 @@ def test_what_is_written_is_read(indices: list[int]) -> None:
 def test_no_set_of_ten_thousand_slots_is_large(share: float) -> None:
     indices = scattered(10_000, share)
     assert len(to_text(indices)) <= 2_300 and from_text(to_text(indices)) == indices
-
-
-def test_every_second_slot_is_gone() -> None:
-    """As ranges it would have 50,000 characters."""
-    indices = list(range(0, 20_000, 2))
-    assert len(as_ranges(indices)) > 50_000
-    assert len(to_text(indices)) <= READABLE_CHARACTERS and from_text(to_text(indices)) == indices
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

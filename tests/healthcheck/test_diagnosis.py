@@ -34,16 +34,6 @@ def test_dlrover_example_six_nodes_of_which_the_sixth_is_broken() -> None:
     )
 
 
-@pytest.mark.parametrize("size", range(4, 9))
-def test_every_hard_fault_below_half_of_the_nodes_is_found_wherever_it_is(size: int) -> None:
-    for count in range((size + 1) // 2):
-        for bad in combinations([str(i) for i in range(1, size + 1)], count):
-            played = play(fleet(size), hard(bad))
-            assert played.faulty == set(bad)
-            assert not played.named(Verdict.INCONCLUSIVE)
-            assert len(played.rounds) <= 11
-
-
 @pytest.mark.parametrize("size", [4, 6, 33])
 def test_a_node_whose_first_four_tests_fail_by_chance_is_tried_once_more(size: int) -> None:
     """At one failure in twenty tests it befalls one healthy node in 160,000: too many, over weeks of checks."""
@@ -300,17 +290,6 @@ def test_nodes_that_are_broken_beside_a_labelled_rack_that_is_cut_off_are_found(
     played = play(nodes, cut(inside, bad), Settings(rotation=seed))
     assert played.faulty == bad
     assert [set(found.nodes) for found in played.verdicts.domains] == [inside]
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("labelled", "broken"), [(True, 12), (False, 6)])
-def test_two_that_are_cut_off_beside_more_that_are_broken_are_not_blamed(
-    labelled: bool, broken: int, seed: int
-) -> None:
-    nodes = racks(100, 2) if labelled else fleet(100)
-    others = [node.name for node in nodes if node.name not in ("41", "42")]
-    bad = random.Random(seed).sample(others, broken)
-    assert play(nodes, cut(names(41, 42), bad), Settings(rotation=seed)).faulty <= set(bad)
 
 
 @pytest.mark.parametrize("seed", range(4))

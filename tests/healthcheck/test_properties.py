@@ -63,7 +63,7 @@ def test_a_healthy_fleet_ends_after_two_rounds_without_verdicts(size: int) -> No
 
 
 @given(hard_faults())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_hard_faults_to_half_are_all_found_and_no_healthy_node_is_blamed(
     case: tuple[list[Node], set[str]],
 ) -> None:
@@ -75,7 +75,7 @@ def test_hard_faults_to_half_are_all_found_and_no_healthy_node_is_blamed(
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_however_many_are_hard_faulty_no_healthy_node_is_ever_blamed(data: st.DataObject) -> None:
     nodes = fleet(data.draw(SIZES))
     bad = data.draw(st.sets(st.sampled_from([node.name for node in nodes])))
@@ -85,7 +85,7 @@ def test_however_many_are_hard_faulty_no_healthy_node_is_ever_blamed(data: st.Da
 
 
 @given(st.integers(3, 24), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_single_bad_link_blames_no_node(size: int, data: st.DataObject) -> None:
     link = data.draw(st.sets(st.sampled_from([n.name for n in fleet(size)]), min_size=2, max_size=2))
     played = play(fleet(size), hard((), links=[link]))
@@ -94,7 +94,7 @@ def test_a_single_bad_link_blames_no_node(size: int, data: st.DataObject) -> Non
 
 
 @given(st.integers(6, 24), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_beside_a_cut_two_tests_of_a_node_that_fail_by_chance_blame_nobody(
     size: int, data: st.DataObject
 ) -> None:
@@ -116,7 +116,7 @@ def test_beside_a_cut_two_tests_of_a_node_that_fail_by_chance_blame_nobody(
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_part_that_is_cut_off_beside_three_times_as_many_broken_nodes_is_found_and_not_blamed(
     data: st.DataObject,
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_node_is_in_no_more_parts_of_one_size_and_border_than_are_counted(
 
 
 @given(chances(), st.integers(1, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_rounds_are_bounded_and_made_of_distinct_nodes_in_groups_of_two_or_three(
     case: tuple[list[Node], Probe], screening: int
 ) -> None:
@@ -162,7 +162,7 @@ def test_rounds_are_bounded_and_made_of_distinct_nodes_in_groups_of_two_or_three
 
 
 @given(chances())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_replaying_the_recorded_rounds_gives_the_same_steps(case: tuple[list[Node], Probe]) -> None:
     """As a controller does that restarts, even in the middle of a round."""
     nodes, probe = case
@@ -174,7 +174,7 @@ def test_replaying_the_recorded_rounds_gives_the_same_steps(case: tuple[list[Nod
 
 
 @given(chances(), st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_names_decide_nothing(case: tuple[list[Node], Probe], rng: object) -> None:
     nodes, probe = case
     names = [node.name for node in nodes]
@@ -196,7 +196,7 @@ def test_names_decide_nothing(case: tuple[list[Node], Probe], rng: object) -> No
 
 
 @given(chances())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_results_and_members_in_another_order_lead_to_the_same_verdicts(
     case: tuple[list[Node], Probe],
 ) -> None:
@@ -234,7 +234,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Node], tuple[RoundResult, ...]]:
 
 
 @given(histories())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nobody_is_guilty_with_fewer_than_three_witnesses_who_passed_with_others(
     case: tuple[list[Node], tuple[RoundResult, ...]],
 ) -> None:
@@ -248,7 +248,7 @@ def test_nobody_is_guilty_with_fewer_than_three_witnesses_who_passed_with_others
 
 
 @given(histories(), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_pass_never_raises_the_odds_against_a_node(
     case: tuple[list[Node], tuple[RoundResult, ...]], data: st.DataObject
 ) -> None:

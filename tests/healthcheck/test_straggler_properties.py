@@ -203,13 +203,6 @@ def test_a_fleet_that_is_slow_as_a_whole_is_told_and_teaches_nothing() -> None:
     assert not own_figures(history, nodes, known).slow
 
 
-def test_one_node_alone_is_compared_with_earlier_checks() -> None:
-    nodes, known = [Node("1", "H100")], replace(LIMITS, references={("H100", GEMM): 650.0})
-    history = History(told([400]), (again({"1": 405}, 1), again({"1": 398}, 2)))
-    assert set(own_figures(history, nodes, known).slow) == {"1"}
-    assert not own_figures(history, nodes, LIMITS).slow
-
-
 def test_who_is_fast_when_measured_again_is_healthy_and_the_check_is_over() -> None:
     figures = [650.0 + number for number in range(8)]
     first = told([400.0, *figures])

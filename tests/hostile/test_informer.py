@@ -236,7 +236,7 @@ CACHE, SOURCES = sources()
 
 
 @given(st.sampled_from(RESOURCES), OBJECTS, st.sampled_from(["ADDED", "MODIFIED", "DELETED"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_an_object_is_the_watch_goes_on_and_no_registered_function_raises(
     resource: Resource, hostile, kind
 ):

@@ -81,7 +81,7 @@ def victim() -> tuple[ElasticJob, JSON]:
 VICTIM, VICTIM_RAW = victim()
 
 
-@examples(150)
+@examples(60)
 @given(REPORTS, st.booleans())
 def test_a_report_stops_neither_its_job_nor_its_siblings_nor_those_who_look(
     agent: JSON, is_current: bool
@@ -107,7 +107,7 @@ def _stored(worker: ElasticWorker) -> JSON:
     return raw
 
 
-@examples(80)
+@examples(40)
 @given(api_objects("ElasticJob", "bad"))
 def test_a_job_is_either_looked_after_or_says_that_it_cannot_be_read(raw: JSON) -> None:
     wake("ElasticJob", raw)
@@ -123,7 +123,7 @@ def test_a_job_is_either_looked_after_or_says_that_it_cannot_be_read(raw: JSON) 
     show(raw, [])
 
 
-@examples(100)
+@examples(50)
 @given(api_objects("ScalePlan", "bad"), st.booleans())
 def test_a_scale_plan_stops_no_job(raw: JSON, is_for_victim: bool) -> None:
     raw["spec"]["ownerJob"] = "digits"
@@ -134,7 +134,7 @@ def test_a_scale_plan_stops_no_job(raw: JSON, is_for_victim: bool) -> None:
         look_at_plan(plan, raw, VICTIM if is_for_victim else None, [trains(index) for index in range(3)])
 
 
-@examples(70)
+@examples(35)
 @given(api_objects("NodeCheck", "bad"))
 def test_a_node_check_gets_its_pod_or_says_that_it_cannot_be_read(raw: JSON) -> None:
     wake("NodeCheck", raw)
@@ -143,7 +143,7 @@ def test_a_node_check_gets_its_pod_or_says_that_it_cannot_be_read(raw: JSON) -> 
         pod_of_check(check, check_worker())
 
 
-@examples(35)
+@examples(15)
 @given(
     api_objects("ElasticJob", "bad"),
     REPORTS,
@@ -163,7 +163,7 @@ def test_metrics_of_others_are_the_same_whoever_is_there_beside_them(
 
 def scraped(more: list[tuple[Any, JSON]]) -> list[str]:
     """The victim's metrics."""
-    cache = Cache(None)  # type: ignore[arg-type]  # nothing is asked of the API server
+    cache = Cache(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
     add_indexes(cache)
     others = [(ELASTICWORKERS, _stored(trains(index))) for index in range(3)]
     for resource, raw in [(ELASTICJOBS, VICTIM_RAW), *others, *more]:

@@ -292,8 +292,8 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         assert standing_of(wanting, found, checks, None, later(61)).unchecked == frozenset()
 
 
-@pytest.mark.real
-async def test_workers_of_a_large_check_are_made_some_at_a_time() -> None:
+async def test_workers_of_a_large_check_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.slices.LARGE", 10_000)
     many = [f"n{i}" for i in range(2 * MOST_AT_ONCE + 100)]
     made = stage(nodes=many)
     made.dead = {*many}
@@ -448,7 +448,7 @@ def moves(game: Game, data: st.DataObject) -> Iterator[None]:
 
 
 @given(games(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_never_two_checks_test_one_node_and_every_check_of_jobs_and_administrators_ends(
     game: Game, data: st.DataObject
 ) -> None:
@@ -471,7 +471,7 @@ def test_never_two_checks_test_one_node_and_every_check_of_jobs_and_administrato
 
 
 @given(games(), st.sampled_from([Precedence.JOBS, Precedence.ADMINISTRATORS]), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_jobs_or_administrators_check_waits_for_strangers_no_longer_than_the_bound(
     game: Game, precedence: Precedence, data: st.DataObject
 ) -> None:
@@ -498,7 +498,6 @@ def test_a_jobs_or_administrators_check_waits_for_strangers_no_longer_than_the_b
     assert precedence is Precedence.JOBS or mine.claim.wanted == ours.wanted
 
 
-@pytest.mark.real
 @given(
     namespace=st.sampled_from([EVIL, OPS]),
     job_name=st.sampled_from([None, "train", "other"]),
@@ -631,7 +630,7 @@ class Liars(Agents):
 
 
 @given(st.data(), st.sampled_from([{}, {"storePort": 0}, {"address": ""}, {"incarnation": 9}]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_whatever_nodes_report_their_check_ends_with_a_status_that_can_be_written(
     data: st.DataObject, taken_back: dict[str, Any]
 ) -> None:

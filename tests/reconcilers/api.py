@@ -7,6 +7,7 @@ models of our own kinds know. Objects are never changed in place, so a copy of t
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -113,6 +114,8 @@ class Api:
     """How many objects of a name there have been, for uids that do not depend on the order of writes."""
     changed_at: float = 0.0
     """When anything but a Lease was written last."""
+    unserved: frozenset[Resource] = frozenset()
+    """Kinds that the cluster does not know."""
 
     def copy(self) -> Api:
         return Api(
@@ -123,6 +126,7 @@ class Api:
             list(self.events),
             dict(self.made),
             self.changed_at,
+            self.unserved,
         )
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -133,8 +137,12 @@ class Api:
     def get(self, resource: Resource, name: str, namespace: str | None = NAMESPACE) -> JSON:
         found = self.find(resource, name, namespace)
         if found is None:
-            raise NotFound(404, "NotFound", f"{resource.kind} {name} not found")
+            raise self._not_found(resource, name)
         return found
+
+    def _not_found(self, resource: Resource, name: str) -> NotFound:
+        details = {} if resource in self.unserved else {"name": name}
+        return NotFound(404, "NotFound", f"{resource.kind} {name} not found", details)
 
     def list(self, resource: Resource) -> list[JSON]:
         return [obj for _, obj in sorted(self.objects.get(resource, {}).items(), key=lambda item: item[0][1])]
@@ -188,10 +196,14 @@ class Api:
         metadata = dict(body["metadata"])
         name = metadata["name"]
         namespace = metadata.get("namespace", NAMESPACE) if resource.namespaced else None
+        if resource in self.unserved:
+            raise self._not_found(resource, name)
         if self.find(resource, name, namespace) is not None:
             raise AlreadyExists(409, "AlreadyExists", f"{resource.kind} {name} already exists")
         number = self.made[resource.plural, name] = self.made.get((resource.plural, name), 0) + 1
-        metadata |= {"uid": f"{resource.plural}/{name}#{number}", "creationTimestamp": self.now()}
+        uid = f"{resource.plural}/{name}#{number}"
+        uid = f"{zlib.crc32(uid.encode()):08x}-{uid}"  # of which eight characters tell objects apart
+        metadata |= {"uid": uid, "creationTimestamp": self.now()}
         metadata |= {"generation": 1} | ({"namespace": namespace} if namespace else {})
         body = _defaulted(_schemas().get(resource.kind, {}), body)
         obj = body | {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

@@ -72,7 +72,7 @@ class Stores(Cache):
     """Stands in for the API server's objects too: it is never late."""
 
     def __init__(self) -> None:
-        super().__init__(None)  # type: ignore[arg-type]  # nothing is asked of the API server
+        super().__init__(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
 
 
 @dataclass

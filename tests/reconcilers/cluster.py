@@ -65,6 +65,9 @@ class Hollow:
     def __init__(self, client: Client) -> None:
         self.client = client
 
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
     async def until(self, what: str, check: Callable[[], Any], patience: float = PATIENCE_SECONDS) -> Any:
         """What `check` returns once it is truthy."""
         deadline = time.monotonic() + patience
@@ -121,7 +124,7 @@ class Hollow:
         await self.until(f"Pod {name}", lambda: self.client.get(PODS, name, NAMESPACE))
         pod = await self.client.get(PODS, name, NAMESPACE)
         if pod["status"].get("phase") != "Running":
-            started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            started = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
             await self.pod_status(name, {"phase": "Running", "startTime": started})
         fields = {
             "incarnation": incarnation,
@@ -132,7 +135,7 @@ class Hollow:
             "protocol": PROTOCOL,
             "observedRound": 0,
             "state": state,
-            "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "since": self.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         await self.say(worker, fields | report)
 
@@ -159,12 +162,12 @@ class Hollow:
         await self.client.create(LEASES, lease | {"spec": {"holderIdentity": name}})
 
     async def node_beats(self, name: str, duration_seconds: int) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         patch = {"spec": {"renewTime": now, "leaseDurationSeconds": duration_seconds}}
         await self.client.patch(LEASES, name, patch, NODE_LEASE_NAMESPACE)
 
     async def beat(self, worker: str, incarnation: int = 1) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         patch = {"spec": {"renewTime": now, "holderIdentity": f"{worker}-{incarnation}"}}
         await self.client.patch(LEASES, worker, patch, NAMESPACE)
 

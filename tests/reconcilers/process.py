@@ -20,10 +20,11 @@ from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
 from controller.store import Change
 from controller.watch.informer import Informer
+from reconcilers.cordon.options import CordonOptions
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
-from tests.reconcilers.api import Api, Event, Write
+from tests.reconcilers.api import Api, Event, Write, _key
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]
@@ -66,6 +67,7 @@ class Process:
     before_write: Callable[[Write], None] = lambda write: None
     """Raises Killed to die there."""
     after_write: Callable[[Write], None] = lambda write: None
+    cordon: CordonOptions | None = None
     dead: bool = False
     errors: list[str] = field(default_factory=list)
     """What no reconciler should ever raise."""
@@ -92,7 +94,7 @@ class Process:
             add=lambda controller: self._controllers.update({controller.name: controller}),
         )
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
-        add_all(manager, pods=PodOptions(agent=None), clock=clock)  # type: ignore[arg-type]
+        add_all(manager, self.cordon, pods=PodOptions(agent=None), clock=clock)  # type: ignore[arg-type]
         for controller in self._controllers.values():
             for source in controller.sources:
                 self.cache.store(source.resource)
@@ -178,7 +180,7 @@ class LaggingCache(Cache):
     """The real one, whose informers are told by the `Api` instead of by a watch."""
 
     def __init__(self, api: Api, lag: Lag) -> None:
-        super().__init__(None, label_selectors=WATCHED_BY_LABEL)  # type: ignore[arg-type]
+        super().__init__(None, label_selectors=WATCHED_BY_LABEL, monotonic=lambda: api.seconds)  # type: ignore[arg-type]
         self._api = api
         self._lag = lag
         self._positions: dict[Resource, int] = {}
@@ -212,9 +214,10 @@ class LaggingCache(Cache):
     def _deliver_one(self, resource: Resource, informer: Informer) -> None:
         position = self._positions[resource]
         entry = self._api.log[resource][position]
-        if informer._is_watched(entry.obj):
-            store = informer.store
-            informer._tell_handlers((store.delete if entry.deleted else store.apply)(entry.obj))
+        is_watched, store = informer._is_watched(entry.obj), informer.store
+        if is_watched or store.get(*_key(entry.obj)) is not None:
+            is_gone = entry.deleted or not is_watched
+            informer._tell_handlers((store.delete if is_gone else store.apply)(entry.obj))
         self._move(informer, position + 1, entry.obj["metadata"]["resourceVersion"])
 
     def _move(self, informer: Informer, position: int, version: str) -> None:
@@ -250,6 +253,9 @@ class Client:
             path, _, value = term.partition("=")
             found = [o for o in found if str(_field(o, path)).lower() == value]
         return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
+
+    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
+        return {"items": (await self.list(resource, label_selector=label_selector))["items"][:page_size]}
 
     async def try_create(self, resource: Resource, obj: JSON) -> None:
         """A dry run, which nobody refuses."""

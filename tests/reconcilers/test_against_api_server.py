@@ -1,289 +1,501 @@
-"""The reconcilers on the real API server, with hollow Pods and agents: what leads to what."""
+"""What only a real API server shows of the reconcilers: its schemas, dry runs, policies, evictions, deletions, watches.
+
+Nobody runs the Pods: the tests play kubelets and agents.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import re
-import signal
-from functools import partial
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from controller.client import Client
-from controller.errors import Invalid, NotFound
-from controller.manager import Manager
-from controller.resources import EVENTS, LEASES, PODS
-from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.setup import add_indexes, add_jobs
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+import localcluster
+from agent.facts.world import JobView
+from agent.kube.api import ApiClient
+from agent.kube.watcher import Watcher
+from controller.errors import Invalid, NotFound, Unavailable
+from controller.kubeconfig import load_connection
+from controller.reconciler import Request, Result
+from controller.resources import (
+    CRDS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    ROLEBINDINGS,
+    ROLES,
+    SECRETS,
+    SERVICEACCOUNTS,
+    Resource,
+)
+from crds import names
+from crds.names import ANNOTATION_STACKS
+from reconcilers.conditions import refusal
+from reconcilers.job.reconciler import ElasticJobReconciler
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.reconciled import RECONCILED
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
 
 pytestmark = pytest.mark.real
 
-
-async def reasons(hollow: Hollow, name: str) -> set[str]:
-    events = await hollow.client.list(EVENTS, NAMESPACE)
-    return {e["reason"] for e in events["items"] if e["involvedObject"]["name"] == name}
-
-
-async def test_job_gets_workers_pods_and_leases_all_its_own(hollow: Hollow) -> None:
-    await hollow.submit("plain", replicas=3)
-    await hollow.until("three Pods", lambda: _count(hollow, "plain", 3))
-    assert await hollow.pods("plain") == [f"plain-worker-{i}-1" for i in range(3)]
-    lease = await hollow.client.get(LEASES, "plain-worker-0", NAMESPACE)
-    assert lease["metadata"]["ownerReferences"][0]["kind"] == "ElasticWorker"
-
-
-async def test_failed_process_makes_the_next_round_with_the_same_members(hollow: Hollow) -> None:
-    await hollow.train("inplace")
-    failure = {
-        "sequence": 1,
-        "round": 1,
-        "rank": 1,
-        "exitCode": 1,
-        "message": "ValueError: bad",
-        "time": "2026-01-01T00:00:00Z",
-    }
-    await hollow.say("inplace-worker-1", {"state": "Failed", "failure": failure})
-    world = await hollow.formed("inplace", 2)
-    assert (world["members"], world["incarnations"]) == ([0, 1], [1, 1])
-    status = await hollow.status("inplace")
-    assert status["restarts"] == {"UserError": 1}
-    assert status["lastFailure"]["worker"] == "inplace-worker-1"
-    assert "ValueError: bad" in status["lastFailure"]["message"]
-    await hollow.until("Events", lambda: _has(hollow, "inplace", {"WorldBroken", "WorldFormed"}))
+JSON = dict[str, Any]
+TEMPLATE = "spec.replicaSpecs.worker.template"
+POLICIES, BINDINGS = (
+    Resource(
+        "admissionregistration.k8s.io", "v1", f"validatingadmissionpolic{plural}", kind, namespaced=False
+    )
+    for plural, kind in (
+        ("ies", "ValidatingAdmissionPolicy"),
+        ("ybindings", "ValidatingAdmissionPolicyBinding"),
+    )
+)
 
 
-async def test_deleted_pod_is_replaced_and_joins_the_next_round(hollow: Hollow) -> None:
-    await hollow.train("gone")
-    await hollow.delete_pod("gone-worker-0-1")
-    await hollow.run_agent("gone-worker-0", incarnation=2)
-    world = await hollow.formed("gone", 2)
-    assert (world["members"], world["incarnations"]) == ([0, 1], [2, 1])
-    worker = await hollow.client.get(ELASTICWORKERS, "gone-worker-0", NAMESPACE)
-    assert worker["status"]["restarts"] == {"Killed": 1}
-    assert (await hollow.status("gone"))["restarts"] == {} or "restarts" not in await hollow.status("gone")
+def template(container: JSON | None = None, spec: JSON | None = None, **more: Any) -> JSON:
+    main = {"name": "main", "image": "x"} | (container or {})
+    return {"spec": {"containers": [main]} | (spec or {})} | more
 
 
-async def test_job_succeeds_when_all_members_have_and_keeps_its_pods(hollow: Hollow) -> None:
-    await hollow.train("done")
-    for index in (0, 1):
-        await hollow.say(f"done-worker-{index}", {"state": "Succeeded"})
-    status = await hollow.phase("done", "Succeeded")
-    assert {"Succeeded": "True", "Running": "False"}.items() <= _conditions(status).items()
-    assert len(await hollow.pods("done")) == 2
+def worker(**fields: Any) -> JSON:
+    return {"worker": {"template": template()} | fields}
 
 
-async def test_job_fails_with_the_errors_text_when_its_budget_is_spent(hollow: Hollow) -> None:
-    await hollow.submit("doomed", replicas=1, worker={"restartCount": 1})
-    for incarnation in (1, 2):
-        pod = f"doomed-worker-0-{incarnation}"
-        await hollow.until(pod, lambda pod=pod: hollow.client.get(PODS, pod, NAMESPACE))
-        terminated = {"exitCode": 7, "reason": "Error", "message": "no such file: data.csv"}
-        container = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
-        container["state"] = {"terminated": terminated}
-        await hollow.pod_status(pod, {"phase": "Failed", "containerStatuses": [container]})
-    status = await hollow.phase("doomed", "Failed")
-    failed = next(c for c in status["conditions"] if c["type"] == "Failed")
-    assert failed["reason"] == "RestartLimitExceeded" and "no such file: data.csv" in failed["message"]
-    assert status["lastFailure"]["exitCode"] == 7
+def rules(**rule: Any) -> JSON:
+    return {"failurePolicy": {"rules": [rule]}}
 
 
-async def test_deadline_fails_the_job_and_ttl_removes_it(hollow: Hollow) -> None:
-    await hollow.submit("late", runPolicy={"activeDeadlineSeconds": 1})
-    status = await hollow.phase("late", "Failed")
-    assert any(c["reason"] == "DeadlineExceeded" for c in status["conditions"])
-    brief = {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 1}}}
-    await hollow.client.patch(ELASTICJOBS, "late", brief, NAMESPACE)
-
-    async def gone() -> bool:
-        try:
-            await hollow.job("late")
-        except NotFound:
-            return True
-        return False
-
-    await hollow.until("the job to be deleted", gone)
-    await hollow.until("its Pods to be collected", lambda: _count(hollow, "late", 0))
+async def has_event(hollow: Hollow, name: str, reason: str) -> bool:
+    found = (await hollow.client.list(EVENTS, NAMESPACE))["items"]
+    return any((e["involvedObject"]["name"], e["reason"]) == (name, reason) for e in found)
 
 
-async def test_suspended_job_loses_its_pods_keeps_its_round_and_resumes(hollow: Hollow) -> None:
-    await hollow.train("pause")
-    await hollow.client.patch(ELASTICJOBS, "pause", {"spec": {"suspend": True}}, NAMESPACE)
-    await hollow.phase("pause", "Suspended")
-    for pod in await hollow.pods("pause"):
-        await hollow.delete_pod(pod)  # the kubelet's part: the processes have ended
-    await hollow.until("no Pods", lambda: _count(hollow, "pause", 0))
-    for index in (0, 1):
-        await hollow.until("a worker without a Pod", partial(_without_pod, hollow, f"pause-worker-{index}"))
-    assert (await hollow.world("pause"))["round"] == 1
-    await hollow.client.patch(ELASTICJOBS, "pause", {"spec": {"suspend": False}}, NAMESPACE)
-    for index in (0, 1):
-        await hollow.run_agent(f"pause-worker-{index}")
-    world = await hollow.formed("pause", 2)
-    assert world["incarnations"] == [1, 1]
+async def condition(hollow: Hollow, resource: Resource, name: str, type_: str, reason: str) -> JSON:
+    async def found() -> JSON | None:
+        status = (await hollow.client.get(resource, name, NAMESPACE)).get("status", {})
+        conditions = status.get("conditions", ())
+        return next((c for c in conditions if (c["type"], c["reason"]) == (type_, reason)), None)
+
+    told: JSON = await hollow.until(f"{type_} of {name}: {reason}", found)
+    return told
 
 
-async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_with_the_old(
-    server: ApiServer,
+def pod_count(hollow: Hollow, job: str, count: int) -> Callable[[], Any]:
+    async def check() -> bool:
+        return len(await hollow.pods(job)) == count
+
+    return check
+
+
+async def test_a_job_gets_all_that_it_needs_survives_a_lost_pod_and_takes_everything_along(
+    hollow: Hollow,
 ) -> None:
-    async with connected(server) as hollow:
-        async with controllers(server):
-            await hollow.train("hasty")
+    await hollow.train("whole")
+    uid = (await hollow.job("whole"))["metadata"]["uid"]
+    kinds = (SERVICEACCOUNTS, ROLES, ROLEBINDINGS, SECRETS, LEASES, ELASTICWORKERS, PODS)
 
-        async with controllers(server, register=only_jobs):  # so that the Pods are still there
-            await hollow.client.patch(ELASTICJOBS, "hasty", {"spec": {"suspend": True}}, NAMESPACE)
-            await hollow.phase("hasty", "Suspended")
-            await hollow.client.patch(ELASTICJOBS, "hasty", {"spec": {"suspend": False}}, NAMESPACE)
-            status = await hollow.phase("hasty", "Restarting")
-            assert status["rendezvous"]["phase"] == "Forming", "their agents leave: they said so before"
+    async def made() -> list[str]:
+        of_job = f"{names.LABEL_JOB}=whole"
+        listed = [await hollow.client.list(kind, NAMESPACE, label_selector=of_job) for kind in kinds]
+        return [each["metadata"]["name"] for found in listed for each in found["items"]]
 
-        async with controllers(server):
-            for index in (0, 1):
-                await hollow.run_agent(f"hasty-worker-{index}", incarnation=2)
-            world = await hollow.formed("hasty", 2)
-            assert world["incarnations"] == [2, 2]
-            await hollow.until("the old Pods to go", lambda: _count(hollow, "hasty", 2))
-            assert not (await hollow.status("hasty")).get("restarts"), "no failure"
+    workers = ["whole-worker-0", "whole-worker-1"]
+    pods = [f"{each}-1" for each in workers]
+    assert await made() == [*[f"dlr-{uid}"] * 3, f"dlr-key-{uid}", *workers, *workers, *pods]
 
+    await hollow.delete_pod("whole-worker-0-1")
+    await hollow.run_agent("whole-worker-0", incarnation=2)
+    assert (await hollow.formed("whole", 2))["incarnations"] == [2, 1]
+    await hollow.until("an Event", lambda: has_event(hollow, "whole", "WorldBroken"))
 
-def only_jobs(manager: Manager) -> None:
-    add_indexes(manager.cache)
-    add_jobs(manager, Clock())
-
-
-async def test_a_pod_that_is_refused_though_its_trial_was_not_is_told_on_the_job(
-    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def unheard(self: Client, resource: Any, obj: dict[str, Any]) -> None: ...
-
-    monkeypatch.setattr(Client, "try_create", unheard)
-    broken = {"spec": {"containers": [{"name": "Main_1", "image": "x"}]}}
-    await hollow.submit("refused", replicas=1, worker={"template": broken})
-
-    async def told() -> bool:
-        warnings = (await hollow.status("refused")).get("warnings", ())
-        return "WorkersUnscheduled" in [w["type"] for w in warnings]
-
-    await hollow.until("a warning", told)
-    await hollow.until("an Event", lambda: _has(hollow, "refused", {"PodRefused"}))
-
-
-async def test_silent_agent_of_a_lost_node_is_relaunched_and_an_outage_of_ours_is_nobodys_silence(
-    hollow: Hollow, server: ApiServer
-) -> None:
-    await hollow.submit("quiet", elasticPolicy={"heartbeatTimeoutSeconds": 10})
-    for index in (0, 1):
-        await hollow.bind(f"quiet-worker-{index}-1", "node-that-is-gone")
-        await hollow.run_agent(f"quiet-worker-{index}")
-        await hollow.beat(f"quiet-worker-{index}")
-    await hollow.formed("quiet", 1)
-
-    server.process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(12)  # an outage longer than the time-out: time has to pass
-    server.process.send_signal(signal.SIGCONT)
-    stop = asyncio.Event()
-
-    async def keep_beating() -> None:
-        while not stop.is_set():
-            await hollow.beat("quiet-worker-1")
-            await asyncio.sleep(0.5)
-
-    beating = asyncio.create_task(keep_beating())
-    try:
-        await hollow.until(
-            "the silent one's replacement", lambda: hollow.client.get(PODS, "quiet-worker-0-2", NAMESPACE)
-        )
-    finally:
-        stop.set()
-        await beating
-    lost = await hollow.client.get(ELASTICWORKERS, "quiet-worker-0", NAMESPACE)
-    assert lost["status"]["restarts"] == {"NodeLost": 1}
-    well = await hollow.client.get(ELASTICWORKERS, "quiet-worker-1", NAMESPACE)
-    assert well["spec"]["incarnation"] == 1
-
-
-async def test_deleting_a_job_removes_everything_it_made(hollow: Hollow) -> None:
-    await hollow.train("cleanup")
-    await hollow.client.delete(ELASTICJOBS, "cleanup", NAMESPACE)
+    await hollow.client.delete(ELASTICJOBS, "whole", NAMESPACE)
 
     async def nothing_left() -> bool:
-        workers = await hollow.client.list(ELASTICWORKERS, NAMESPACE)
-        leases = await hollow.client.list(LEASES, NAMESPACE)
-        left = [o["metadata"]["name"] for o in (*workers["items"], *leases["items"])]
-        for pod in await hollow.pods("cleanup"):
+        for pod in await hollow.pods("whole"):
             await hollow.delete_pod(pod)
-        return not any(name.startswith("cleanup-") for name in left)
+        return await made() == []
 
     await hollow.until("nothing left", nothing_left)
 
 
-@pytest.mark.parametrize(
-    ("spec", "path"),
-    [
-        ({"worker": {"replicas": -1}}, "spec.replicaSpecs.worker.replicas"),
-        ({"worker": {"replicas": "two"}}, "spec.replicaSpecs.worker.replicas"),
-        ({"worker": {"minReplicas": 3, "maxReplicas": 2}}, "spec.replicaSpecs.worker"),
-        ({"worker": {"template": None}}, "spec.replicaSpecs.worker.template"),
-        (
-            {"worker": {"template": {"spec": {"containers": []}}}},
-            "spec.replicaSpecs.worker.template.spec.containers",
-        ),
-        (
-            {"worker": {"template": {"spec": {"containers": [{"name": "main"}]}}}},
-            "spec.replicaSpecs.worker.template.spec.containers[0].image: Required value",
-        ),
-        ({"elasticPolicy": {"nodeUnit": 0}}, "spec.elasticPolicy.nodeUnit"),
-        ({"elasticPolicy": {"nodeUnit": 4}}, "spec"),
-    ],
+async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(hollow: Hollow) -> None:
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "trainer", "namespace": "lab"},
+    }
+    job = {
+        "apiVersion": ELASTICJOBS.api_version,
+        "kind": "ElasticJob",
+        "metadata": {"name": "lab", "namespace": "lab"},
+        "spec": {
+            "replicaSpecs": worker(replicas=1, template=template(spec={"serviceAccountName": "trainer"}))
+        },
+    }
+
+    async def gone() -> bool:
+        for pod in (await hollow.client.list(PODS, "lab"))["items"]:
+            await hollow.client.delete(PODS, pod["metadata"]["name"], "lab", grace_period_seconds=0)
+        try:
+            await hollow.client.get(NAMESPACES, "lab")
+        except NotFound:
+            return True
+        return False
+
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}}
+    for life in (1, 2):
+        for resource, obj in ((NAMESPACES, namespace), (SERVICEACCOUNTS, account), (ELASTICJOBS, job)):
+            await hollow.client.create(resource, obj)
+        uid = (await hollow.client.get(ELASTICJOBS, "lab", "lab"))["metadata"]["uid"]
+        for resource, name in ((PODS, "lab-worker-0-1"), (ROLEBINDINGS, f"dlr-{uid}-trainer")):
+            await hollow.until(
+                f"{name}, life {life}", lambda r=resource, n=name: hollow.client.get(r, n, "lab")
+            )
+        if life == 1:
+            await hollow.client.delete(NAMESPACES, "lab")
+            await hollow.until("the namespace to go", gone)
+    events = (await hollow.client.list(EVENTS))["items"]
+    assert [e["message"] for e in events if "Refused" in e["reason"]] == []
+
+
+MANAGERS = (
+    "multikueue",
+    "Kueue.io/x",
+    "kueue.io/",
+    "/x",
+    "-a.io/x",
+    "a..io/x",
+    "a.io/x y",
+    "",
+    f"a.io/{'x' * 59}",
 )
-async def test_bad_jobs_are_refused_with_the_fields_path(
-    server: ApiServer, spec: dict[str, Any], path: str
-) -> None:
+REFUSED_AT_APPLY: list[tuple[JSON, str]] = [
+    (worker(replicas=-1), "spec.replicaSpecs.worker.replicas"),
+    (worker(replicas="two"), "spec.replicaSpecs.worker.replicas"),
+    (worker(minReplicas=3, maxReplicas=2), "spec.replicaSpecs.worker"),
+    (worker(template=None), TEMPLATE),
+    (worker(template={"spec": {"containers": []}}), f"{TEMPLATE}.spec.containers"),
+    (
+        worker(template={"spec": {"containers": [{"name": "main"}]}}),
+        f"{TEMPLATE}.spec.containers[0].image: Required value",
+    ),
+    ({"elasticPolicy": {"nodeUnit": 0}}, "spec.elasticPolicy.nodeUnit"),
+    ({"elasticPolicy": {"nodeUnit": 4}}, "spec"),
+    *((worker(template=broken), f"{TEMPLATE}.{path}") for broken, path in (
+        (template({"env": ["A=1"]}), "spec.containers[0].env[0]"),
+        (template({"env": {"A": "x"}}), "spec.containers[0].env"),
+        (template({"env": [{"value": "x"}]}), "spec.containers[0].env[0].name: Required value"),
+        (template({"env": [{"name": "A", "value": 5}]}), "spec.containers[0].env[0].value"),
+        (template({"command": "sleep 1"}), "spec.containers[0].command"),
+        (template({"resources": "much"}), "spec.containers[0].resources"),
+        (template(spec={"initContainers": "x"}), "spec.initContainers"),
+        (template(spec={"nodeSelector": {"gpu": True}}), "spec.nodeSelector.gpu"),
+        (template(spec={"affinity": {"nodeAffinity": []}}), "spec.affinity.nodeAffinity"),
+        (template(metadata={"labels": "x"}), "metadata.labels"),
+        (template(metadata="x"), "metadata"),
+    )),
+    (rules(action="Ignore"), "a rule needs onExitCodes, onPodConditions or onMessagePattern"),
+    (rules(action="Ignore", onPodConditions=[]), "a rule needs onExitCodes"),
+    (rules(action="Ignore", onMessagePattern="(unclosed"), "onMessagePattern"),
+    (rules(action="Retry", onMessagePattern="x"), "action"),
+    (rules(action="Ignore", onExitCodes={"operator": "In", "values": []}), "values"),
+    (rules(action="Ignore", onExitCodes={"operator": "Is", "values": [1]}), "operator"),
+    *(({"managedBy": manager}, "spec.managedBy") for manager in MANAGERS),
+]  # fmt: skip
+
+
+async def test_bad_jobs_and_checks_are_refused_with_the_fields_path(server: ApiServer) -> None:
     async with connected(server) as hollow:
-        with pytest.raises(Invalid, match=re.escape(path)):
-            await hollow.submit("bad", **spec)
+        for spec, path in REFUSED_AT_APPLY:
+            with pytest.raises(Invalid, match=re.escape(path)):
+                await hollow.submit("bad", **spec)
+        with pytest.raises(Invalid, match=r"metadata\.name is too long"):
+            await hollow.submit("x" * 46)
+        metadata = {"name": "hasty", "namespace": NAMESPACE}
+        hasty = {"apiVersion": NODECHECKS.api_version, "kind": NODECHECKS.kind, "metadata": metadata}
+        with pytest.raises(Invalid, match="ttlSecondsAfterFinished"):
+            spec = {"nodes": ["a"], "ttlSecondsAfterFinished": 0}
+            await hollow.client.create(NODECHECKS, hasty | {"spec": spec})
 
 
-async def test_a_master_may_say_anything_since_it_is_ignored(hollow: Hollow) -> None:
-    without_image = {"spec": {"containers": [{"name": "main", "imagePullPolicy": "Always"}]}}
-    masters: list[tuple[str, dict[str, Any]]] = [
-        ("dlrover-master", {"template": without_image}),
+async def test_what_may_not_be_edited_is_refused(server: ApiServer) -> None:
+    async with connected(server) as hollow:
+        client = hollow.client
+        await hollow.submit("fixed", managedBy="kueue.x-k8s.io/multikueue")
+        await hollow.submit("unset", suspend=True, worker={"minReplicas": 1})
+        for name, manager in (("fixed", None), ("fixed", "a.io/b"), ("unset", names.CONTROLLER)):
+            with pytest.raises(Invalid, match="managedBy cannot be changed"):
+                await client.patch(ELASTICJOBS, name, {"spec": {"managedBy": manager}}, NAMESPACE)
+        groups = {"replicaGroups": {"workers": 2, "min": 1}}
+        await hollow.submit("groups", 4, elasticPolicy=groups, suspend=True)
+        for name, replicas, sentence in (
+            ("unset", 0, "replicas must not be less than minReplicas"),
+            ("groups", 5, "must be a multiple of elasticPolicy.replicaGroups.workers"),
+            ("groups", 0, "replicaGroups.min must not be more than the number of groups"),
+        ):
+            with pytest.raises(Invalid, match=re.escape(sentence)):
+                patch = {"spec": {"replicas": replicas}}
+                await client.patch(ELASTICJOBS, name, patch, NAMESPACE, subresource="scale")
+        for name, replicas in (("unset", 3), ("groups", 6)):
+            patch = {"spec": {"replicas": replicas}}
+            await client.patch(ELASTICJOBS, name, patch, NAMESPACE, subresource="scale")
+            assert (await hollow.job(name))["spec"]["replicaSpecs"]["worker"]["replicas"] == replicas
+
+
+async def test_what_a_job_says_of_a_master_or_as_null_is_taken(hollow: Hollow) -> None:
+    nothing = dict.fromkeys(("env", "command", "args", "resources", "volumeMounts"))
+    empty = dict.fromkeys(("initContainers", "volumes", "tolerations", "nodeSelector", "affinity"))
+    await hollow.submit("nulls", worker={"template": template(nothing, empty, metadata=None)})
+    masters: list[tuple[str, JSON]] = [
+        (
+            "dlrover-master",
+            {"template": {"spec": {"containers": [{"name": "main", "imagePullPolicy": "Always"}]}}},
+        ),
         ("master", {"replicas": 7, "template": {"spec": {"containers": []}}, "restartCount": -1}),
         ("dlrover-master", {"template": {}}),
         ("master", {}),
     ]
-    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     for number, (type_, master) in enumerate(masters):
         name = f"mastered-{number}"
-        specs = {"worker": {"replicas": 1, "template": template}, type_: master}
-        await hollow.submit(name, replicaSpecs=specs, resourceLimits={"cpu": "1"})
+        await hollow.submit(name, replicaSpecs={**worker(replicas=1), type_: master})
         assert (await hollow.job(name))["spec"]["replicaSpecs"][type_] == master
-        await hollow.run_agent(f"{name}-worker-0")
-        await hollow.formed(name, 1)
-        assert [w["type"] for w in (await hollow.status(name))["warnings"]] == ["MasterReplicaIgnored"]
-        assert len(await hollow.pods(name)) == 1
+        await hollow.until("its Pod", pod_count(hollow, name, 1))
+    await hollow.until("its Pods", pod_count(hollow, "nulls", 2))
 
 
-async def test_name_that_makes_pod_names_too_long_is_refused(server: ApiServer) -> None:
-    async with connected(server) as hollow:
-        with pytest.raises(Invalid, match=r"metadata\.name is too long"):
-            await hollow.submit("x" * 46)
+REFUSED_PODS: list[tuple[JSON, str]] = [
+    (
+        template({"resources": {"limits": {"cpu": "lots"}}}),
+        f"{TEMPLATE}.spec.containers[0].resources.limits.cpu: 'lots' is no quantity",
+    ),
+    (template({"comand": ["sleep", "1"]}), f"{TEMPLATE}.spec.containers[0].comand: unknown field"),
+    (template(spec={"hostNetwerk": True}), f"{TEMPLATE}.spec.hostNetwerk: unknown field"),
+    (template(metadata={"lables": {"a": "b"}}), f"{TEMPLATE}.metadata.lables: unknown field"),
+    (template(sepc={"hostNetwork": True}), f"{TEMPLATE}.sepc: unknown field"),
+    (
+        template({"env": [{"name": "A", "valueFrom": {"secretRef": {"name": "s"}}}]}),
+        f"{TEMPLATE}.spec.containers[0].env[0].valueFrom.secretRef: unknown field",
+    ),
+    (template({"name": "Main_1"}), f"{TEMPLATE}.spec.containers[0].name: Invalid value"),
+    (
+        template({"volumeMounts": [{"name": "data", "mountPath": "/data"}]}),
+        f"{TEMPLATE}.spec.containers[0].volumeMounts[0].name: Not found",
+    ),
+    (
+        template(spec={"initContainers": [{"name": "A B", "image": "x"}]}),
+        f"{TEMPLATE}.spec.initContainers[0].name",
+    ),
+    (
+        template(spec={"initContainers": [{"name": "main", "image": "x"}]}),
+        f"{TEMPLATE}.spec.initContainers[0].name: Duplicate",
+    ),
+    (
+        template(spec={"volumes": [{"name": "a"}, {"name": "a"}]}),
+        f"{TEMPLATE}.spec.volumes[1].name: Duplicate",
+    ),
+    (template(spec={"restartPolicy": "Sometimes"}), f"{TEMPLATE}.spec.restartPolicy"),
+    (template({"imagePullPolicy": "Maybe"}), f"{TEMPLATE}.spec.containers[0].imagePullPolicy"),
+    (template(metadata={"labels": {"a": "b c"}}), f"{TEMPLATE}.metadata.labels"),
+    (template(spec={"priorityClassName": "urgent"}), "no PriorityClass with name urgent"),
+    (template(spec={"serviceAccountName": "mine"}), 'serviceaccount "mine" not found'),
+    (template({"ports": [{"containerPort": 1, "protocol": "x"}]}), "containers[0].ports[0].protocol"),
+]
 
 
-def _conditions(status: dict[str, Any]) -> dict[str, str]:
-    return {c["type"]: c["status"] for c in status.get("conditions", ())}
+async def test_templates_that_a_dry_run_refuses_are_told_on_the_job_at_once_and_nothing_is_made(
+    hollow: Hollow,
+) -> None:
+    """The first status that the job has says so."""
+    for number, (broken, _) in enumerate(REFUSED_PODS):
+        await hollow.submit(f"broken-{number}", worker={"template": broken})
+    growth = {"opportunistic": {"priorityClassName": "idle"}}
+    await hollow.submit("grows", worker={"maxReplicas": 4}, elasticPolicy=growth)
+    priority = "spec.elasticPolicy.opportunistic.priorityClassName: there is no PriorityClass idle; create it. Correct"
+    wanted = {f"broken-{number}": sentence for number, (_, sentence) in enumerate(REFUSED_PODS)}
+    for name, sentence in (wanted | {"grows": priority}).items():
+        status = await hollow.until("the first status", lambda name=name: hollow.status(name))
+        message = next(w for w in status["warnings"] if w["type"] == refusal.PODS_NOT_ACCEPTED)["message"]
+        assert sentence in message
+        assert f"within {refusal.FAIL_AFTER_SECONDS:g} s; after that it fails" in message
+        assert not await hollow.pods(name)
+    assert (
+        await hollow.client.list(ELASTICWORKERS, NAMESPACE, label_selector=f"{names.LABEL_JOB}=broken-0")
+    )["items"] == []
+    right = {"replicas": 2, "template": template({"resources": {"limits": {"cpu": "1m"}}})}
+    await hollow.client.patch(
+        ELASTICJOBS, "broken-0", {"spec": {"replicaSpecs": {"worker": right}}}, NAMESPACE
+    )
+    await hollow.until("the corrected job's Pods", pod_count(hollow, "broken-0", 2))
 
 
-async def _count(hollow: Hollow, job: str, count: int) -> bool:
-    return len(await hollow.pods(job)) == count
+async def test_check_of_what_can_be_no_name_or_label_is_refused_and_not_waited_for(hollow: Hollow) -> None:
+    """Some of these mean something else to the server, which then has it."""
+    node = {"metadata": {"name": "named", "labels": {"pool": "a", "spot": "yes"}}}
+    await hollow.client.create(NODES, {"apiVersion": "v1", "kind": "Node"} | node)
+    cases: list[tuple[JSON, str]] = [
+        ({"nodeSelector": {"pool": "two words"}}, "NoNodes"),
+        ({"nodeSelector": {"pool": "a,spot"}}, "NoNodes"),
+        ({"nodeSelector": {"no": "such"}}, "NoNodes"),
+        *(({"nodes": [name]}, "NodeNotFound") for name in ("", ".", "..", "nowhere")),
+        *(({"jobName": name}, "JobNotFound") for name in ("", ".", "..", "nobody")),
+    ]
+    for number, (spec, _) in enumerate(cases):
+        check = {"apiVersion": NODECHECKS.api_version, "kind": NODECHECKS.kind, "spec": spec}
+        metadata = {"name": f"nothing-{number}", "namespace": NAMESPACE}
+        await hollow.client.create(NODECHECKS, check | {"metadata": metadata})
+    for number, (_, reason) in enumerate(cases):
+        await condition(hollow, NODECHECKS, f"nothing-{number}", "Failed", reason)
 
 
-async def _has(hollow: Hollow, name: str, wanted: set[str]) -> bool:
-    return wanted <= await reasons(hollow, name)
+async def test_workers_that_a_policy_refuses_are_told_and_made_when_it_is_gone(
+    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconcilers.runtime.refused.RETRY_SECONDS", 0.5)
+    rule = {
+        "apiGroups": [ELASTICWORKERS.group],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": [ELASTICWORKERS.plural],
+    }
+    denied = {"expression": "!object.metadata.name.startsWith('barred-')", "message": "over quota"}
+    policy = {"matchConstraints": {"resourceRules": [rule]}, "validations": [denied]}
+    binding = {"policyName": "barred", "validationActions": ["Deny"]}
+    for resource, spec in ((POLICIES, policy), (BINDINGS, binding)):
+        made = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "barred"}}
+        await hollow.client.create(resource, made | {"spec": spec})
+    await hollow.submit("barred")
+    await hollow.until("an Event", lambda: has_event(hollow, "barred", "WriteRefused"))
+    await hollow.client.delete(BINDINGS, "barred")
+    await hollow.until("its Pods", pod_count(hollow, "barred", 2))
 
 
-async def _without_pod(hollow: Hollow, worker: str) -> bool:
-    found = await hollow.client.get(ELASTICWORKERS, worker, NAMESPACE)
-    return "podUid" not in found["status"]
+async def test_evictions_leave_the_minimum_and_drain_a_job_that_needs_all_its_workers(hollow: Hollow) -> None:
+    async def evict(pod: str) -> bool:
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": NAMESPACE},
+        }
+        try:
+            await hollow.client.create(Resource("", "v1", f"pods/{pod}/eviction", "Eviction"), eviction)
+        except Unavailable as error:
+            assert error.status == 429
+            return False
+        return True
+
+    await hollow.submit("spares", replicas=3, worker={"minReplicas": 2})
+    await hollow.submit("rigid", replicas=2)
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for name, count in (("spares", 3), ("rigid", 2)):
+        await hollow.until("its Pods", pod_count(hollow, name, count))
+        for index in range(count):
+            await hollow.pod_status(f"{name}-worker-{index}-1", ready)
+    budgets = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+
+    async def counts_all() -> bool:
+        found = await hollow.client.get(budgets, "spares", NAMESPACE)
+        return bool(found.get("status", {}).get("disruptionsAllowed") == 1)
+
+    await hollow.until("its budget", counts_all)
+    assert await evict("spares-worker-2-1")
+    assert not await evict("spares-worker-1-1")
+    for index in (1, 0):  # one restart for all of a node's workers, not one for each
+        assert await evict(f"rigid-worker-{index}-1")
+    for index in (0, 1):
+        name = f"rigid-worker-{index}-2"
+        await hollow.until(name, lambda name=name: hollow.client.get(PODS, name, NAMESPACE))
+
+
+async def test_pods_of_a_gang_wait_until_the_cluster_serves_its_podgroups(
+    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("companions", "gang"):
+        monkeypatch.setattr(f"reconcilers.worker.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    await hollow.submit("gang", schedulingPolicy={"gang": "coscheduling"})
+    await hollow.until("an Event", lambda: has_event(hollow, "gang", "GangUnavailable"))
+    assert await hollow.pods("gang") == []
+    crd = Path(localcluster.__file__).parent / "scheduler" / "pod_groups.yaml"
+    await hollow.client.create(CRDS, yaml.safe_load(crd.read_text()))
+    await hollow.until("its Pods", pod_count(hollow, "gang", 2))
+
+
+class CountingWatcher(Watcher[JobView]):
+    """An agent's watcher that counts all events of its watch, those that change nothing too."""
+
+    events = 0
+
+    def feed(self, event: Mapping[str, Any]) -> None:
+        self.events += event["type"] != "BOOKMARK"
+        super().feed(event)
+
+
+async def test_edits_of_a_jobs_status_bring_nothing_to_an_agent(hollow: Hollow, server: ApiServer) -> None:
+    await hollow.train("quiet")
+    api = ApiClient(load_connection(server.kubeconfig))
+    watcher = CountingWatcher(
+        api, "elasticworlds", NAMESPACE, "quiet", parse=JobView.parse, missing=JobView()
+    )
+    watcher.start()
+
+    async def has_trained() -> bool:
+        view = watcher.view()
+        return view is not None and view.phase == "Running"
+
+    async def is_asked() -> bool:
+        view = watcher.view()
+        return view is not None and view.asks_for_stacks == "now"
+
+    await hollow.until("the world", has_trained)
+    before = watcher.events
+    for number in range(50):
+        edit = {
+            "message": f"edit {number}",
+            "conditions": [],
+            "replicaStatuses": {"worker": {"active": number}},
+            "rendezvous": {"reason": f"edit {number}"},
+            "usage": {"round": number},
+        }
+        await hollow.client.patch(ELASTICJOBS, "quiet", {"status": edit}, NAMESPACE, subresource="status")
+    # What comes next on the watch shows that nothing of the above is still on its way.
+    asked = {"metadata": {"annotations": {ANNOTATION_STACKS: "now"}}}
+    await hollow.client.patch(ELASTICJOBS, "quiet", asked, NAMESPACE)
+    await hollow.until("the question", is_asked)
+    assert watcher.events == before + 1
+    watcher.stop()
+
+
+async def test_a_status_that_is_refused_is_told_and_not_tried_again_by_itself(
+    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def reconcile(self: ElasticJobReconciler, request: Request) -> Result:
+        nonlocal looks
+        if request.name != "refused":
+            return Result()
+        looks += 1
+        patch = {"status": {"phase": "Dancing"}}
+        await self._client.patch(ELASTICJOBS, request.name, patch, NAMESPACE, subresource="status")
+        return Result()
+
+    monkeypatch.setattr(ElasticJobReconciler, "reconcile", reconcile)
+    await hollow.submit("refused")
+    said = await condition(hollow, ELASTICJOBS, "refused", RECONCILED, "InvalidStatus")
+    assert said["status"] == "False" and "Dancing" in said["message"]
+
+    async def looked() -> bool:
+        return looks >= 3
+
+    patch = {"metadata": {"labels": {"a": "b"}}}
+    await hollow.client.patch(ELASTICJOBS, "refused", patch, NAMESPACE)
+    await hollow.until("a look at its own write, and one at the user's", looked)
+    version = (await hollow.job("refused"))["metadata"]["resourceVersion"]
+    with pytest.raises(Invalid):
+        await hollow.client.patch(
+            ELASTICJOBS, "refused", {"status": {"phase": "Dancing"}}, NAMESPACE, subresource="status"
+        )
+    assert (await hollow.job("refused"))["metadata"]["resourceVersion"] == version and looks == 3

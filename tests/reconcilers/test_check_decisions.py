@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +20,7 @@ from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import (
-    MAX_MESSAGE,
     CheckedNode,
-    Out,
     departure_of,
     fleet_of,
     out_of,
@@ -35,7 +32,6 @@ from reconcilers.nodecheck.scope import (
     Candidate,
     choose,
     is_idle,
-    named_nodes,
     one_each,
     speakers,
     wanted_workers,
@@ -92,15 +88,6 @@ def group(*members: str) -> CheckGroup:
 
 
 # --- who takes part -----------------------------------------------------------------------------------
-
-
-def test_nodes_keep_their_order_and_count_once() -> None:
-    spec = NodeCheckSpec(nodes=["b", "a", "b"])
-    assert named_nodes(spec, {"a": {}, "b": {}, "c": {}}) == ("b", "a")
-
-
-def test_empty_selector_is_every_node() -> None:
-    assert named_nodes(NodeCheckSpec(node_selector={}), {"b": {}, "a": {"x": "y"}}) == ("a", "b")
 
 
 NAMES = [f"n{i}" for i in range(8)]
@@ -168,18 +155,6 @@ def claim(check: NodeCheck, node: str = "n1") -> Claim:
     return claim_of(check, Precedence.OTHERS, wanted=frozenset([node]))
 
 
-def test_older_check_and_one_that_has_begun_go_first_if_they_want_the_same_node() -> None:
-    mine = claim(check("mine", age=10))
-    for other, blocks in ((check("a", 11), True), (check("a", 9), False), (check("a", 9, ("n1",)), True)):
-        assert bool(in_the_way(mine, [claim(other)])) is blocks
-        assert in_the_way(claim(check("mine", age=10), "n2"), [claim(other)]) == {}
-
-
-def test_of_two_of_the_same_second_exactly_one_waits() -> None:
-    a, b = claim(check("a")), claim(check("b"))
-    assert in_the_way(a, [a, b]) == {} and in_the_way(b, [a, b]) == {"n1": a}
-
-
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.integers(0, 9), st.booleans()), max_size=8))
 def test_a_node_is_contested_by_the_claim_that_goes_first_of_those_that_want_it(
     others: list[tuple[set[str], int, bool]],
@@ -218,10 +193,6 @@ def test_each_claim_is_compared_with_the_nodes_that_are_left_and_not_with_all() 
 # --- who is out ---------------------------------------------------------------------------------------
 
 
-def test_present_worker_is_not_out() -> None:
-    assert out_of(participant()) is None and participant().is_ready
-
-
 @pytest.mark.parametrize(
     ("exit_class", "lost"),
     [("NodeLost", True), ("Preempted", False), ("OOM", False), ("HardwareError", False)],
@@ -251,61 +222,6 @@ def test_missing_worker_suspended_pod_and_leaving_agent_are_out() -> None:
     assert departure_of(participant(phase="Pending", podUid=None)) is not None
     leaving = worker(agent=agent(state="Stopped"))
     assert out_of(CheckedNode("n0", 1, leaving)) is not None
-
-
-def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
-    condition = {
-        "type": "Scheduled",
-        "status": "False",
-        "reason": "x",
-        "message": "no room",
-        "lastTransitionTime": NOW,
-    }
-    waiting = CheckedNode("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
-    assert ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=False) is None
-    ended = ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=True)
-    assert ended is not None and ended.withdrawn["n0"].message == "its Pod could not be placed (x): no room"
-
-
-@pytest.mark.parametrize(
-    ("phase", "conditions", "reason", "message"),
-    [
-        ("Pending", [], "TooLate", "its Pod did not start in time"),
-        ("Running", [], "TooLate", "its Pod did not report in time"),
-        (
-            "Pending",
-            [("Started", "ErrImagePull")],
-            "ErrImagePull",
-            "its Pod does not start (ErrImagePull): why",
-        ),
-        ("Pending", [("Started", "FailedMount")], "FailedMount", "its Pod does not start (FailedMount): why"),
-        (
-            "Pending",
-            [("Scheduled", "PodRefused")],
-            "PodRefused",
-            "its Pod could not be placed (PodRefused): why",
-        ),
-    ],
-)
-def test_whatever_keeps_a_pod_from_reporting_in_time_is_no_fault_of_the_nodes(
-    phase: str, conditions: list[tuple[str, str]], reason: str, message: str
-) -> None:
-    told = [
-        {"type": type_, "status": "False", "reason": why, "message": "why", "lastTransitionTime": NOW}
-        for type_, why in conditions
-    ]
-    late = CheckedNode("n0", 1, worker(phase=phase, conditions=told))
-    ended = ended_gathering(NodeCheckStatus(), [late], overdue=True)
-    assert ended is not None and not ended.unanswered
-    assert (ended.withdrawn["n0"].reason, ended.withdrawn["n0"].message) == (reason, message)
-
-
-def test_node_that_is_lost_with_its_pod_gives_no_answer() -> None:
-    end = {"incarnation": 1, "exitClass": "NodeLost", "nodeName": "n0", "time": NOW, "message": "not ready"}
-    lost = CheckedNode("n0", 1, worker(phase="Failed", lastExit=end))
-    ended = ended_gathering(NodeCheckStatus(), [lost], overdue=False)
-    assert ended is not None and not ended.withdrawn
-    assert ended.unanswered == {"n0": "its Pod ended (NodeLost): not ready"}
 
 
 # --- what a step gave ---------------------------------------------------------------------------------
@@ -473,30 +389,6 @@ def test_rounds_are_kept_as_the_diagnosis_takes_them(data: st.DataObject) -> Non
     status = settled(NodeCheckStatus(nodes=nodes), Ended({}, {}, told), NOW)
     stored = NodeCheckStatus.model_validate(to_wire(status))
     assert rounds_of(stored) == (told,)
-
-
-def long_name(index: int) -> str:
-    """As long as those of EKS: 41 to 43 characters."""
-    return f"ip-10-0-{index // 250}-{index % 250}.eu-west-1.compute.internal"
-
-
-@pytest.mark.parametrize("step", ["withdrawn", "unanswered"])
-def test_status_of_7000_nodes_that_all_drop_out_fits_into_etcd(step: str) -> None:
-    why = {long_name(i): ("out of order " * 50)[:MAX_MESSAGE] for i in range(7_000)}
-    outs = {node: Out(message, reason="ErrImagePull") for node, message in why.items()}
-    ended = Ended(outs, {}) if step == "withdrawn" else Ended({}, why)
-    status = settled(NodeCheckStatus(nodes=list(why), workers=list(range(7_000))), ended, NOW)
-    verdicts = [
-        Finding(node=node, verdict="Inconclusive", causes=["Withdrawn"], message=message)
-        for node, message in why.items()
-    ]
-    for written in (
-        status,
-        concluded(status, verdicts, summary_of(dict.fromkeys(why, Verdict.INCONCLUSIVE)), NOW),
-    ):
-        wire = to_wire(written)
-        assert len(orjson.dumps(wire)) < 1.5 * 2**20
-        assert NodeCheckStatus.model_validate(wire).withdrawn[:1] == written.withdrawn[:1]
 
 
 def test_verdicts_of_many_nodes_are_complete_and_the_evidence_is_of_the_worst() -> None:

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +20,6 @@ from reconcilers.predicates import makes_way
 from reconcilers.runtime.kinds import NODECHECKS
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import Stage
-
-pytestmark = pytest.mark.real
 
 ADMINISTRATORS = "ops"
 
@@ -127,7 +124,7 @@ def test_checks_that_wait_for_room_begin_as_others_end_with_a_few_looks_each(mon
     assert made.looks.total() - began <= 12 * 40
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -124,8 +124,9 @@ def largest(count: int, rounds: int, text: str = TEXT) -> NodeCheckStatus:
     return concluded(status, results, summary, NOW)
 
 
-@pytest.mark.parametrize("text", [TEXT, "<" * 1_024, "😀" * 1_024])
-@pytest.mark.parametrize("count", [100, 1_000, 7_000, MAX_NODES])
+@pytest.mark.parametrize(
+    ("count", "text"), [(1_000, TEXT), (1_000, "<" * 1_024), (1_000, "😀" * 1_024), (MAX_NODES, TEXT)]
+)
 def test_what_a_check_found_has_a_bound_whatever_the_number_of_nodes(count: int, text: str) -> None:
     rounds = 2
     wire = to_wire(largest(count, rounds, text))
@@ -139,11 +140,11 @@ def test_what_a_check_found_has_a_bound_whatever_the_number_of_nodes(count: int,
 
 
 def test_nobody_is_lost_to_programs_that_read_the_stored_check() -> None:
-    stored = {"metadata": {"name": "c"}, "status": to_wire(largest(7_000, 1))}
+    stored = {"metadata": {"name": "c"}, "status": to_wire(largest(1_000, 1))}
     assert has_further(stored["status"]) and len(stored["status"]["faultyNodes"]) == 250
     status = whole(stored)["status"]
     verdicts = verdicts_of(status)
-    assert len(verdicts) == 7_000 and set(verdicts.values()) == {"Faulty"}
+    assert len(verdicts) == 1_000 and set(verdicts.values()) == {"Faulty"}
     (round_,) = rounds_of(status)
     assert not any(group["passed"] for group in round_["groups"])
 

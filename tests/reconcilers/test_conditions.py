@@ -12,8 +12,9 @@ from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheckStatus
 from reconcilers.observed.conditions import observed_at, with_condition
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS, SCALEPLANS
+from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.build import NOW
-from tests.reconcilers.cluster import NAMESPACE, Hollow
+from tests.reconcilers.played import Played
 
 
 @pytest.mark.parametrize("kind", [ElasticJobStatus, NodeCheckStatus])
@@ -32,20 +33,20 @@ def test_status_and_all_its_conditions_are_of_the_generation_that_was_looked_at(
     assert observed_at(status, 2) == status
 
 
-@pytest.mark.real
-async def test_conditions_follow_the_spec(hollow: Hollow) -> None:
-    client = hollow.client
-    await hollow.submit("seen", worker={"minReplicas": 1})
+@pytest.mark.played
+async def test_conditions_follow_the_spec(played: Played) -> None:
+    client = played.client
+    await played.submit("seen", worker={"minReplicas": 1})
 
     async def of_generation(generation: int) -> bool:
-        status = await hollow.status("seen")
+        status = await played.status("seen")
         said = {c.get("observedGeneration") for c in status.get("conditions", ())}
         return status.get("observedGeneration") == generation and said == {generation}
 
-    await hollow.until("conditions of the first generation", lambda: of_generation(1))
+    await played.until("conditions of the first generation", lambda: of_generation(1))
     patch = {"spec": {"runPolicy": {"activeDeadlineSeconds": 1_000}}}
     await client.patch(ELASTICJOBS, "seen", patch, NAMESPACE)
-    await hollow.until("conditions of the second generation", lambda: of_generation(2))
+    await played.until("conditions of the second generation", lambda: of_generation(2))
 
     asked = {
         NODECHECKS: {"jobName": "nobody"},
@@ -61,5 +62,5 @@ async def test_conditions_follow_the_spec(hollow: Hollow) -> None:
             said: list[Any] = found.get("status", {}).get("conditions", [])
             return said
 
-        said = await hollow.until(f"conditions of the {resource.kind}", conditions)
+        said = await played.until(f"conditions of the {resource.kind}", conditions)
         assert {c.get("observedGeneration") for c in said} == {1}

@@ -74,31 +74,12 @@ def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
     )
 
 
-def test_later_pass_lifts_all_of_it() -> None:
-    cordoned = decide_cordon(faulty())
-    after = decide_cordon(heard(cordoned, found(2, healthy=True)))
-    assert (after.taint, after.unschedulable) == (None, False)
-    assert after.mark is not None and after.mark.state is MarkState.LIFTED
-
-
-def test_earlier_pass_lifts_nothing() -> None:
-    cordoned = decide_cordon(faulty(at=5))
-    assert decide_cordon(heard(cordoned, found(4, healthy=True))) == cordoned
-
-
 def test_report_from_before_the_last_pass_does_not_count_when_the_check_is_deleted() -> None:
     cordoned = decide_cordon(faulty(at=1))
     lifted = decide_cordon(heard(cordoned, found(2, healthy=True)))
     assert lifted.mark is not None
     with_check_deleted = replace(lifted, finding=newest([found(1), lifted.mark.finding]))
     assert decide_cordon(with_check_deleted) == lifted
-
-
-def test_cordon_made_by_hand_outlives_ours() -> None:
-    cordoned = decide_cordon(faulty(unschedulable=True))
-    assert cordoned.mark is not None and not cordoned.mark.unschedulable
-    after = decide_cordon(heard(cordoned, found(2, healthy=True)))
-    assert (after.taint, after.unschedulable) == (None, True)
 
 
 def test_taint_of_our_key_that_was_there_before_is_not_ours() -> None:
@@ -135,13 +116,6 @@ def test_another_check_that_confirms_the_fault_is_what_a_person_then_overrules()
     overruled = decide_cordon(replace(confirmed, unschedulable=False))
     assert overruled.mark is not None and overruled.mark.finding == found(3)
     assert not overruled.cordoned
-
-
-def test_node_that_is_held_back_is_marked_and_not_touched() -> None:
-    held = decide_cordon(faulty(), ALL_NODES)
-    assert (held.taint, held.unschedulable) == (None, False)
-    assert held.mark is not None and held.mark.state is MarkState.HELD
-    assert decide_cordon(held).cordoned
 
 
 def test_nobody_says_anything_of_a_node_nobody_judged() -> None:
@@ -190,24 +164,7 @@ def test_longest_accused_goes_first_then_the_name_decides() -> None:
     assert admitted(fleet, {ALL_NODES: 2}) == {"c", "a"}
 
 
-def test_cordoned_nodes_keep_their_place() -> None:
-    old, new = faulty("old", at=1), decide_cordon(faulty("new", at=9))
-    assert admitted([old, new], {ALL_NODES: 1}) == {"new"}
-
-
 H100, A100 = frozenset({"gpu=H100"}), frozenset({"gpu=A100", "pool=old"})
-
-
-def test_full_pool_holds_its_own_and_lets_others_pass() -> None:
-    fleet = [faulty("a", at=1, pools=H100), faulty("b", at=2, pools=H100), faulty("c", at=3, pools=A100)]
-    limits = {ALL_NODES: 10, "gpu=H100": 1, "gpu=A100": 1, "pool=old": 1}
-    assert admitted(fleet, limits) == {"a", "c"} and full_pools(fleet, limits) == {"b": "gpu=H100"}
-
-
-def test_node_of_two_pools_needs_room_in_both() -> None:
-    cordoned = decide_cordon(faulty("a", at=1, pools=frozenset({"pool=old"})))
-    limits = {ALL_NODES: 10, "gpu=A100": 5, "pool=old": 1}
-    assert full_pools([cordoned, faulty("b", at=2, pools=A100)], limits) == {"b": "pool=old"}
 
 
 @pytest.mark.parametrize(

@@ -136,12 +136,6 @@ def test_hang_is_judged_before_the_next_world_and_told_once() -> None:
     assert life.look().incident is None, "it is counted once"
 
 
-def test_hang_of_all_who_told_at_once_is_judged_at_once() -> None:
-    life = training(1)
-    answer(life, 0, **hang(0, waits=False))
-    assert life.world.round == 2 and blamed(life).exit_class == "Hang"
-
-
 def test_rank_that_never_answers_is_waited_for_so_long_and_blamed_if_all_others_wait_for_it() -> None:
     life = training(worker={"restartCount": 0})
     for rank in (0, 1, 3):
@@ -206,21 +200,6 @@ def test_rank_that_answers_that_it_does_not_hang_is_neither_waited_for_nor_blame
     answer(life, 3, **hang(3, waits=False, step=10) | WELL)
     assert life.world.round == 2
     assert (blamed(life).worker, blamed(life).message) == ("digits-worker-0", hang(0, waits=True)["message"])
-
-
-def test_of_those_who_all_wait_the_one_in_another_collective_is_blamed() -> None:
-    life = training()
-    for rank in range(4):
-        answer(life, rank, **hang(rank, waits=True, frames=BARRIER if rank == 2 else ALL_REDUCE))
-    assert blamed(life).worker == "digits-worker-2"
-
-
-def test_error_that_is_told_while_all_are_asked_ends_the_asking() -> None:
-    life = training()
-    answer(life, 0, **hang(0, waits=True))
-    answer(life, 2)
-    assert (blamed(life).worker, blamed(life).exit_class) == ("digits-worker-2", "UserError")
-    assert life.world.round == 2
 
 
 def test_who_had_no_time_to_answer_before_an_error_was_told_is_not_said_to_be_silent() -> None:

@@ -120,15 +120,6 @@ def test_steps_of_the_broken_round_that_are_told_only_later_are_no_new_ground() 
     assert life.budget.spent == {"UserError": 2} and life.budget.step == 12
 
 
-def test_killed_processes_never_fail_the_job() -> None:
-    life = Life.of(worker={"restartCount": 0})
-    for _ in range(12):
-        life.train()
-        life.fail(0, exit_code=-9, message="the process was killed by SIGKILL")
-        life.recover()
-    assert life.job.status.restarts == {"Killed": 12} and life.budget.spent == {}
-
-
 # --- consequences and late word -----------------------------------------------------------------------
 
 
@@ -220,13 +211,6 @@ def test_ten_preemptions_with_survivors_that_tell_first_do_not_fail_the_job() ->
         assert (life.budget.consequences, life.job.status.restarts) == (0, {})
         assert life.job.status.last_failure.exit_class == "Preempted"  # type: ignore[union-attr]
     assert not life.ended
-
-
-def test_a_pod_that_is_lost_at_the_same_look_leaves_no_incident() -> None:
-    life = Life.of()
-    life.train()
-    life.say(0, AgentState.FAILED, 1, failure=failure(0, message=GLOO))
-    assert life.lose(1).incident is None and life.job.status.restarts == {}
 
 
 @given(st.permutations(range(4)), st.sampled_from(range(4)))
@@ -400,20 +384,20 @@ def events_of(told: Iterable[tuple[str, str, str]]) -> int:
     return len({id(s) for s in series if s is not None})
 
 
-def test_a_thousand_identical_failures_make_few_events_and_a_small_job() -> None:
+def test_hundreds_of_identical_failures_make_few_events_and_a_small_job() -> None:
     life = Life.of(8, failurePolicy=rule("Ignore"))
     text = "ValueError: bad\n" + "x" * 4_000
-    for _ in range(1_000):
+    for _ in range(200):
         life.train()
         life.fail(0, message=GLOO)
         life.fail(3, state=AgentState.READY, message=text)
         life.recover()
-    assert life.job.status.restarts == {"UserError": 1_000} and life.world.round >= 1_000
+    assert life.job.status.restarts == {"UserError": 200} and life.world.round >= 200
     assert events_of(life.events) < 20
     assert len(life.job.model_dump_json()) < 100_000
 
 
-def test_a_thousand_failures_with_ever_another_text_make_few_events_too() -> None:
+def test_hundreds_of_failures_with_ever_another_text_make_few_events_too() -> None:
     life = Life.of(failurePolicy=rule("Ignore"))
     for number in range(200):
         life.train()

@@ -88,30 +88,6 @@ def test_workers_alone_are_the_gang(kind: str) -> None:
     assert "scheduling.k8s.io/group-name" not in pod["metadata"]["annotations"]
 
 
-@pytest.mark.parametrize("kind", ["volcano", "coscheduling"])
-def test_cluster_without_the_kind_is_told_what_to_do(kind: str) -> None:
-    group = pod_group_of(gang(kind))
-    assert group is not None
-    assert group.resource.group_resource in group.unavailable
-    assert "install " in group.unavailable and "set it to none" in group.unavailable
-
-
-def test_job_that_wants_no_workers_has_neither_group_nor_budget() -> None:
-    assert pod_group_of(gang("coscheduling", 0)) is None
-    assert budget_of(job(replicas=0)) is None
-
-
-def test_budget_keeps_the_minimum_of_the_job_s_workers() -> None:
-    budget = budget_of(job(replicas=4, worker={"minReplicas": 2}))
-    assert budget is not None
-    assert (budget["apiVersion"], budget["kind"]) == ("policy/v1", "PodDisruptionBudget")
-    assert budget["spec"]["minAvailable"] == 2
-    selected = budget["spec"]["selector"]["matchLabels"]
-    assert selected.items() <= build_job_pod(job(), worker())["metadata"]["labels"].items()
-    assert budget["metadata"]["ownerReferences"][0]["kind"] == "ElasticJob"
-    assert "app.kubernetes.io/managed-by" in budget["metadata"]["labels"]
-
-
 @given(units=st.integers(1, 50), unit=st.integers(1, 8), least=st.integers(1, 400))
 def test_group_and_budget_have_the_same_minimum(units: int, unit: int, least: int) -> None:
     replicas = units * unit
@@ -121,10 +97,3 @@ def test_group_and_budget_have_the_same_minimum(units: int, unit: int, least: in
     assert group is not None and 1 <= group.min_member <= replicas
     assert (budget is None) == (group.min_member == replicas), "who can spare none is in no drain's way"
     assert budget is None or budget["spec"]["minAvailable"] == group.min_member
-
-
-def test_job_that_is_not_elastic_has_no_budget_unless_workers_stand_by() -> None:
-    assert budget_of(job(replicas=4)) is None
-    assert budget_of(job(replicas=4, worker={"minReplicas": 4})) is None
-    budget = budget_of(job(replicas=4, worker={"standby": 1}))
-    assert budget is not None and budget["spec"]["minAvailable"] == 4

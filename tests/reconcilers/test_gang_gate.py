@@ -67,15 +67,6 @@ async def test_one_answer_does_for_all_who_wait(server: Server, gate: GangGate) 
     assert server.asked == 2
 
 
-async def test_new_minimum_is_asked_for_at_once(server: Server, gate: GangGate) -> None:
-    server.group = group(2).wanted
-    assert await gate.obstacle(group(2)) is None
-    obstacle = await gate.obstacle(group(4))
-    assert (
-        obstacle is not None and obstacle.message == "the PodGroup digits does not have its minMember yet: 4"
-    )
-
-
 async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gate: GangGate) -> None:
     soon = await gate.obstacle(group())
     server.now += PATIENCE_SECONDS * 1.1

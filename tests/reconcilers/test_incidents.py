@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from reconcilers.failure.incidents import (
     incident_of,
     late_incident,
     ranks_of,
-    uncounted,
     with_incident,
 )
 from tests.reconcilers.build import failing, report, worker
@@ -41,43 +39,6 @@ def hanging(index: int, step: int | None, in_collective: bool = False, seconds: 
 
 def test_the_first_process_to_fail_is_the_culprit() -> None:
     assert culprit(failing(0, seconds=2), failing(1, seconds=1)) == "digits-worker-1"
-
-
-def test_of_four_ranks_the_one_that_raised_is_named_in_whatever_order_they_tell() -> None:
-    ranks = [failing(i, message=GLOO, seconds=-i) for i in (0, 1, 3)] + [failing(2, seconds=5)]
-    for order in itertools.permutations(ranks):
-        assert culprit(*order) == "digits-worker-2"
-
-
-def test_a_process_that_was_killed_comes_before_those_that_missed_it() -> None:
-    killed = failing(3, exit_code=-9, message="the process was killed by SIGKILL", seconds=9)
-    assert culprit(failing(0, message=GLOO), killed) == "digits-worker-3"
-
-
-def test_an_error_comes_before_the_hang_that_it_caused() -> None:
-    assert culprit(hanging(0, 1), failing(1, seconds=900)) == "digits-worker-1"
-
-
-@pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [
-        ([hanging(0, 7, True), hanging(1, 6, False), hanging(2, 7, True)], "digits-worker-1"),
-        ([hanging(0, 7, True), hanging(1, 7, False, seconds=5)], "digits-worker-1"),
-        ([hanging(0, 7, True), hanging(1, None, True, seconds=5)], "digits-worker-1"),
-        ([hanging(0, 7, True, seconds=2), hanging(1, 7, True, seconds=1)], "digits-worker-1"),
-    ],
-)
-def test_of_a_hang_the_rank_behind_the_others_is_named_then_the_one_that_waited_for_nobody(
-    ranks: list[ElasticWorker], expected: str
-) -> None:
-    assert culprit(*ranks) == expected
-
-
-def test_who_told_without_breaking_the_world_is_judged_too() -> None:
-    quick = failing(0, message=GLOO)
-    slow = failing(1, state=AgentState.READY, seconds=1)
-    incident = incident_of(breaks_of(quick), [quick, slow], 1)
-    assert incident is not None and incident.failure.worker == "digits-worker-1"
 
 
 def test_where_a_pod_is_lost_its_peers_failures_are_no_incident_but_an_error_is() -> None:
@@ -187,7 +148,3 @@ def test_the_order_of_reports_decides_nothing(told: list[ElasticWorker]) -> None
         known = new.failure if new else known
     assert known == at_once.failure
     assert restarts == {at_once.exit_class.value: 1}
-
-
-def test_counts_of_nothing_go() -> None:
-    assert uncounted({"Unknown": 1, "UserError": 2}, "Unknown") == {"UserError": 2}

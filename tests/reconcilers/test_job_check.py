@@ -218,7 +218,7 @@ INDICES = st.frozensets(st.integers(0, 7))
 
 
 @given(situations(), published_worlds(), st.floats(0, 100))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_without_constraints_the_decision_is_the_judgement_of_people_and_bounds(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
 ) -> None:
@@ -236,7 +236,7 @@ def test_without_constraints_the_decision_is_the_judgement_of_people_and_bounds(
     st.one_of(st.none(), st.just([]), st.lists(st.integers(0, 7), min_size=1)),
     st.floats(0, 100),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
@@ -292,7 +292,7 @@ CONSTRAINTS = st.builds(
 
 
 @given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_constrains_a_world_its_members_are_joinable_and_a_round_keeps_its_members(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
@@ -313,7 +313,7 @@ def test_whatever_constrains_a_world_its_members_are_joinable_and_a_round_keeps_
 
 
 @given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_world_replaces_a_broken_one_before_its_hold_ends(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
@@ -335,7 +335,7 @@ def test_no_world_replaces_a_broken_one_before_its_hold_ends(
 
 
 @given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_blame_and_inquiry_change_what_a_world_says_and_not_which_it_is(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
@@ -452,7 +452,7 @@ def test_stragglers_are_left_out_and_taken_in_again() -> None:
     st.sampled_from(["Healthy", "Inconclusive", "Straggler", "Failed"]),
     st.integers(0, 2),
 )
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_the_end(
     replicas: int,
     story: list[tuple[str, int, str, dict[int, str]]],

@@ -23,8 +23,6 @@ from reconcilers.setup import add_indexes
 from tests.counting import calls
 from tests.reconcilers.build import NOW, job, later, report, worker
 
-pytestmark = pytest.mark.real
-
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -32,7 +30,7 @@ class Scraped:
     """A cache that a test fills, and what is read of it at `now`."""
 
     def __init__(self) -> None:
-        self.cache = Cache(None)  # type: ignore[arg-type]  # nothing is asked of the API server
+        self.cache = Cache(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
         add_indexes(self.cache)
         self.now = NOW
         self.leads = True

@@ -217,7 +217,7 @@ class View:
 async def look(api: Api, found: Seen) -> list[str]:
     reconciler = object.__new__(ElasticJobReconciler)
     clock = Clock(lambda: later(1))
-    cache = Cache(None)  # type: ignore[arg-type]  # nothing is watched
+    cache = Cache(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is watched
     scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
     parts = {"_client": api, "_recorder": api, "_clock": clock, "_view": View(found), "_scale": scale}
     vars(reconciler).update(parts, _refused_until=Memory[float]({}), _written_at=Memory[float]({}))

@@ -457,10 +457,6 @@ def test_the_history_keeps_the_last_episodes() -> None:
     assert [episode.round for episode in history] == list(range(20))[-MAX_EPISODES:]
 
 
-def test_a_thousand_members_in_a_row_are_a_short_text() -> None:
-    assert in_short(range(1_000)) == "0-999"
-
-
 def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:
     stored = life.job.status.to_wire()
     moment = Moment(

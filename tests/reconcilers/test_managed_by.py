@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from controller.client import Client
-from controller.errors import Invalid
 from controller.resources import (
     EVENTS,
     PODDISRUPTIONBUDGETS,
@@ -21,9 +19,10 @@ from reconcilers.runtime.kinds import (
     NODECHECKS,
     SCALEPLANS,
 )
-from tests.reconcilers.cluster import NAMESPACE, Hollow
+from tests.reconcilers.api import NAMESPACE
+from tests.reconcilers.played import Played
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.played
 
 ANOTHER = "kueue.x-k8s.io/multikueue"
 
@@ -33,7 +32,7 @@ def made(resource: Resource, name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
 
 
-async def statuses(client: Client) -> dict[str, Any]:
+async def statuses(client: Any) -> dict[str, Any]:
     """Of all that a controller could have made or touched, by kind and name."""
     kinds = (ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS, PODS, PODDISRUPTIONBUDGETS, EVENTS)
     listed = [(kind, await client.list(kind, NAMESPACE)) for kind in kinds]
@@ -45,13 +44,13 @@ async def statuses(client: Client) -> dict[str, Any]:
     }
 
 
-async def test_what_belongs_to_anothers_job_is_left_alone(hollow: Hollow) -> None:
-    client = hollow.client
+async def test_what_belongs_to_anothers_job_is_left_alone(played: Played) -> None:
+    client = played.client
     worker = {"jobName": "away", "type": "worker", "index": 0, "incarnation": 1}
-    await hollow.submit("away", managedBy=ANOTHER, nodeCheck={"enabled": True})
+    await played.submit("away", managedBy=ANOTHER, nodeCheck={"enabled": True})
     # Each of these is seen after the job, so what is done about it is done with the job known.
-    await hollow.submit("first")
-    await hollow.until("the first job's Pods", lambda: hollow.pods("first"))
+    await played.submit("first")
+    await played.until("the first job's Pods", lambda: played.pods("first"))
     await client.create(ELASTICWORKERS, made(ELASTICWORKERS, "away-worker-0", **worker))
     await client.create(NODECHECKS, made(NODECHECKS, "away-check", jobName="away"))
     counts = {"worker": {"replicas": 3}}
@@ -62,7 +61,7 @@ async def test_what_belongs_to_anothers_job_is_left_alone(hollow: Hollow) -> Non
     mirrored = {"phase": "Running"}
     await client.patch(ELASTICJOBS, "away", {"status": mirrored}, NAMESPACE, subresource="status")
     # As long as another job's whole life in the meantime takes.
-    await hollow.train("later")
+    await played.train("later")
     assert await statuses(client) == {
         "ElasticJob away": mirrored,
         "ElasticWorker away-worker-0": None,
@@ -72,25 +71,7 @@ async def test_what_belongs_to_anothers_job_is_left_alone(hollow: Hollow) -> Non
 
 
 @pytest.mark.parametrize("manager", [None, names.CONTROLLER])
-async def test_job_of_ours_is_run(hollow: Hollow, manager: str | None) -> None:
+async def test_job_of_ours_is_run(played: Played, manager: str | None) -> None:
     name = "mine" if manager is None else "mine-by-name"
-    await hollow.submit(name, **({"managedBy": manager} if manager else {}))
-    await hollow.until("its Pods", lambda: hollow.pods(name))
-
-
-@pytest.mark.parametrize(
-    "manager",
-    ["multikueue", "Kueue.io/x", "kueue.io/", "/x", "-a.io/x", "a..io/x", "a.io/x y", "", f"a.io/{'x' * 59}"],
-)
-async def test_manager_without_a_domain_is_refused(hollow: Hollow, manager: str) -> None:
-    with pytest.raises(Invalid, match=r"spec\.managedBy"):
-        await hollow.submit("refused", managedBy=manager)
-
-
-async def test_manager_cannot_be_set_changed_or_taken_away(hollow: Hollow) -> None:
-    await hollow.submit("fixed", managedBy=ANOTHER)
-    await hollow.submit("unset")
-    for name, manager in (("fixed", None), ("fixed", "a.io/b"), ("unset", names.CONTROLLER)):
-        with pytest.raises(Invalid, match="managedBy cannot be changed"):
-            await hollow.client.patch(ELASTICJOBS, name, {"spec": {"managedBy": manager}}, NAMESPACE)
-    await hollow.client.patch(ELASTICJOBS, "fixed", {"spec": {"suspend": True}}, NAMESPACE)
+    await played.submit(name, **({"managedBy": manager} if manager else {}))
+    await played.until("its Pods", lambda: played.pods(name))

@@ -14,13 +14,12 @@ from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
 from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches, relaunched
-from reconcilers.observed.conditions import is_true
 from reconcilers.observed.observations import Observations
-from reconcilers.observed.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.run_policy import seconds_to_cleaning
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
 from tests.reconcilers.build import NOW, job, later, worker
-from tests.reconcilers.judging import conditions, judge, warnings
+from tests.reconcilers.judging import judge
 
 FORMED = RendezvousPhase.FORMED
 
@@ -110,19 +109,7 @@ def test_surplus_worker_goes_only_when_no_world_has_it() -> None:
     assert [w.spec.index for w in plan_workers(one, Workers(both), smaller).surplus] == [1]
 
 
-def test_suspended_job_makes_no_workers() -> None:
-    assert not plan_workers(job(replicas=2, suspend=True), Workers([]), Rendezvous()).missing
-
-
 # --- phase and conditions ---------------------------------------------------------------------------
-
-
-def test_job_is_running_with_a_world_restarting_without_and_pending_before() -> None:
-    two, workers = job(replicas=2), Workers([worker(0), worker(1, WorkerPhase.PENDING)])
-    assert job_status.phase_of(two, workers, Rendezvous()) is JobPhase.PENDING
-    assert job_status.phase_of(two, workers, Rendezvous(round=1, phase=FORMED)) is JobPhase.RUNNING
-    broken = Rendezvous(round=1, phase=RendezvousPhase.REFORMING)
-    assert job_status.phase_of(two, workers, broken) is JobPhase.RESTARTING
 
 
 def test_job_of_plain_pods_runs_when_all_do_and_succeeds_when_all_have() -> None:
@@ -139,47 +126,6 @@ def test_a_waiting_newcomer_does_not_keep_a_finished_world_from_succeeding() -> 
     assert job_status.has_succeeded(Workers([worker(0, WorkerPhase.SUCCEEDED), worker(1)]), world)
 
 
-def test_unschedulable_workers_show_in_a_condition_until_they_are_placed() -> None:
-    stuck = worker(
-        0,
-        WorkerPhase.PENDING,
-        conditions=[
-            {
-                "type": "Scheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "no cpu",
-                "lastTransitionTime": NOW,
-            }
-        ],
-    )
-    one = job(replicas=1)
-    waits, _ = judge(one, workers=[stuck])
-    found = warnings(waits)["WorkersUnscheduled"]
-    assert found.reason == "Unschedulable" and "no cpu" in found.message
-    ready = conditions(waits)["WorkersReady"]
-    assert (ready.status, ready.reason) == ("False", "Unschedulable")
-    placed, _ = judge(waits, workers=[worker(0)], phase=JobPhase.RUNNING)
-    assert not placed.status.warnings and is_true(placed.status.conditions, "WorkersReady")
-
-
-def test_master_replicas_are_ignored_and_said_so() -> None:
-    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
-    with_master = job()
-    spec = with_master.spec.model_copy(
-        update={
-            "replica_specs": with_master.spec.replica_specs
-            | {
-                "dlrover-master": with_master.spec.replica_specs["worker"].model_copy(
-                    update={"template": template}
-                )
-            }
-        }
-    )
-    found, _ = judge(with_master.model_copy(update={"spec": spec}))
-    assert "MasterReplicaIgnored" in warnings(found)
-
-
 def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:
     first, _ = judge(job())
     again, _ = judge(first, now=later(9))
@@ -191,17 +137,6 @@ def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:
 
 def finished_job(**policy: Any) -> Any:
     return job(runPolicy=policy, status={"phase": "Succeeded", "completionTime": NOW, "startTime": NOW})
-
-
-def test_deadline_counts_from_the_start() -> None:
-    limited = job(runPolicy={"activeDeadlineSeconds": 10}, status={"startTime": NOW})
-    assert seconds_to_deadline(limited, later(4)) == 6
-    assert seconds_to_deadline(job(), later(4)) is None
-
-
-def test_ttl_counts_from_completion() -> None:
-    assert seconds_to_expiry(finished_job(ttlSecondsAfterFinished=5), later(2)) == 3
-    assert seconds_to_expiry(finished_job(), later(2)) is None
 
 
 @pytest.mark.parametrize(

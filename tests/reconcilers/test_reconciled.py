@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -12,21 +10,14 @@ from pydantic import ValidationError
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import Conflict, Invalid, InvalidStatus, Unavailable
+from controller.errors import Conflict, InvalidStatus, Unavailable
 from controller.events import EventRecorder
-from controller.manager import Manager
-from controller.reconciler import ReconcileTimeout, Request, Result, TerminalError
-from controller.resources import EVENTS, Resource
-from reconcilers.job.reconciler import ElasticJobReconciler
+from controller.reconciler import ReconcileTimeout, Request, TerminalError
+from controller.resources import Resource
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.reconciled import RECONCILED, ReconciledCondition, sentence
-from reconcilers.setup import add_companions, add_indexes, add_jobs
-from reconcilers.worker.companions import CompanionReconciler
 from tests.reconcilers import build
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
-
-pytestmark = pytest.mark.real
 
 DIGITS = Request("default", "digits")
 REFUSED = InvalidStatus(422, "Invalid", "status.retired: Too many: 10001: must have at most 10000 items")
@@ -36,7 +27,7 @@ class Server:
     """Takes patches of status into the cache, as a watch would; or refuses them."""
 
     def __init__(self) -> None:
-        self.cache = Cache(cast(Client, self))
+        self.cache = Cache(cast(Client, self), monotonic=lambda: 0.0)
         self.patches: list[dict[str, Any]] = []
         self.events: list[tuple[str, str, str]] = []
         self.refusal: Exception | None = None
@@ -176,94 +167,8 @@ async def test_the_event_is_told_though_the_condition_is_refused(stage: Server, 
     assert len(stage.events) == 1
 
 
-# --- the whole way, against the API server ---------------------------------------------------------------
-
-
 def test_an_object_that_cannot_be_read_says_which_field_is_wrong() -> None:
     with pytest.raises(ValidationError) as wrong:
         build.job(status={"startTime": "2026-01-01T00:00:00+99:99"})
     found = sentence(wrong.value)
     assert found.startswith("status.startTime: ") and found.endswith("goes on once that is corrected")
-
-
-@asynccontextmanager
-async def troubled(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch, name: str, look: Callable[[Any], Any]
-) -> AsyncIterator[tuple[Hollow, list[int]]]:
-    """A job whose reconciler does `look`, and how often it did."""
-    looks: list[int] = []
-
-    async def reconcile(self: ElasticJobReconciler, request: Request) -> Result:
-        if request.name == name:
-            looks.append(1)
-            await look(self._client)
-        return Result()
-
-    async def well(self: CompanionReconciler, request: Request) -> Result:
-        return Result()
-
-    def register(manager: Manager) -> None:
-        add_indexes(manager.cache)
-        add_jobs(manager, Clock())
-        add_companions(manager, Clock())
-
-    monkeypatch.setattr(ElasticJobReconciler, "reconcile", reconcile)
-    monkeypatch.setattr(CompanionReconciler, "reconcile", well)
-    async with connected(server) as hollow, controllers(server, register=register):
-        await hollow.submit(name)
-        yield hollow, looks
-
-
-async def reconciled(hollow: Hollow, name: str, status: str) -> dict[str, Any]:
-    async def check() -> dict[str, Any] | None:
-        conditions = (await hollow.status(name)).get("conditions", [])
-        return next((c for c in conditions if (c["type"], c["status"]) == (RECONCILED, status)), None)
-
-    found: dict[str, Any] = await hollow.until(f"{RECONCILED}={status} of {name}", check)
-    return found
-
-
-async def test_a_failing_look_shows_on_the_job_and_a_good_one_takes_it_back(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = True
-
-    async def look(_: object) -> None:
-        if broken:
-            raise KeyError("spec")
-
-    async with troubled(server, monkeypatch, "unlucky", look) as (hollow, _looks):
-        assert (await reconciled(hollow, "unlucky", "False"))["reason"] == "KeyError"
-
-        async def told() -> bool:
-            events = await hollow.client.list(EVENTS, NAMESPACE)
-            mine = [e for e in events["items"] if e["involvedObject"]["name"] == "unlucky"]
-            return any((e["type"], e["reason"]) == ("Warning", "ReconcileFailed") for e in mine)
-
-        await hollow.until("the Event", told)
-        broken = False
-        assert (await reconciled(hollow, "unlucky", "True"))["reason"] == "Recovered"
-
-
-async def test_a_status_that_is_refused_is_terminal_and_told(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def look(client: Any) -> None:
-        patch = {"status": {"phase": "Dancing"}}
-        await client.patch(ELASTICJOBS, "refused", patch, NAMESPACE, subresource="status")
-
-    async with troubled(server, monkeypatch, "refused", look) as (hollow, looks):
-        said = await reconciled(hollow, "refused", "False")
-        assert said["reason"] == "InvalidStatus" and "Dancing" in said["message"]
-
-        async def looked(times: int) -> bool:
-            return len(looks) >= times
-
-        await hollow.until("a look at what its own write woke it for", lambda: looked(2))
-        await hollow.client.patch(ELASTICJOBS, "refused", {"metadata": {"labels": {"a": "b"}}}, NAMESPACE)
-        await hollow.until("a look at what the user wrote", lambda: looked(3))
-        version = (await hollow.job("refused"))["metadata"]["resourceVersion"]
-        with pytest.raises(Invalid):
-            await look(hollow.client)
-        assert (await hollow.job("refused"))["metadata"]["resourceVersion"] == version
-        assert len(looks) == 3, "no retry by itself"

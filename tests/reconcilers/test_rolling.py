@@ -37,24 +37,6 @@ def elastic(replicas: int = 3, minimum: int = 2, **spec: Any) -> ElasticJob:
     return job(replicas=replicas, worker={"minReplicas": minimum}, template=TEMPLATE, **spec)
 
 
-def test_first_unit_leaves_while_the_others_are_enough() -> None:
-    roll = rolled(elastic(), [trains(i) for i in range(3)], formed(0, 1, 2), 0, 1, 2)
-    assert (roll.leaving, roll.sources, roll.relaunches) == ({0}, frozenset(), ())
-
-
-def test_others_come_up_first_where_none_can_be_spared() -> None:
-    roll = rolled(elastic(3, 3), [trains(i) for i in range(3)], formed(0, 1, 2), 1, 2)
-    assert (roll.leaving, roll.sources, roll.relaunches) == (frozenset(), {1}, ())
-
-
-def test_who_has_left_gets_its_new_pod_and_the_next_waits_until_all_train_again() -> None:
-    workers = [trains(0, state=AgentState.READY), trains(1), trains(2)]
-    roll = rolled(elastic(), workers, formed(1, 2), 0, 1, 2)
-    assert [w.spec.index for w in roll.relaunches] == [0] and roll.leaving == {0}
-    back = rolled(elastic(), [trains(0, 1), trains(1, 2), trains(2, 2)], formed(0, 1, 2, round_=2), 1, 2)
-    assert back == Roll(), "worker 0 has not begun with round 2 yet"
-
-
 def test_workers_that_the_world_does_without_are_not_waited_for() -> None:
     workers = [trains(0), trains(1), trains(2), trains(3, state=AgentState.READY)]
     assert rolled(elastic(4), workers, formed(0, 1, 2), 0) == Roll()
@@ -69,12 +51,6 @@ def test_nobody_is_rolled_while_training_ends() -> None:
 def test_broken_world_forms_again_before_anybody_is_rolled() -> None:
     reforming = formed(0, 1, 2).model_copy(update={"phase": "Reforming"})
     assert rolled(elastic(), [trains(0), trains(1), trains(2)], reforming, 0, 1) == Roll()
-
-
-def test_pods_that_have_not_begun_are_replaced_at_once() -> None:
-    workers = [worker(0, WorkerPhase.PENDING), trains(1, 0, AgentState.READY), trains(2, 0, AgentState.READY)]
-    roll = rolled(elastic(), workers, Rendezvous(), 0, 1)
-    assert [w.spec.index for w in roll.relaunches] == [0, 1] and roll.leaving == {0, 1}
 
 
 def test_without_agents_one_goes_after_the_other() -> None:

@@ -6,8 +6,6 @@ from controller.reconciler import Request
 from controller.store import Change
 from reconcilers.predicates import (
     begins_or_ends,
-    halts_or_goes_on,
-    makes_way,
     more_of_a_jobs_checks,
     more_of_an_answer,
     more_than_an_agents_later_reports,
@@ -22,11 +20,6 @@ from reconcilers.setup import (
 
 def raw(**agent: Any) -> dict[str, Any]:
     return {"metadata": {"name": "w"}, "spec": {"index": 0}, "status": {"phase": "Running", "agent": agent}}
-
-
-def test_steps_wake_nobody() -> None:
-    change = Change(raw(state="Running", progress={"step": 1}), raw(state="Running", progress={"step": 2}))
-    assert not more_than_progress(change) and not more_than_the_agents_report(change)
 
 
 def test_a_checkpoint_wakes_the_job_and_the_steps_after_it_do_not() -> None:
@@ -56,11 +49,6 @@ def test_the_first_step_of_a_round_wakes_the_job_and_those_after_it_do_not() -> 
     assert not more_than_the_agents_report(Change(begun, first))
 
 
-def test_what_a_pod_uses_wakes_nobody() -> None:
-    change = Change(raw(state="Running"), raw(state="Running", usage={"cpuCores": 1.5, "memoryBytes": 1}))
-    assert not more_than_progress(change) and not more_than_the_agents_report(change)
-
-
 def test_of_the_training_in_groups_what_decides_wakes_the_job_and_versions_do_not() -> None:
     ready = raw(state="Running", replicas={"round": 1})
     further = raw(state="Running", replicas={"round": 1, "version": 7, "step": 30})
@@ -79,29 +67,9 @@ def test_an_agents_first_report_wakes_its_pods_reconciler_and_later_ones_do_not(
     assert more_than_an_agents_later_reports(Change(first, raw(state="Ready", podUid="b")))
 
 
-def test_an_agents_state_wakes_the_job_but_not_its_pods_reconciler() -> None:
-    change = Change(raw(state="Ready"), raw(state="Running"))
-    assert more_than_progress(change) and not more_than_the_agents_report(change)
-
-
 def test_appearing_and_vanishing_wake_both() -> None:
     for change in (Change(None, raw()), Change(raw(), None)):
         assert more_than_progress(change) and more_than_the_agents_report(change)
-
-
-def test_a_halted_jobs_workers_hear_of_its_phase_and_spec_but_not_of_its_counts() -> None:
-    def job(phase: str, suspend: bool = False, **status: Any) -> dict[str, Any]:
-        return {
-            "metadata": {"name": "j", "uid": "u", "generation": 2 if suspend else 1},
-            "spec": {"suspend": suspend},
-            "status": {"phase": phase, **status},
-        }
-
-    counted = Change(job("Succeeded", replicas=3), job("Succeeded", replicas=2))
-    assert not halts_or_goes_on(counted)
-    assert halts_or_goes_on(Change(job("Running"), job("Running", suspend=True)))
-    assert halts_or_goes_on(Change(job("Suspended"), job("Pending")))
-    assert halts_or_goes_on(Change(None, job("Failed")))
 
 
 def checked(**agent: Any) -> dict[str, Any]:
@@ -124,16 +92,6 @@ def test_world_and_active_check_of_a_job_concern_its_checks_and_counts_do_not() 
         Change(job(rendezvous={"phase": "Formed"}), job(rendezvous={"phase": "Reforming"}))
     )
     assert not more_of_a_jobs_checks(Change(job(replicas=1), job(replicas=2)))
-
-
-def test_check_makes_way_when_it_has_finished_or_is_gone() -> None:
-    def check(phase: str) -> dict[str, Any]:
-        return {"metadata": {"name": "c", "uid": "c"}, "status": {"phase": phase}}
-
-    assert makes_way(Change(check("Running"), check("Failed"))) and makes_way(Change(check("Running"), None))
-    assert not makes_way(Change(check("Pending"), check("Running"))) and not makes_way(
-        Change(None, check(""))
-    )
 
 
 def of_digits(phase: str = "Running", **status: Any) -> dict[str, Any]:

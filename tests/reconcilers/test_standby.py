@@ -19,7 +19,6 @@ from reconcilers.job.workers import SPARE_POD_SECONDS, needs_standby_update, pla
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.worker.companions import budget_of
 from reconcilers.world.decision import decide
 from reconcilers.world.participants import Bounds, Participant
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
@@ -60,11 +59,6 @@ def test_who_has_been_lost_stands_by_when_it_is_back() -> None:
     assert decide(world_of(0, 2), people, LIMITS, NOW).rendezvous == world_of(0, 2)
 
 
-def test_a_failure_in_place_is_no_standbys_business() -> None:
-    people = [*running(0), participant(1, AgentState.FAILED, 1), participant(2)]
-    assert decide(world_of(0, 1), people, LIMITS, NOW).rendezvous.members == [0, 1]
-
-
 def test_who_was_in_the_broken_world_comes_before_who_stands_by() -> None:
     broken = world_of(1, 2).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
     world = decide(broken, [participant(0), participant(1), participant(2)], LIMITS, NOW).rendezvous
@@ -73,17 +67,6 @@ def test_who_was_in_the_broken_world_comes_before_who_stands_by() -> None:
 
 def test_the_first_world_does_not_wait_for_who_is_to_stand_by() -> None:
     assert decide(Rendezvous(), [participant(0), participant(2)], LIMITS, NOW).rendezvous.members == [0, 2]
-
-
-def test_a_larger_count_takes_who_stands_by_at_once() -> None:
-    people = [*running(0, 1), participant(2), participant(3, None)]
-    world = decide(world_of(0, 1), people, bounds(3, standby=1), NOW).rendezvous
-    assert world.members == [0, 1, 2]
-
-
-def test_a_smaller_count_has_the_highest_rank_stand_by() -> None:
-    decision = decide(world_of(0, 1, 2), running(0, 1, 2), bounds(2, standby=1), NOW)
-    assert decision.rendezvous.members == [0, 1] and not decision.broken
 
 
 @st.composite
@@ -102,7 +85,7 @@ def situations(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
 
 
 @given(situations(), st.floats(0, 100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_world_is_never_larger_than_replicas(
     situation: tuple[Rendezvous, list[Participant], Bounds], seconds: float
 ) -> None:
@@ -114,7 +97,7 @@ def test_the_world_is_never_larger_than_replicas(
 
 
 @given(situations())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_decision(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -130,7 +113,7 @@ def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_dec
 
 
 @given(situations())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_round_is_ever_made_for_a_standbys_sake(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -172,11 +155,6 @@ def test_who_stands_by_is_counted_and_told_as_such() -> None:
 def test_a_newcomer_of_a_job_without_standby_does_not_stand_by() -> None:
     crew = [at(i, "a", observed_round=1) for i in range(3)]
     assert standing_by(job(replicas=3), crew, world_of(0, 1)) == frozenset()
-
-
-def test_the_disruption_budget_protects_the_minimum_so_that_a_standby_lets_a_drain_go_on() -> None:
-    budget = budget_of(job(replicas=3, worker={"standby": 1}))
-    assert budget is not None and budget["spec"]["minAvailable"] == 3
 
 
 # --- checks -------------------------------------------------------------------------------------------
@@ -547,7 +525,7 @@ CHANGES = st.one_of(
 
 
 @given(st.lists(st.tuples(CHANGES, CHAOS), max_size=6), st.integers(0, 2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_whatever_happens_there_are_replicas_in_the_world_and_standby_beside_it(
     story: list[tuple[tuple[str, Any], list[str]]], standby: int
 ) -> None:

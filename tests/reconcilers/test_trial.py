@@ -189,7 +189,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.sampled_from(paths(TEMPLATE)), ODD)
 def test_a_template_is_refused_for_its_shape_or_makes_a_pod(path: tuple[Any, ...], odd: Any) -> None:
     template = copy.deepcopy(TEMPLATE)
@@ -333,7 +333,7 @@ def test_a_suspended_job_is_told_what_is_refused_and_not_to_hurry() -> None:
 
 
 async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:
-    seconds, cache = [0.0], Cache(cast(Client, None))
+    seconds, cache = [0.0], Cache(cast(Client, None), monotonic=lambda: 0.0)
     clock = Clock(monotonic=lambda: seconds[0])
     view = JobReader(cast(Client, None), cache, clock, PodOptions())
     of, _ = first_look(Trial(Answer.FORBIDDEN, "no"))

@@ -19,8 +19,6 @@ from reconcilers.setup import add_all
 from tests.controller.fake_api import connection_to
 from tests.reconcilers import build
 
-pytestmark = pytest.mark.real
-
 WORKERS = 200
 Object = dict[str, Any]
 
@@ -74,18 +72,20 @@ def stored(report: AgentReport) -> Object:
 
 
 @pytest.fixture
-def town() -> Town:
+async def town() -> Town:
     return Town()
 
 
-def test_the_status_of_a_job_that_runs_wakes_no_worker(town: Town) -> None:
+async def test_the_status_of_a_job_that_runs_wakes_no_worker(town: Town) -> None:
     for round_ in range(10):
         world = {"phase": "Formed", "round": round_, "members": list(range(round_))}
         looks = town.update(ELASTICJOBS, "digits", rendezvous=world, replicas=round_)
         assert looks == {"elasticjob": 1}
 
 
-def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_of_their_pods(town: Town) -> None:
+async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_of_their_pods(
+    town: Town,
+) -> None:
     looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
     assert looks == {"elasticworker": WORKERS, "elasticjob": 1, "jobcompanion": 1}
     for left in range(WORKERS):
@@ -94,13 +94,13 @@ def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_of_the
         assert looks == {"elasticjob": 1}, "the job's own look alone"
 
 
-def test_a_job_that_goes_on_after_a_suspension_wakes_each_worker_once(town: Town) -> None:
+async def test_a_job_that_goes_on_after_a_suspension_wakes_each_worker_once(town: Town) -> None:
     town.update(ELASTICJOBS, "digits", phase="Suspended")
     assert town.update(ELASTICJOBS, "digits", phase="Pending")["elasticworker"] == WORKERS
     assert town.update(ELASTICJOBS, "digits", phase="Running")["elasticworker"] == 0
 
 
-def test_steps_and_usage_wake_nobody_and_a_state_wakes_the_job_alone(town: Town) -> None:
+async def test_steps_and_usage_wake_nobody_and_a_state_wakes_the_job_alone(town: Town) -> None:
     for step in range(10):
         reported = stored(build.report(0, progress={"step": step, "time": build.NOW}))
         assert not town.update(ELASTICWORKERS, "digits-worker-0", agent=reported)
@@ -108,7 +108,7 @@ def test_steps_and_usage_wake_nobody_and_a_state_wakes_the_job_alone(town: Town)
     assert town.update(ELASTICWORKERS, "digits-worker-0", agent=failed) == {"elasticjob": 1}
 
 
-def test_renewals_of_a_lease_wake_nobody(town: Town) -> None:
+async def test_renewals_of_a_lease_wake_nobody(town: Town) -> None:
     owner = owned_by(ELASTICWORKERS, "digits-worker-0", "w0")
     lease = {
         "metadata": {
@@ -124,7 +124,9 @@ def test_renewals_of_a_lease_wake_nobody(town: Town) -> None:
         assert looks == ({"elasticworker": 1} if second == 0 else {})
 
 
-def test_a_node_wakes_its_workers_when_it_becomes_ready_or_not_and_by_no_other_write(town: Town) -> None:
+async def test_a_node_wakes_its_workers_when_it_becomes_ready_or_not_and_by_no_other_write(
+    town: Town,
+) -> None:
     created = {"name": "node-7", "uid": "n7", "creationTimestamp": "2026-01-01T00:00:00Z"}
 
     def ready(status: str, **more: Any) -> Object:
@@ -138,7 +140,7 @@ def test_a_node_wakes_its_workers_when_it_becomes_ready_or_not_and_by_no_other_w
     assert town.put(NODES, ready("True")) == {"elasticworker": 1}
 
 
-def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
+async def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
     town.put(NODECHECKS, build.check().to_wire())
     for index in range(4):
         wire = build.check_worker(index).to_wire()
@@ -149,7 +151,7 @@ def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
     assert town.update(NODECHECKS, "lab", observedGeneration=1)["elasticworker"] == 0
 
 
-def test_nodes_that_are_held_are_looked_at_when_another_is_released_and_not_when_it_is_held_too(
+async def test_nodes_that_are_held_are_looked_at_when_another_is_released_and_not_when_it_is_held_too(
     town: Town,
 ) -> None:
     def node(index: int, state: str, **more: Any) -> Object:

@@ -287,7 +287,7 @@ OF_PODS: Mapping[str, Callable[[Life, ElasticWorker], ElasticWorker]] = {
     st.integers(0, 1),
     st.integers(0, 10**9),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_other_words_in_what_was_written_change_nothing_of_the_plan_but_its_words(
     deeds: list[tuple[str, int, float]], checks: bool, standby: int, seed: int
 ) -> None:

@@ -8,12 +8,7 @@ import pytest
 from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
-from crds.rendezvous import Rendezvous
-from reconcilers.job.workers import plan_relaunches
-from reconcilers.observed.conditions import condition_of
-from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.worker_state import (
-    AGENT_HEARD,
     current_report,
     finished,
     stuck_by,
@@ -42,24 +37,6 @@ def test_what_the_node_shares_with_others_is_in_the_status_where_it_is_asked_for
     assert status.topology == ["r7", ""]
     assert after(worker(phase=None), pod=pod(), node=node).topology is None
     assert after(worker(phase=None), pod=pod(), topology_keys=["rack"]).topology is None
-
-
-def test_unschedulable_pod_says_why() -> None:
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/3 nodes are available",
-    }
-    status = after(worker(phase=None), pod=pod(phase="Pending", conditions=[condition]))
-    assert status.phase is WorkerPhase.PENDING and status.message == "0/3 nodes are available"
-    assert status.conditions[0].reason == "Unschedulable"
-
-
-def test_waiting_container_says_why() -> None:
-    waiting = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
-    status = after(worker(phase=None), pod=pod(phase="Pending", containerStatuses=[waiting]))
-    assert status.message == "main: ErrImagePull: no such image"
 
 
 def test_failed_pod_is_classified_counted_and_kept() -> None:
@@ -168,14 +145,6 @@ def test_pods_that_get_further_each_time_spend_one_of_their_budget() -> None:
     assert (seen.status.failure_budget.spent, seen.status.failure_budget.step) == ({"UserError": 2}, 20)
 
 
-def test_ten_preemptions_spend_nothing() -> None:
-    seen = worker()
-    for _ in range(10):
-        seen = next_life(seen, pod(phase="Failed", reason="Evicted"))
-    status = seen.status
-    assert status.restarts == {"Preempted": 10} and status.failure_budget.spent == {}
-
-
 def test_pod_replaced_for_a_failure_in_place_ends_with_it() -> None:
     status = after(relaunched(told(cause="OOM", exit_code=-9)), pod=None)
     end = status.last_exit
@@ -235,60 +204,8 @@ def test_an_end_that_a_late_write_took_back_is_not_counted_again() -> None:
         assert (again.failure_budget, again.quick_exits) == (ended.failure_budget, ended.quick_exits)
 
 
-def test_known_pod_that_is_gone_was_deleted() -> None:
-    status = after(worker(), pod=None)
-    assert status.last_exit.exit_class is ExitClass.KILLED and status.restarts == {"Killed": 1}
-
-
 def test_pod_that_was_never_seen_is_not_gone() -> None:
     assert after(worker(phase=None), pod=None).phase is WorkerPhase.PENDING
-
-
-def test_pod_being_deleted_has_ended_already() -> None:
-    assert after(worker(), pod=pod(deleted=True)).phase is WorkerPhase.FAILED
-
-
-def test_evicted_pod_was_preempted() -> None:
-    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    status = after(worker(), pod=pod(deleted=True, conditions=[disruption]))
-    assert status.last_exit.exit_class is ExitClass.PREEMPTED
-
-
-def test_silent_agent_on_a_silent_node_means_a_lost_node() -> None:
-    lost = Silence(31.4, Verdict.NODE_LOST, "its node node-0 has not renewed its Lease for 19 s")
-    status = after(worker(), pod=pod(), silence=lost)
-    assert status.last_exit.exit_class is ExitClass.NODE_LOST
-    assert status.message == (
-        "no heartbeat from digits-worker-0-1 for 31 s, and its node node-0 has not renewed its Lease for 19 s"
-    )
-    assert status.last_exit.node_name == "node-0"
-
-
-def test_stuck_agent_on_a_node_that_is_well_spends_the_budget_and_blames_no_node() -> None:
-    stuck = Silence(91.0, Verdict.AGENT_LOST, "its node node-0 is well")
-    status = after(worker(), pod=pod(), silence=stuck)
-    assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.UNKNOWN)
-    assert status.failure_budget.spent == {"Unknown": 1}
-    (relaunch,) = plan_relaunches(
-        [worker().model_copy(update={"status": status})], Rendezvous(), NOW
-    ).relaunches
-    assert relaunch.excluded_nodes == ()
-
-
-def test_silent_agent_alone_ends_nothing_and_says_so_until_it_is_heard() -> None:
-    silent = Silence(31.0, Verdict.SILENT, "its node node-0 is well")
-    status = after(worker(), pod=pod(), silence=silent)
-    assert (status.phase, status.restarts) == (WorkerPhase.RUNNING, {})
-    said = condition_of(status.conditions, AGENT_HEARD)
-    assert said is not None and said.message == (
-        "no heartbeat from digits-worker-0-1, and its node node-0 is well; the Pod is left alone"
-    )
-    known = worker(conditions=[said.to_wire()])
-    for verdict, stays in ((Verdict.UNDECIDED, True), (Verdict.HEARD, False)):
-        later_on = after(known, pod=pod(), silence=Silence(3.0, verdict))
-        assert (condition_of(later_on.conditions, AGENT_HEARD) is not None) is stays, verdict
-    gone = after(known, pod=pod(deleted=True), silence=silent)
-    assert condition_of(gone.conditions, AGENT_HEARD) is None
 
 
 def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
@@ -325,11 +242,6 @@ def test_pod_taken_off_a_faulty_node_is_counted_once_with_the_first_look_at_the_
     assert after(seen, pod=pod(incarnation=2)).restarts == status.restarts
 
 
-def test_the_same_look_repeated_says_the_same() -> None:
-    moved = relaunched(worker(), "node-0")
-    assert after(moved, pod=None) == after(moved, pod=None)
-
-
 def test_pod_that_had_ended_by_itself_is_not_counted_again_as_taken_off() -> None:
     ended = worker(phase=WorkerPhase.FAILED, restarts={"HardwareError": 1})
     assert after(relaunched(ended, "node-0"), pod=None).restarts == {"HardwareError": 1}
@@ -339,13 +251,6 @@ def test_relaunch_from_another_node_than_the_faulty_is_not_counted_as_a_failed_c
     assert after(relaunched(worker(), "node-7"), pod=None).restarts == {}
     never_seen = worker(phase=None)
     assert after(relaunched(never_seen, "node-0"), pod=None).restarts == {}
-
-
-def test_suspension_is_no_failure() -> None:
-    leaving = after(worker(), pod=pod(deleted=True), released=True)
-    assert leaving.phase is WorkerPhase.RUNNING
-    gone = after(worker(), pod=None, released=True)
-    assert (gone.phase, gone.pod_uid, gone.restarts) == (WorkerPhase.PENDING, None, {})
 
 
 def test_who_has_no_pod_in_a_suspended_job_waits_for_no_node() -> None:

@@ -23,10 +23,10 @@ def test_llama_3_is_interrupted_as_often_and_trains_as_much() -> None:
     assert outcome.full_speed > 0.9
 
 
-@pytest.mark.parametrize("nodes", [128, 1_024, 2_048, 12_500])
+@pytest.mark.parametrize("nodes", [128, 12_500])
 def test_the_closed_form_of_rsc_holds(nodes: int) -> None:
     fleet = example("rsc").model_copy(update={"nodes": nodes})
-    days = min(320 * 128 / nodes, 30)
+    days = min(160 * 128 / nodes, 30)
     expected = 1 - nodes * 6.5 / 1_000 * 120 / 86_400
     assert Simulation(fleet, 1).run(days).full_speed == pytest.approx(expected, abs=0.01)
 

@@ -57,7 +57,7 @@ def test_a_job_that_does_not_scale_tries_once_an_hour() -> None:
 
 
 @given(freed=st.integers(30, 900), probe=st.integers(2, 120))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_nodes_that_are_freed_are_had_within_half_a_probe(freed: int, probe: int) -> None:
     policy = POLICY.model_copy(update={"probe_seconds": probe})
     day = Day(base=4, nodes=4, policy=policy)
@@ -71,7 +71,7 @@ def test_nodes_that_are_freed_are_had_within_half_a_probe(freed: int, probe: int
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_whatever_the_load_is_bounds_hold_and_quiet_ends_with_all_the_room(data: st.DataObject) -> None:
     nodes = data.draw(st.integers(1, 6))
     policy = POLICY.model_copy(update={"probe_seconds": data.draw(st.integers(1, 90))})

@@ -242,7 +242,7 @@ def read_back(known: ShardSet) -> ShardSet:
     return of_status(TypeAdapter(ShardSetStatus).validate_python(known.to_status().to_wire()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     workers=st.integers(1, 5),
     size=st.integers(1, 60),
@@ -275,7 +275,7 @@ def test_every_element_is_done_or_named_whatever_happens(
     assert not failed & set(cluster.done) or len(failed) <= 3 * len(poison), "named though it was done"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     workers=st.integers(1, 4), size=st.integers(1, 60), acts=st.integers(0, 300), seed=st.integers(0, 2**32)
 )

@@ -1,11 +1,8 @@
-"""The cordon on the real API server: what checks and jobs say of nodes, and what becomes of the nodes."""
+"""The cordon by the real reconcilers: what checks and jobs say of nodes, and what becomes of the nodes."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,22 +10,25 @@ import pytest
 from controller.resources import EVENTS, NAMESPACES, NODES
 from crds import names
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import ENOUGH_PASSES
 from reconcilers.nodecheck.record import read_record
 from reconcilers.nodecheck.reference import Reference, read_reference
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+from tests.reconcilers.api import NAMESPACE, Write
 from tests.reconcilers.build import verdicts
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+from tests.reconcilers.played import Played
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.played
 
 UNHEALTHY = {"key": names.TAINT_UNHEALTHY, "value": "CheckFailed", "effect": "NoSchedule"}
 
 
-class Ward(Hollow):
+class Ward(Played):
     """Plays those who add nodes, and the checks that judge them, each a second newer than the last."""
 
     checks = 0
+
+    def timestamp(self) -> str:
+        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def add_nodes(self, *nodes: str, **spec: Any) -> None:
         for name in nodes:
@@ -40,8 +40,9 @@ class Ward(Hollow):
 
     async def judge(self, *nodes: str, cordon: bool = True, **status: Any) -> str:
         """A finished check of these nodes; its name."""
-        Ward.checks += 1
-        name = f"check-{Ward.checks}"
+        self.checks += 1
+        self.api.seconds += 1
+        name = f"check-{self.checks}"
         check = {
             "apiVersion": NODECHECKS.api_version,
             "kind": NODECHECKS.kind,
@@ -49,7 +50,7 @@ class Ward(Hollow):
             "spec": {"nodes": list(nodes), "cordon": cordon},
         }
         await self.client.create(NODECHECKS, check)
-        ended = {"phase": "Succeeded", "completionTime": later(Ward.checks)}
+        ended = {"phase": "Succeeded", "completionTime": self.timestamp()}
         passed = [node for node in nodes if node not in status.get("faultyNodes", ())]
         ended |= verdicts(nodes, passed, **status)
         patch = {"status": ended | status}
@@ -62,7 +63,7 @@ class Ward(Hollow):
         spec = {"jobName": "j", "type": "worker", "index": 0}
         worker = {"apiVersion": ELASTICWORKERS.api_version, "kind": ELASTICWORKERS.kind}
         await self.client.create(ELASTICWORKERS, worker | {"metadata": metadata, "spec": spec})
-        end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": node, "time": later(0)}
+        end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": node, "time": self.timestamp()}
         patch = {"status": {"lastExit": end}}
         await self.client.patch(ELASTICWORKERS, "j-worker-0", patch, NAMESPACE, subresource="status")
         return "j-worker-0"
@@ -113,41 +114,13 @@ class Ward(Hollow):
         await self.until(f"Event {reason} on {name}", check)
 
 
-def later(seconds: float) -> str:
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 @pytest.fixture
-async def idle(server: ApiServer) -> AsyncIterator[Ward]:
-    """Without a controller; afterwards, nodes and what judged them are removed."""
-    async with connected(server) as hollow:
-        ward = Ward(hollow.client)
-        await ward.may_cordon("true")
-        yield ward
-        for resource, namespace in ((NODECHECKS, NAMESPACE), (ELASTICWORKERS, NAMESPACE), (NODES, None)):
-            for obj in (await hollow.client.list(resource, namespace))["items"]:
-                await hollow.client.delete(resource, obj["metadata"]["name"], namespace)
-
-
-@pytest.fixture
-async def ward(server: ApiServer, idle: Ward) -> AsyncIterator[Ward]:
-    async with controllers(server):
-        yield idle
-
-
-async def test_node_that_fails_now_and_then_comes_back_after_more_passes_than_luck_gives(ward: Ward) -> None:
-    await ward.add_nodes("a")
-    sometimes = {"number": 1, "tests": [[0, 0], [0, 0]], "failed": [{"test": 1}]}
-    why = {"node": "a", "verdict": "Faulty", "causes": ["PairTest"]}
-    await ward.judge("a", faultyNodes=["a"], nodeResults=[why], rounds=[sometimes])
-    await ward.until_said("a", "True", "CheckFailed")
-    for _ in range(ENOUGH_PASSES // 2):
-        await ward.judge("a", rounds=[{"number": 1, "tests": [[0, 0]]}])  # both members are this node
-    await ward.until_recorded("a", 1 + ENOUGH_PASSES // 2)
-    assert await ward.said("a") == ("True", "CheckFailed") and await ward.taints("a")
-    await ward.judge("a", rounds=[{"number": 1, "tests": [[0, 0]]}])
-    await ward.until_said("a", "False", "CheckPassed")
-    assert not await ward.taints("a")
+async def ward() -> AsyncIterator[Ward]:
+    each = Ward()
+    await each.may_cordon("true")
+    each.begin()
+    yield each
+    each.end()
 
 
 async def test_node_keeps_how_fast_its_class_was_when_it_first_passed(ward: Ward) -> None:
@@ -189,14 +162,6 @@ async def test_faulty_node_is_cordoned_told_of_and_released_by_a_later_pass(ward
     node = await ward.until_said("b", "False", "CheckPassed")
     assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
     await ward.until_event("b", "CordonLifted")
-
-
-async def test_check_that_may_not_cordon_changes_nothing(ward: Ward) -> None:
-    await ward.add_nodes("a", "b")
-    await ward.judge("a", cordon=False, faultyNodes=["a"])
-    await ward.judge("b", faultyNodes=["b"])
-    await ward.until_said("b", "True", "CheckFailed")
-    assert await ward.said("a") is None
 
 
 async def test_cordon_and_taints_made_by_hand_stay(ward: Ward) -> None:
@@ -252,7 +217,7 @@ async def test_hardware_error_of_a_job_cordons_the_node_until_a_newer_pass(ward:
     await ward.client.delete(NODECHECKS, check, NAMESPACE)
     await ward.client.patch(NODES, "a", {"spec": {"unschedulable": True}})  # a look at the node
     await ward.client.patch(NODES, "a", {"spec": {"unschedulable": None}})
-    await asyncio.sleep(0.5)  # for what must not happen
+    await ward.settle(1.0)
     assert not await ward.taints("a")
 
 
@@ -291,77 +256,64 @@ async def test_cordon_outlives_the_label_and_no_pass_without_it_lifts_it(ward: W
     await ward.until_said("b", "True", "CheckFailed")
 
 
-async def test_crash_between_the_two_writes_heals(server: ApiServer, idle: Ward) -> None:
-    await idle.add_nodes("a")
-    check = await idle.judge("a", faultyNodes=["a"])
-    async with controllers(server):
-        before = await idle.until_said("a", "True", "CheckFailed")
+async def test_crash_between_the_two_writes_heals(ward: Ward) -> None:
+    await ward.add_nodes("a")
+    check = await ward.judge("a", faultyNodes=["a"])
+    before = await ward.until_said("a", "True", "CheckFailed")
+    ward.end()
     kept = [c for c in before["status"]["conditions"] if c["type"] == "Ready"]
-    await idle.client.patch(NODES, "a", {"status": {"conditions": kept}}, subresource="status")
-    await idle.client.delete(NODECHECKS, check, NAMESPACE)
-    async with controllers(server):
-        after = await idle.until_said("a", "True", "CheckFailed")
+    await ward.client.patch(NODES, "a", {"status": {"conditions": kept}}, subresource="status")
+    await ward.client.delete(NODECHECKS, check, NAMESPACE)
+    ward.begin()
+    after = await ward.until_said("a", "True", "CheckFailed")
     assert after["spec"] == before["spec"]
     assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
 
 
 async def test_kubelets_that_write_at_the_same_time_are_no_obstacle(ward: Ward) -> None:
-    await ward.add_nodes("a")
-    stop = asyncio.Event()
+    beats = 0
 
-    async def beat() -> None:
-        """Often, but however busy the machine is, one write of another has room between two of these."""
-        beats = 0
-        while not stop.is_set():
+    def beat(write: Write) -> None:
+        nonlocal beats
+        if write.resource == NODES and beats < 3:
             beats += 1
-            began = time.monotonic()
-            await ward.client.patch(NODES, "a", {"metadata": {"annotations": {"beat": str(beats)}}})
-            await asyncio.sleep(5 * (time.monotonic() - began))
+            ward.api.patch(NODES, "a", {"metadata": {"annotations": {"beat": str(beats)}}})
 
-    beating = asyncio.create_task(beat())
-    try:
-        await ward.judge("a", faultyNodes=["a"])
-        node = await ward.until_said("a", "True", "CheckFailed")
-    finally:
-        stop.set()
-        await beating
-    assert node["spec"]["taints"] == [UNHEALTHY]
+    await ward.add_nodes("a")
+    assert ward.process is not None
+    ward.process.before_write = beat
+    await ward.judge("a", faultyNodes=["a"])
+    node = await ward.until_said("a", "True", "CheckFailed")
+    assert node["spec"]["taints"] == [UNHEALTHY] and beats == 3
 
 
-async def test_check_from_before_the_node_was_added_is_about_another_machine(ward: Ward) -> None:
+async def test_dry_run_reports_and_touches_no_node(ward: Ward) -> None:
+    ward.begin(cordon=CordonOptions(CordonMode.REPORT))
     await ward.add_nodes("a", "b")
-    await ward.judge("a", faultyNodes=["a"], completionTime="2026-01-01T00:00:00Z")
-    await ward.judge("b", faultyNodes=["b"])
-    await ward.until_said("b", "True", "CheckFailed")
-    assert await ward.said("a") is None
-
-
-async def test_dry_run_reports_and_touches_no_node(server: ApiServer, idle: Ward) -> None:
-    await idle.add_nodes("a", "b")
-    async with controllers(server, cordon=CordonOptions(CordonMode.REPORT)):
-        await idle.judge("a", "b", faultyNodes=["a", "b"])
-        await idle.until_event("a", "CordonReported")
-        await idle.until_suspected("a", "True", "CordonReported")
-        await idle.until_suspected("b", "True", "CordonHeld")
-        await idle.judge("a")
-        await idle.until_suspected("a", "False", "CheckPassed")
-        await idle.until_suspected("b", "True", "CordonReported")
+    await ward.judge("a", "b", faultyNodes=["a", "b"])
+    await ward.until_event("a", "CordonReported")
+    await ward.until_suspected("a", "True", "CordonReported")
+    await ward.until_suspected("b", "True", "CordonHeld")
+    await ward.judge("a")
+    await ward.until_suspected("a", "False", "CheckPassed")
+    await ward.until_suspected("b", "True", "CordonReported")
     for name in ("a", "b"):
-        node = await idle.node(name)
+        node = await ward.node(name)
         assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
         assert names.ANNOTATION_CORDON not in node["metadata"].get("annotations", {})
 
 
-async def test_pool_keeps_its_own_nodes_in_service(server: ApiServer, idle: Ward) -> None:
-    await idle.add_nodes("a", "b", "c", "d")
+async def test_pool_keeps_its_own_nodes_in_service(ward: Ward) -> None:
+    ward.end()
+    await ward.add_nodes("a", "b", "c", "d")
     for name in ("a", "b"):
         labels = {"metadata": {"labels": {"nvidia.com/gpu.product": "H100"}}}
-        await idle.client.patch(NODES, name, labels)
-    await idle.judge("a", "b", "c", "d", faultyNodes=["a", "b", "c"])
-    async with controllers(server, cordon=CordonOptions(limit_percent=75)):  # 3 of all, 1 of the H100s
-        await idle.until_said("a", "True", "CheckFailed")
-        node = await idle.until_suspected("b", "True", "CordonHeld")
-        await idle.until_said("c", "True", "CheckFailed")
+        await ward.client.patch(NODES, name, labels)
+    await ward.judge("a", "b", "c", "d", faultyNodes=["a", "b", "c"])
+    ward.begin(cordon=CordonOptions(limit_percent=75))  # 3 of all, 1 of the H100s
+    await ward.until_said("a", "True", "CheckFailed")
+    node = await ward.until_suspected("b", "True", "CordonHeld")
+    await ward.until_said("c", "True", "CheckFailed")
     (told,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_SUSPECTED)
     assert "of the nodes with nvidia.com/gpu.product=H100, as many are" in told["message"]
 
@@ -372,7 +324,7 @@ async def test_word_of_a_namespace_without_the_label_counts_if_the_nodes_own_con
     await ward.may_cordon(None)
     await ward.add_nodes("a", "b")
     await ward.judge("a", "b", faultyNodes=["a"])
-    await asyncio.sleep(0.2)
+    await ward.settle(1.0)
     assert await ward.said("a") is None
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
     missing = {"type": "GPUMissing", "status": "True", "reason": "GPUMissing", "message": "7 of 8 GPUs"}
@@ -396,12 +348,3 @@ async def test_record_of_a_node_has_its_last_checks_and_no_more_than_there_is_ro
 
     await ward.until("both checks are in the record", is_kept)
     assert {r.verdict for r in read_record(await ward.node("a"))} == {"Healthy"}
-
-
-async def test_wider_limit_lets_more_through(server: ApiServer, idle: Ward) -> None:
-    await idle.add_nodes("a", "b", "c", "d")
-    await idle.judge("a", "b", "c", "d", faultyNodes=["a", "b", "c"])
-    async with controllers(server, cordon=CordonOptions(limit_percent=50)):
-        await idle.until_said("a", "True", "CheckFailed")
-        await idle.until_said("b", "True", "CheckFailed")
-        await idle.until_suspected("c", "True", "CordonHeld")

@@ -1,28 +1,15 @@
-"""What a job has beside its Pods, on the real API server: its disruption budget, and the PodGroup of its gang."""
+"""What a job has beside its Pods: its disruption budget, its network policy, and the PodGroup of its gang."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-import localcluster
-from controller.errors import NotFound, Unavailable
-from controller.manager import Manager
-from controller.resources import (
-    CRDS,
-    EVENTS,
-    NETWORKPOLICIES,
-    PODDISRUPTIONBUDGETS,
-    PODS,
-    Resource,
-)
+from controller.errors import NotFound
+from controller.resources import EVENTS, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds import names
-from reconcilers.observed.options import PodOptions
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import (
     COSCHEDULING_PODGROUPS,
     ELASTICJOBS,
@@ -30,10 +17,10 @@ from reconcilers.runtime.kinds import (
     NODECHECKS,
     VOLCANO_PODGROUPS,
 )
-from reconcilers.setup import add_companions, add_indexes, add_jobs, add_workers
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+from tests.reconcilers.api import NAMESPACE
+from tests.reconcilers.played import Played
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.played
 
 Json = dict[str, Any]
 
@@ -41,11 +28,9 @@ COSCHEDULING: Json = {"schedulingPolicy": {"gang": "coscheduling"}}
 VOLCANO: Json = {"schedulingPolicy": {"gang": "volcano"}}
 SPARES_ONE: Json = {"replicas": 3, "worker": {"minReplicas": 2}}
 """A job with a disruption budget."""
-COSCHEDULING_CRD = Path(localcluster.__file__).parent / "scheduler" / "pod_groups.yaml"
-EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
 
 
-class Town(Hollow):
+class Town(Played):
     """Plays users, cluster administrators and kubelets."""
 
     async def find(self, resource: Resource, name: str) -> Json | None:
@@ -99,90 +84,13 @@ class Town(Hollow):
         (pods,) = await self.until(f"{count} Pods of {job}", check)
         return list(pods)
 
-    async def serve(self, crd: Json) -> None:
-        await self.client.create(CRDS, crd)
-        resource = next(
-            r for r in (COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS) if r.group == crd["spec"]["group"]
-        )
-
-        async def served() -> bool:
-            await self.client.list(resource, NAMESPACE)
-            return True
-
-        await self.until(f"{resource.group_resource} served", served)
-
-    async def evict(self, pod: str) -> bool:
-        eviction = EVICTION | {"metadata": {"name": pod, "namespace": NAMESPACE}}
-        evictions = Resource("", "v1", f"pods/{pod}/eviction", "Eviction")
-        try:
-            await self.client.create(evictions, eviction)
-        except Unavailable as error:
-            assert error.status == 429
-            return False
-        return True
-
-
-def volcano_crd() -> Json:
-    """The fields that we use, of those that Volcano's has; its webhook fills in the queue."""
-    spec = {
-        "minMember": {"type": "integer"},
-        "queue": {"type": "string", "default": "default"},
-        "priorityClassName": {"type": "string"},
-    }
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
-    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "podgroups.scheduling.volcano.sh"},
-        "spec": {
-            "group": "scheduling.volcano.sh",
-            "scope": "Namespaced",
-            "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
-            "versions": [version],
-        },
-    }
-
-
-def without_checks(manager: Manager) -> None:
-    add_indexes(manager.cache)
-    add_jobs(manager, Clock())
-    add_workers(manager, Clock(), PodOptions())
-    add_companions(manager, Clock())
-
 
 @pytest.fixture
-async def town(server: ApiServer) -> AsyncIterator[Town]:
-    async with connected(server) as hollow, controllers(server, register=without_checks):
-        yield Town(hollow.client)
-
-
-@pytest.fixture
-async def gangs(town: Town) -> Town:
-    """A cluster with both kinds of PodGroups."""
-    known = {crd["metadata"]["name"] for crd in (await town.client.list(CRDS))["items"]}
-    for crd in (yaml.safe_load(COSCHEDULING_CRD.read_text()), volcano_crd()):
-        if crd["metadata"]["name"] not in known:
-            await town.serve(crd)
-    return town
-
-
-async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("companions", "gang"):
-        monkeypatch.setattr(f"reconcilers.worker.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
-    await town.submit("missing", **SPARES_ONE, **COSCHEDULING)
-    message = await town.until_unscheduled("missing", "GangUnavailable")
-    assert "podgroups.scheduling.x-k8s.io" in message and "install scheduler-plugins" in message
-    assert "cannot be scheduled" in await town.until_event("missing", "GangUnavailable")
-    assert await town.pods("missing") == []
-    worker = await town.client.get(ELASTICWORKERS, "missing-worker-0", NAMESPACE)
-    (condition,) = worker["status"]["conditions"]
-    assert (condition["type"], condition["status"]) == ("Scheduled", "False")
-    assert await town.find(PODDISRUPTIONBUDGETS, "missing"), "one does not wait for the other"
-    await town.serve(yaml.safe_load(COSCHEDULING_CRD.read_text()))
-    await town.until_pods("missing", 3)
+async def town() -> AsyncIterator[Town]:
+    each = Town()
+    each.begin()
+    yield each
+    each.end()
 
 
 async def test_budget_follows_the_minimum(town: Town) -> None:
@@ -227,42 +135,6 @@ async def test_suspended_or_finished_job_has_no_budget(town: Town) -> None:
     await town.until_spec(PODDISRUPTIONBUDGETS, "pausing", minAvailable=2)
     await town.finish("pausing")
     await town.until_gone(PODDISRUPTIONBUDGETS, "pausing")
-
-
-async def test_budget_goes_with_its_job(town: Town) -> None:
-    await town.submit("leaving", **SPARES_ONE)
-    await town.until_spec(PODDISRUPTIONBUDGETS, "leaving", minAvailable=2)
-    await town.client.delete(ELASTICJOBS, "leaving", NAMESPACE)
-    await town.until_gone(PODDISRUPTIONBUDGETS, "leaving")
-
-
-async def test_evictions_leave_the_minimum(town: Town) -> None:
-    await town.submit("evicted", replicas=3, worker={"minReplicas": 2})
-    await town.until_spec(PODDISRUPTIONBUDGETS, "evicted", minAvailable=2)
-    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    for pod in await town.until_pods("evicted", 3):
-        await town.pod_status(pod["metadata"]["name"], ready)
-    assert await town.evict("evicted-worker-2-1")
-    assert not await town.evict("evicted-worker-1-1")
-
-
-async def test_job_that_needs_all_its_workers_lets_a_drain_evict_them(town: Town) -> None:
-    await town.submit("rigid", replicas=2)
-    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    for pod in await town.until_pods("rigid", 2):
-        await town.pod_status(pod["metadata"]["name"], ready)
-    for index in (1, 0):  # one restart for all of a node's workers, not one for each
-        assert await town.evict(f"rigid-worker-{index}-1")
-    for index in (0, 1):
-        name = f"rigid-worker-{index}-2"
-        await town.until(name, lambda name=name: town.client.get(PODS, name, NAMESPACE))
-    assert await town.find(PODDISRUPTIONBUDGETS, "rigid") is None
-
-    async def is_restarted() -> bool:
-        worker = await town.client.get(ELASTICWORKERS, "rigid-worker-0", NAMESPACE)
-        return worker["status"].get("restartCount") == 1
-
-    await town.until("the restart to be counted", is_restarted)
 
 
 async def test_pods_of_a_job_are_reached_by_each_other_alone_as_long_as_the_job_is_there(town: Town) -> None:
@@ -329,79 +201,77 @@ async def test_budget_of_somebody_else_is_left_alone_and_told(town: Town) -> Non
     ("policy", "resource"), [(COSCHEDULING, COSCHEDULING_PODGROUPS), (VOLCANO, VOLCANO_PODGROUPS)]
 )
 async def test_podgroup_is_there_before_the_pods_and_follows_the_minimum(
-    gangs: Town, policy: Json, resource: Resource
+    town: Town, policy: Json, resource: Resource
 ) -> None:
     name = f"gang-{policy['schedulingPolicy']['gang']}"
-    await gangs.submit(name, replicas=4, worker={"minReplicas": 3}, **policy)
-    pods = await gangs.until_pods(name, 4)
-    group = await gangs.client.get(resource, name, NAMESPACE)
+    await town.submit(name, replicas=4, worker={"minReplicas": 3}, **policy)
+    pods = await town.until_pods(name, 4)
+    group = await town.client.get(resource, name, NAMESPACE)
     assert group["spec"]["minMember"] == 3
     version = int(group["metadata"]["resourceVersion"])
     assert all(version < int(pod["metadata"]["resourceVersion"]) for pod in pods)
     marks = {**pods[0]["metadata"]["labels"], **pods[0]["metadata"]["annotations"]}
     assert name in (marks.get("scheduling.x-k8s.io/pod-group"), marks.get("scheduling.k8s.io/group-name"))
-    await gangs.edit(name, replicaSpecs={"worker": {"minReplicas": 2}})
-    await gangs.until_spec(resource, name, minMember=2)
-    await gangs.edit(name, suspend=True)
-    await gangs.until_gone(resource, name)
-    await gangs.until_pods(name, 0)
-    await gangs.edit(name, suspend=False)
-    await gangs.until_pods(name, 4)
-    await gangs.until_spec(resource, name, minMember=2)
-    await gangs.finish(name)
-    await gangs.until_gone(resource, name)
+    await town.edit(name, replicaSpecs={"worker": {"minReplicas": 2}})
+    await town.until_spec(resource, name, minMember=2)
+    await town.edit(name, suspend=True)
+    await town.until_gone(resource, name)
+    await town.until_pods(name, 0)
+    await town.edit(name, suspend=False)
+    await town.until_pods(name, 4)
+    await town.until_spec(resource, name, minMember=2)
+    await town.finish(name)
+    await town.until_gone(resource, name)
 
 
-async def test_what_the_scheduler_says_of_the_group_stays(gangs: Town) -> None:
-    await gangs.submit("filled", replicas=2, **VOLCANO)
-    await gangs.until_spec(VOLCANO_PODGROUPS, "filled", queue="default")
-    await gangs.edit("filled", replicaSpecs={"worker": {"replicas": 3}})
-    group = await gangs.until_spec(VOLCANO_PODGROUPS, "filled", minMember=3)
+async def test_what_the_scheduler_says_of_the_group_stays(town: Town) -> None:
+    await town.submit("filled", replicas=2, **VOLCANO)
+    await town.until_spec(VOLCANO_PODGROUPS, "filled", minMember=2)
+    town.api.patch(VOLCANO_PODGROUPS, "filled", {"spec": {"queue": "default"}})
+    await town.edit("filled", replicaSpecs={"worker": {"replicas": 3}})
+    group = await town.until_spec(VOLCANO_PODGROUPS, "filled", minMember=3)
     assert group["spec"]["queue"] == "default"
 
 
-async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(
-    gangs: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reconcilers.worker.gang.UNAVAILABLE_RETRY_SECONDS", 0.5)
-    foreign = {
-        "apiVersion": COSCHEDULING_PODGROUPS.api_version,
-        "kind": "PodGroup",
-        "metadata": {"name": "taken", "namespace": NAMESPACE},
-        "spec": {"minMember": 1},
-    }
-    await gangs.client.create(COSCHEDULING_PODGROUPS, foreign)
-    await gangs.submit("taken", **COSCHEDULING)
-    assert "belongs to somebody else" in await gangs.until_unscheduled("taken", "PodGroupTaken")
-    assert "not this job's" in await gangs.until_event("taken", "PodGroupRefused")
-    assert await gangs.pods("taken") == []
-    await gangs.client.delete(COSCHEDULING_PODGROUPS, "taken", NAMESPACE)
-    await gangs.until_pods("taken", 2)
-    await gangs.until_spec(COSCHEDULING_PODGROUPS, "taken", minMember=2)
+async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(town: Town) -> None:
+    town.api.unserved = frozenset({COSCHEDULING_PODGROUPS})
+    await town.submit("missing", **SPARES_ONE, **COSCHEDULING)
+    message = await town.until_unscheduled("missing", "GangUnavailable")
+    assert "podgroups.scheduling.x-k8s.io" in message and "install scheduler-plugins" in message
+    assert "cannot be scheduled" in await town.until_event("missing", "GangUnavailable")
+    assert await town.pods("missing") == []
+    (condition,) = (await town.client.get(ELASTICWORKERS, "missing-worker-0", NAMESPACE))["status"][
+        "conditions"
+    ]
+    assert (condition["type"], condition["status"]) == ("Scheduled", "False")
+    assert await town.find(PODDISRUPTIONBUDGETS, "missing"), "one does not wait for the other"
+    town.api.unserved = frozenset()
+    await town.until_pods("missing", 3)
+
+
+async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(town: Town) -> None:
+    foreign = {"metadata": {"name": "taken"}, "spec": {"minMember": 1}}
+    await town.client.create(COSCHEDULING_PODGROUPS, foreign)
+    await town.submit("taken", **COSCHEDULING)
+    assert "belongs to somebody else" in await town.until_unscheduled("taken", "PodGroupTaken")
+    assert "not this job's" in await town.until_event("taken", "PodGroupRefused")
+    assert await town.pods("taken") == []
+    await town.client.delete(COSCHEDULING_PODGROUPS, "taken", NAMESPACE)
+    await town.until_pods("taken", 2)
+    await town.until_spec(COSCHEDULING_PODGROUPS, "taken", minMember=2)
 
 
 async def test_podgroup_that_does_not_come_is_told_on_the_job(
-    gangs: Town, monkeypatch: pytest.MonkeyPatch
+    town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A webhook may refuse it, or the controller's other half be slow."""
+    """The controller's other half may be slow."""
 
-    async def nothing(*_: Any, **__: Any) -> None:
-        return None
+    async def nothing(*_: Any, **__: Any) -> float:
+        return 60.0
 
-    monkeypatch.setattr("reconcilers.worker.gang.PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr("reconcilers.worker.gang.LATER_SECONDS", 0.5)
     with monkeypatch.context() as patch:
         patch.setattr("reconcilers.worker.companions.CompanionReconciler._keep_group", nothing)
-        await gangs.submit("late", **COSCHEDULING)
-        assert "has not been created yet" in await gangs.until_unscheduled("late", "WaitingForPodGroup")
-        assert await gangs.pods("late") == []
-    await gangs.edit("late", replicaSpecs={"worker": {"minReplicas": 1}})
-    await gangs.until_pods("late", 2)
-
-
-async def test_pods_come_one_by_one_without_a_gang(gangs: Town) -> None:
-    await gangs.submit("plain")
-    (pod, _) = await gangs.until_pods("plain", 2)
-    assert "scheduling.x-k8s.io/pod-group" not in pod["metadata"]["labels"]
-    for resource in (COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS):
-        assert await gangs.find(resource, "plain") is None
+        await town.submit("late", **COSCHEDULING)
+        assert "has not been created yet" in await town.until_unscheduled("late", "WaitingForPodGroup")
+        assert await town.pods("late") == []
+    await town.until_pods("late", 2)

@@ -1,0 +1,137 @@
+"""All controllers over an API server in memory, and the words of `cluster.Hollow` for users, kubelets and agents.
+
+Nothing waits for real: where a test waits, the controllers look at what there is, and the clock jumps to what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller.errors import NotFound
+from controller.resources import EVENTS, NAMESPACES, PODS, Resource
+from reconcilers.cordon.options import CordonOptions
+from tests.reconcilers.api import NAMESPACE, Api, Write
+from tests.reconcilers.build import NOW
+from tests.reconcilers.cluster import Hollow
+from tests.reconcilers.process import Lag, Process
+
+JSON = dict[str, Any]
+PATIENCE_SECONDS = 7_200.0
+
+
+class User:
+    """The API as a client of its own sees it."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+        return self._api.get(resource, name, namespace)
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+    ) -> JSON:
+        if resource == EVENTS:
+            return {"items": self._events()}
+        wanted = dict(term.split("=") for term in label_selector.split(",") if term)
+        found = [
+            obj
+            for obj in self._api.list(resource)
+            if namespace in (None, obj["metadata"].get("namespace"))
+            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
+        ]
+        return {"items": found}
+
+    async def create(self, resource: Resource, obj: JSON) -> JSON:
+        return self._api.apply(Write("create", resource, obj["metadata"]["name"], None, obj))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: JSON,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> JSON:
+        return self._api.apply(Write("patch", resource, name, namespace, patch, subresource))
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str | None = None, *, grace_period_seconds: int = 30
+    ) -> None:
+        if grace_period_seconds:
+            self._api.apply(Write("delete", resource, name, namespace))
+        else:
+            self._api.remove(resource, self._api.get(resource, name, namespace))
+
+    def _events(self) -> list[JSON]:
+        return [
+            {
+                "metadata": {"name": f"{event.name}.{number}"},
+                "involvedObject": {"kind": event.kind, "name": event.name},
+                "type": event.type,
+                "reason": event.reason,
+                "message": event.message,
+            }
+            for number, event in enumerate(self._api.events)
+        ]
+
+
+class Played(Hollow):
+    """Plays users, kubelets and agents, and lets the controllers look whenever it waits."""
+
+    def __init__(self) -> None:
+        self.api = Api()
+        super().__init__(User(self.api))  # type: ignore[arg-type]
+        self.process: Process | None = None
+        self.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+
+    def begin(self, lag: Lag | None = None, cordon: CordonOptions | None = None) -> Process:
+        """Start a controller, in place of the one that ran."""
+        self.end()
+        self.process = Process(self.api, lag or Lag(), cordon=cordon)
+        return self.process
+
+    def end(self) -> None:
+        """No controller runs from now on."""
+        if self.process is not None:
+            assert not self.process.errors
+        self.process = None
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.api.seconds)
+
+    async def until(self, what: str, check: Callable[[], Any], patience: float = PATIENCE_SECONDS) -> Any:
+        """What `check` returns once it is truthy."""
+        deadline = self.api.seconds + patience
+        while True:
+            with suppress(NotFound):
+                if found := await check():
+                    return found
+            assert await self._move(deadline), f"waited {patience:g} s for: {what}"
+
+    async def settle(self, seconds: float = 0.0) -> None:
+        """Let the controllers do all that is due within this time."""
+        end = self.api.seconds + seconds
+        while await self._move(end):
+            pass
+        self.api.seconds = end
+
+    async def _move(self, deadline: float) -> bool:
+        """One look, or a jump to the next; False if there is none before the deadline."""
+        assert self.process is not None, "nobody looks"
+        self.api.collect_garbage()
+        if await self.process.step() or self.process.cache.catch_up():
+            return True
+        due = self.process.next_due
+        if due is None or due > deadline:
+            return False
+        self.api.seconds = max(due, self.api.seconds)
+        return True
+
+    async def bind(self, pod: str, node: str) -> None:
+        await self.until(f"Pod {pod}", lambda: self.client.get(PODS, pod, NAMESPACE))
+        self.api.patch(PODS, pod, {"spec": {"nodeName": node}})

@@ -1,0 +1,324 @@
+"""Jobs and checks by all real reconcilers over an API in memory: what leads to what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from controller.errors import Forbidden, NotFound
+from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS
+from crds import names
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from tests.reconcilers.api import NAMESPACE, Write
+from tests.reconcilers.played import Played
+from tests.reconcilers.process import Lag
+
+pytestmark = pytest.mark.played
+
+JSON = dict[str, Any]
+
+
+def failure(time: str, round_: int = 1) -> JSON:
+    return {
+        "sequence": 1,
+        "round": round_,
+        "rank": 1,
+        "exitCode": 1,
+        "message": "ValueError: bad",
+        "time": time,
+    }
+
+
+def terminated(code: int) -> JSON:
+    ended = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    return ended | {"state": {"terminated": {"exitCode": code, "reason": "Error", "message": "no such file"}}}
+
+
+async def end_pods(played: Played, name: str, code: int) -> None:
+    for pod in await played.pods(name):
+        phase = "Failed" if code else "Succeeded"
+        await played.pod_status(pod, {"phase": phase, "containerStatuses": [terminated(code)]})
+
+
+async def events(played: Played, name: str) -> list[str]:
+    return [event.reason for event in played.api.events if event.name == name]
+
+
+async def warning(played: Played, name: str, type_: str) -> JSON:
+    async def found() -> JSON | None:
+        warnings = (await played.status(name)).get("warnings", ())
+        return next((w for w in warnings if w["type"] == type_), None)
+
+    return await played.until(f"{type_} of {name}", found)
+
+
+async def test_deadline_fails_the_job_and_ttl_removes_it(played: Played) -> None:
+    await played.submit("late", runPolicy={"activeDeadlineSeconds": 5})
+    status = await played.phase("late", "Failed")
+    assert any(c["reason"] == "DeadlineExceeded" for c in status["conditions"])
+    brief = {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 1}}}
+    await played.client.patch(ELASTICJOBS, "late", brief, NAMESPACE)
+    await played.settle(5.0)
+    assert played.api.find(ELASTICJOBS, "late") is None and await played.pods("late") == []
+
+
+async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_with_the_old(
+    played: Played,
+) -> None:
+    await played.train("hasty")
+    for index in (0, 1):
+        await played.bind(f"hasty-worker-{index}-1", "node-0")  # so that Pods take time to go
+    await played.client.patch(ELASTICJOBS, "hasty", {"spec": {"suspend": True}}, NAMESPACE)
+    await played.phase("hasty", "Suspended")
+    await played.client.patch(ELASTICJOBS, "hasty", {"spec": {"suspend": False}}, NAMESPACE)
+    status = await played.phase("hasty", "Restarting")
+    assert status["rendezvous"]["phase"] == "Forming", "their agents leave: they said so before"
+    for index in (0, 1):
+        await played.run_agent(f"hasty-worker-{index}", incarnation=2)
+    assert (await played.formed("hasty", 2))["incarnations"] == [2, 2]
+    assert not (await played.status("hasty")).get("restarts"), "no failure"
+
+
+async def test_a_failed_job_looks_failed_when_its_pods_have_ended_whether_a_controller_ran_or_not(
+    played: Played,
+) -> None:
+    await played.train("over", worker={"restartCount": 0})
+    report = {"state": "Failed", "failure": failure("2026-01-01T12:00:00Z")}
+    await played.say("over-worker-1", report)
+    await played.phase("over", "Failed")
+    played.end()
+    await end_pods(played, "over", 137)
+    played.begin()
+    await played.settle()
+    status = await played.status("over")
+    assert {"failed": 2}.items() <= status["replicaStatuses"]["worker"].items()
+    true = {c["type"] for c in status["conditions"] if c["status"] == "True"}
+    workers = played.api.list(ELASTICWORKERS)
+    assert not true & {"Running", "WorldFormed"} and {w["status"]["phase"] for w in workers} == {"Failed"}
+    assert not any(w["status"].get("restarts") for w in workers), "a Pod that ends with its job is no failure"
+
+
+async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in_time(played: Played) -> None:
+    await played.submit("young", 1, elasticPolicy={"heartbeatTimeoutSeconds": 5})
+    await played.bind("young-worker-0-1", "node-that-is-gone")
+    await played.pod_status("young-worker-0-1", {"phase": "Running"})
+    await played.settle()
+    await played.beat("young-worker-0")
+    await played.settle(0.5)
+    await played.run_agent("young-worker-0")
+
+    async def lost() -> bool:
+        worker = await played.client.get(ELASTICWORKERS, "young-worker-0", NAMESPACE)
+        return worker["status"].get("restarts") == {"NodeLost": 1}
+
+    await played.until("it to be lost", lost)
+    assert 5.0 <= played.api.seconds < 10.0
+
+
+async def test_a_container_that_cannot_start_is_told_on_the_job_until_it_does(played: Played) -> None:
+    await played.submit("image", replicas=1)
+    await played.until("its Pod", lambda: played.client.get(PODS, "image-worker-0-1", NAMESPACE))
+    waits = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    waits |= {"state": {"waiting": {"reason": "ErrImagePull", "message": "registry/x: not found"}}}
+    await played.pod_status("image-worker-0-1", {"containerStatuses": [waits]})
+    said = (await warning(played, "image", "WorkersNotStarted"))["message"]
+    assert (
+        "1 Pod cannot start: main: ErrImagePull: registry/x: not found (image-worker-0, since 2026-" in said
+    )
+    assert "ImagePullBackOff" in await events(played, "image")
+    await played.run_agent("image-worker-0")
+    await played.settle(5.0)
+    assert not (await played.status("image")).get("warnings")
+
+
+async def test_a_job_whose_workers_are_refused_says_so_once_and_gets_them_when_that_is_over(
+    played: Played,
+) -> None:
+    """The ElasticWorkers themselves: by a policy, or a quota for objects."""
+    asked = 0
+
+    def refuse(write: Write) -> None:
+        nonlocal asked
+        if (write.verb, write.resource) == ("create", ELASTICWORKERS):
+            asked += 1
+            raise Forbidden(403, "Forbidden", "over quota")
+
+    process = played.begin()
+    process.before_write = refuse
+    await played.submit("barred", replicas=1)
+    await played.settle()
+    for number in range(10):
+        patch = {"metadata": {"annotations": {"look": str(number)}}}
+        await played.client.patch(ELASTICJOBS, "barred", patch, NAMESPACE)
+        await played.settle()
+    (told,) = (event for event in played.api.events if event.reason == "WriteRefused")
+    assert told.message.startswith("the API server refuses what the job needs: ")
+    assert "over quota" in told.message and asked == 1
+    process.before_write = lambda write: None
+    await played.until("its Pod", lambda: played.client.get(PODS, "barred-worker-0-1", NAMESPACE))
+
+
+async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(played: Played) -> None:
+    """ElasticWorker, Lease, Pod and one status; key, rights, status and world of the job are shared by all."""
+    workers, writes = 10, Counter[str]()
+    played.begin().before_write = lambda write: writes.update([f"{write.verb} {write.resource.plural}"])
+    await played.submit("counted", replicas=workers)
+    for index in range(workers):
+        await played.run_agent(f"counted-worker-{index}")
+    await played.formed("counted", 1)
+    assert writes["create elasticworlds"] == 1
+    others = ("elasticjobs", "elasticworlds", "networkpolicies")
+    assert {what: count for what, count in writes.items() if not what.endswith(others)} == {
+        **dict.fromkeys(
+            ["create elasticworkers", "create leases", "create pods", "patch elasticworkers"], workers
+        ),
+        **dict.fromkeys(
+            ["create secrets", "create serviceaccounts", "create roles", "create rolebindings"], 1
+        ),
+    }
+
+
+async def test_a_masters_replicas_are_ignored_whatever_they_say(played: Played) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    specs = {"worker": {"replicas": 1, "template": template}, "dlrover-master": {"template": {}}}
+    await played.submit("mastered", replicaSpecs=specs, resourceLimits={"cpu": "1"})
+    await played.run_agent("mastered-worker-0")
+    await played.formed("mastered", 1)
+    assert [w["type"] for w in (await played.status("mastered"))["warnings"]] == ["MasterReplicaIgnored"]
+    assert len(await played.pods("mastered")) == 1
+
+
+async def test_the_account_goes_on_whoever_keeps_it(played: Played) -> None:
+    def told(*rounds: tuple[int, int, int], **more: Any) -> JSON:
+        """Rounds with their first and last steps, a step every 10 ms."""
+        listed = [
+            {"round": r, "firstStep": first, "lastStep": last, "steppingSeconds": (last - first) / 100}
+            for r, first, last in rounds
+        ]
+        return {"rounds": listed, "progress": {"step": rounds[-1][2], "time": now()}} | more
+
+    def now() -> str:
+        return played.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    await played.train("kept", 2)
+    await played.settle(1.0)
+    for index in (0, 1):
+        await played.say(f"kept-worker-{index}", told((1, 1, 1)))
+    await played.settle(2.0)
+    written = (await played.job("kept"))["metadata"]["resourceVersion"]
+    for last in range(2, 12):
+        await played.say("kept-worker-0", told((1, 1, last)))
+        await played.settle(0.1)
+    assert (await played.job("kept"))["metadata"]["resourceVersion"] == written, "steps write nothing"
+
+    played.end()
+    ended = failure(now())
+    await played.say("kept-worker-1", told((1, 1, 11), state="Failed", failure=ended))
+    played.api.seconds += 1.0
+    played.begin()
+    await played.formed("kept", 2)
+    for state, last in (("Running", 11), ("Succeeded", 21)):
+        for index in (0, 1):
+            report = told((1, 1, 12), (2, 11, last), state=state, observedRound=2)
+            await played.say(f"kept-worker-{index}", report)
+        await played.settle(1.0)
+    status = await played.phase("kept", "Succeeded")
+    goodput = status["goodput"]
+    assert (goodput["firstStep"], goodput["lastStep"], goodput["stepsRedone"]) == (1, 21, 2)
+    assert goodput["steppingSeconds"] == pytest.approx(0.11 + 0.10)
+    states = ["Pending", "Forming", "Training", "Recovering", "Training"]
+    assert [episode["state"] for episode in status["history"]][-5:] == states
+    submitted, completed = status["history"][0]["since"], status["completionTime"]
+    life = (datetime.fromisoformat(completed) - datetime.fromisoformat(submitted)).total_seconds()
+    assert sum(goodput["seconds"].values()) == pytest.approx(life, abs=0.01)
+    assert goodput["ratio"] == pytest.approx(21 * 0.01 / life, rel=1e-3)
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+
+
+async def check(played: Played, name: str, **spec: Any) -> JSON:
+    return await played.client.create(NODECHECKS, {"metadata": {"name": name}, "spec": spec})
+
+
+async def test_a_checks_worker_gets_its_pod_lease_and_rights_and_goes_with_it(played: Played) -> None:
+    await played.client.create(NODES, {"metadata": {"name": "node-0"}})
+    uid = (await check(played, "lab", nodes=["node-0"]))["metadata"]["uid"]
+    pod = await played.until("its Pod", lambda: played.client.get(PODS, "lab-check-0-1", NAMESPACE))
+    account = f"dlr-{uid}"
+    assert pod["spec"]["serviceAccountName"] == account
+    kinds = ((kind, account) for kind in (SERVICEACCOUNTS, ROLES, ROLEBINDINGS))
+    for resource, name in (*kinds, (SECRETS, f"dlr-key-{uid}")):
+        found = await played.client.get(resource, name, NAMESPACE)
+        assert [owner["name"] for owner in found["metadata"]["ownerReferences"]] == ["lab"]
+        assert found["metadata"]["labels"][names.LABEL_CHECK] == "lab"
+    assert (await played.client.get(LEASES, "lab-check-0", NAMESPACE))["metadata"]["labels"][
+        names.LABEL_CHECK
+    ] == "lab"
+    await played.client.delete(NODECHECKS, "lab", NAMESPACE)
+    await played.settle()
+    left = [obj["metadata"]["name"] for objects in played.api.objects.values() for obj in objects.values()]
+    assert sorted(left) == [NAMESPACE, "node-0"]
+
+
+async def test_a_checks_pod_that_ended_is_not_replaced_and_one_that_never_started_goes_with_its_end(
+    played: Played,
+) -> None:
+    for node in ("node-0", "node-1"):
+        await played.client.create(NODES, {"metadata": {"name": node}})
+    await check(played, "once", nodes=["node-0", "node-1"])
+    for index in (0, 1):
+        name = f"once-check-{index}-1"
+        await played.until(name, lambda name=name: played.client.get(PODS, name, NAMESPACE))
+    await played.pod_status(
+        "once-check-0-1", {"phase": "Failed", "reason": "Evicted", "message": "low on disk"}
+    )
+    await played.settle()
+    status = (await played.client.get(ELASTICWORKERS, "once-check-0", NAMESPACE))["status"]
+    assert (status["phase"], status["lastExit"]["exitClass"]) == ("Failed", "Preempted")
+
+    async def has_finished() -> bool:
+        return (await played.client.get(NODECHECKS, "once", NAMESPACE))["status"]["phase"] == "Succeeded"
+
+    await played.until("the end of the check", has_finished)
+    await played.settle(60.0)
+    assert [pod["metadata"]["name"] for pod in played.api.list(PODS)] == ["once-check-0-1"]
+
+
+@pytest.mark.parametrize("by", ["name", "label", "job"])
+async def test_what_was_made_a_moment_before_its_check_is_waited_for(played: Played, by: str) -> None:
+    played.begin(Lag(1, (NODES, ELASTICJOBS)))
+    if by == "job":
+        await played.submit("young")
+        await check(played, "new", jobName="young")
+    else:
+        await played.client.create(NODES, {"metadata": {"name": "young", "labels": {"new": by}}})
+        await check(
+            played, "new", **({"nodes": ["young"]} if by == "name" else {"nodeSelector": {"new": by}})
+        )
+    await played.settle(10.0)
+    status = (await played.client.get(NODECHECKS, "new", NAMESPACE))["status"]
+    (running,) = (c for c in status["conditions"] if c["type"] == "Running")
+    assert status.get("phase") != "Failed"
+    assert running["reason"].startswith("WaitingFor") if by == "job" else status["nodes"] == ["young"]
+
+
+async def test_pod_on_a_faulty_node_is_replaced_elsewhere_and_counted_once(played: Played) -> None:
+    await played.train("moved", 1, nodeCheck={"enabled": False})
+    await played.bind("moved-worker-0-1", "gpu-node")
+    await played.settle()
+    off = {"spec": {"incarnation": 2, "faultyNodes": ["gpu-node"]}}
+    await played.client.patch(ELASTICWORKERS, "moved-worker-0", off, NAMESPACE)
+    pod = await played.until("its next", lambda: played.client.get(PODS, "moved-worker-0-2", NAMESPACE))
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    field = {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-node"]}
+    assert required["nodeSelectorTerms"] == [{"matchFields": [field]}]
+    await played.delete_pod("moved-worker-0-1")
+    await played.settle()
+    with pytest.raises(NotFound):
+        await played.client.get(PODS, "moved-worker-0-1", NAMESPACE)
+    worker = await played.client.get(ELASTICWORKERS, "moved-worker-0", NAMESPACE)
+    assert worker["status"]["restarts"] == {"CheckFailed": 1}
