@@ -7,7 +7,6 @@ import select
 import signal
 import time
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 
 from agent.checkpoints.holder import CheckpointMemory
@@ -18,21 +17,12 @@ from agent.processes.processes import TrainingProcesses
 from agent.report.reporter import Reporter
 from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, connect, service
-from agent.supervision.ending import HURRY_GRACE_SECONDS
+from agent.supervision.course import HURRY_GRACE_SECONDS, Outcome
 from crds.agent_report import Departure
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import EXIT_LEFT
 
 logger = logging.getLogger(__name__)
-
-
-class Outcome(Enum):
-    """What a vote came to."""
-
-    OFF = "nobody leaves by it"
-    FAILED = "a process here failed on its way"
-    LEFT = "the processes here have left"
-    STOPPED = "the processes here were late, and have been stopped in the old way"
 
 
 class Votes:
