@@ -132,10 +132,9 @@ class Cluster:
     def calm(self) -> None:
         """From now on everything works."""
         self.disturbances = Disturbances(guarded=self.disturbances.guarded)
-        self.is_away = False
         if self._controller is not None:
             self._controller.lag.versions = 0
-            self._wake_controller()
+        self.come_back()
 
     def lag(self) -> float:
         """The time that an event takes to an agent."""
@@ -239,6 +238,24 @@ class Cluster:
         if self.schedule.chance(self.disturbances.kill):
             assert self._controller is not None
             self._controller.die()
+
+    def kill_controller(self) -> bool:
+        """End it between two looks; False if there is none."""
+        process = self._controller
+        if process is not None:
+            process.dead = True
+            self._bury(process)
+        return process is not None
+
+    def come_back(self) -> None:
+        """The API server is there again; controllers count silences from now on."""
+        self.is_away = False
+        if self._controller is not None:
+            self._controller.contact.since = self.api.seconds
+            self._wake_controller()
+
+    def delete_pod(self, name: str) -> None:
+        self.api.delete(PODS, name)
 
     def _arrive(self, write: Write) -> None:
         try:
