@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from controller import clock
 from controller.garbage import collect_lately_made
 
 P = ParamSpec("P")
@@ -29,7 +29,7 @@ class Slices:
         self._turns = _turns.setdefault(asyncio.get_running_loop(), _Turns())
 
     async def pause(self) -> None:
-        if time.perf_counter() - self._turns.began >= SLICE_SECONDS:
+        if clock.monotonic() - self._turns.began >= SLICE_SECONDS:
             await self._turns.next()
 
 
@@ -63,7 +63,7 @@ class _Turns:
         if len(self._waiting) == 1:
             loop.call_soon(self._give, loop)
         await mine
-        self.began = time.perf_counter()
+        self.began = clock.monotonic()
 
     def _give(self, loop: asyncio.AbstractEventLoop) -> None:
         collect_lately_made()

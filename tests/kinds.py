@@ -5,7 +5,7 @@ groups in one process, over a false network and a false clock. A *real* one (`py
 threads or clusters. A test that is not real fails, by this plugin, as soon as its thread
 
 * starts a thread or a process, or opens a socket;
-* sleeps, or reads the machine's clock from our code;
+* sleeps, waits for another thread or for a descriptor, or reads the machine's clock from our code;
 * waits, in asyncio, for what nobody can bring any more.
 
 An event loop of such a test has a clock of its own, which moves only when nobody can move.
@@ -14,8 +14,8 @@ An event loop of such a test has a clock of its own, which moves only when nobod
 from __future__ import annotations
 
 import asyncio
-import datetime as datetime_module
 import os
+import select
 import selectors
 import sys
 import threading
@@ -41,17 +41,16 @@ FORBIDDEN = {
     "os.system": "starts a process",
     "socket.__new__": "opens a socket",
     "subprocess.Popen": "starts a process",
-    "time.sleep": "sleeps",
 }
 """Python's audit events that only a real test may raise, with what they mean."""
 RECORD = os.environ.get("DLR_KINDS_RECORD", "")
 
 
-class NotPlayed(BaseException):
+class NotPlayed(pytest.fail.Exception):
     """A test that is not marked `real` did something real. No `except Exception` of the product swallows it."""
 
 
-class Deadlock(BaseException):
+class Deadlock(pytest.fail.Exception):
     """Everybody waits, and no timer is set."""
 
 
@@ -119,12 +118,13 @@ def _watched(clock: Callable[[], Any]) -> Callable[[], Any]:
     return read
 
 
-class _Datetime(datetime_module.datetime):
-    @classmethod
-    def now(cls, tz: Any = None) -> Any:
-        if GUARD.active and _is_ours(sys._getframe(1)):
-            GUARD.refuse("reads the clock")
-        return super().now(tz)
+def _refused(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if GUARD.active:
+            GUARD.refuse(what)
+        return function(*args, **kwargs)
+
+    return call
 
 
 class _Selector(selectors.SelectSelector):
@@ -167,6 +167,11 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_audit)
     for name in ("monotonic", "monotonic_ns", "time", "time_ns", "perf_counter", "perf_counter_ns"):
         setattr(time, name, _watched(getattr(time, name)))
+    time.sleep = _refused(time.sleep, "sleeps")
+    wait = threading.Condition.wait
+    threading.Condition.wait = _refused(wait, "waits for another thread")  # type: ignore[method-assign]
+    select.poll = _refused(select.poll, "waits for a descriptor")
+    select.epoll = _refused(select.epoll, "waits for a descriptor")  # type: ignore[misc, assignment]
     asyncio.set_event_loop_policy(_Policy())
 
 

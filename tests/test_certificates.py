@@ -34,6 +34,8 @@ from controller.kubeconfig import load_connection
 from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
 
+pytestmark = pytest.mark.real
+
 NOW = datetime.datetime.now(datetime.UTC)
 
 

@@ -11,6 +11,8 @@ from agent.monitor.accelerators import detect
 from crds.agent_report import Accelerators
 from tests.agent.test_xid import Nvml
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:

@@ -134,6 +134,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.real
 def test_tree_has_the_work_and_the_memory_of_children_and_their_children() -> None:
     # Not of this process, which has children of earlier tests.
     command = ["sh", "-c", '"$@"; exit', "sh", sys.executable, "-c", BUSY]

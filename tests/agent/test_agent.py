@@ -7,8 +7,12 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.agent.conftest import Agents, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.real
 
 COUNT = """
 import os, time, dlr

@@ -15,7 +15,7 @@ from agent.kube.api import ApiClient
 from controller.connection import Connection
 from controller.errors import SilentWatch, Unauthorized, Unavailable
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 BEYOND_SELECT = 1_100
 """select(2) takes no descriptor above 1,023."""

@@ -22,7 +22,7 @@ from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
 from crds.progress_record import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, leave_at
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 SIZE = 3
 KEY = bytes(range(32))

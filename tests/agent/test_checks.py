@@ -14,6 +14,8 @@ from healthcheck.measurements import Metric
 from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state, wait_for
 from tests.agent.fake_cluster import CHECK, FakeCluster
 
+pytestmark = pytest.mark.real
+
 SCRIPT = "import dlr, time\nfor step in range(10**6):\n    dlr.report(step)\n    time.sleep(0.05)\n"
 LONG_SECONDS = 600.0
 JOIN_LIMIT = "agent.node_check.duties.JOIN_LIMIT_SECONDS"

@@ -16,6 +16,8 @@ from agent import exec as execution
 from agent.exec import Command
 from agent.processes.orphans import Orphans
 
+pytestmark = pytest.mark.real
+
 
 def test_what_outlives_sigkill_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """So does a process in a system call that cannot be interrupted; here it gets no signal."""

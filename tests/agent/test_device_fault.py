@@ -11,6 +11,8 @@ import pytest
 from tests.agent.conftest import Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 DRIVER = """
 import os, time
 from types import SimpleNamespace

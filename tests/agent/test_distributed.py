@@ -12,6 +12,8 @@ import pytest
 from tests.agent.conftest import Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 TRAIN = """
 import os, time, dlr, torch, torch.distributed as dist
 from datetime import timedelta

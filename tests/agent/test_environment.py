@@ -66,6 +66,7 @@ def test_api_server_is_found_from_within_a_pod(tmp_path) -> None:
         api.ApiClient.in_cluster({"KUBERNETES_SERVICE_HOST": "h", "DLR_SERVICEACCOUNT_DIR": str(tmp_path)})
 
 
+@pytest.mark.real
 def test_processes_can_be_waited_for_by_the_longest_grace_period_of_kubernetes() -> None:
     """Some write a year there. poll(2) takes no more than 24 days."""
     reader, writer = os.pipe()

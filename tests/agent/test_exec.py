@@ -19,6 +19,8 @@ from tests.agent.fork_server import ROOT
 from tests.agent.patience import SECONDS
 from tests.agent.test_launch import await_handler
 
+pytestmark = pytest.mark.real
+
 COUNTS = (
     "trap 'echo told >> told; exit 3' TERM; echo begun >> begun; until [ -e go ]; do sleep 0.02; done; exit "
 )

@@ -22,6 +22,8 @@ from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
 from tests.agent.patience import SECONDS
 
+pytestmark = pytest.mark.real
+
 
 def _torchrun(
     cluster: FakeCluster,

@@ -112,6 +112,7 @@ def test_exit_code_is_said_when_nothing_else_is() -> None:
     assert report(3).message == "the process exited with code 3"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])
 def test_a_script_that_cannot_be_compiled_is_said_with_its_line(prefix: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"

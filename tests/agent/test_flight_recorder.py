@@ -83,6 +83,7 @@ def test_what_is_no_record_takes_no_memory(data: bytes) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.real
 def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

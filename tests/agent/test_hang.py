@@ -212,6 +212,7 @@ def test_blamed_is_who_does_not_wait_for_others_and_then_who_is_behind() -> None
     )
 
 
+@pytest.mark.real
 def test_processes_that_ended_meanwhile_do_not_hang() -> None:
     files = ProgressFiles()
     guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
@@ -219,6 +220,7 @@ def test_processes_that_ended_meanwhile_do_not_hang() -> None:
     files.remove()
 
 
+@pytest.mark.real
 def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -243,6 +245,7 @@ def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
     files.remove()
 
 
+@pytest.mark.real
 def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -260,6 +263,7 @@ def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
     assert found is not None and found.rank == 5
 
 
+@pytest.mark.real
 def test_a_process_that_makes_a_step_while_its_stack_is_taken_does_not_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

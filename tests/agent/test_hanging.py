@@ -16,6 +16,8 @@ from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.patience import SECONDS
 
+pytestmark = pytest.mark.real
+
 DEADLOCK = """
 import os, sys, threading, time, dlr
 rank, begun = int(os.environ["RANK"]), os.environ["OUT"] + "/begun." + os.environ["RANK"]

@@ -15,7 +15,7 @@ from agent.kube.api import ApiClient
 from agent.report.heartbeat import Heartbeat, renewal
 from tests.agent.fake_cluster import FakeCluster
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 
 def beating(cluster: FakeCluster, period_seconds: float) -> Heartbeat:

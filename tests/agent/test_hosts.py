@@ -81,6 +81,7 @@ def test_order_is_that_of_ranks_whatever_the_api_server_says_first(
     assert hosts_of(map(told, order)) == [f"10.0.1.{index}:2" for index in usable]
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("patient")
 def test_in_a_pod_it_reads_the_workers_of_its_job(
     cluster: FakeCluster, monkeypatch: Any, capsys: Any

@@ -16,6 +16,7 @@ from tests.agent.conftest import Agent, Agents
 SECONDS = 300.0
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("warm", [True, False])
 def test_sigterm_ends_it_while_it_imports_torch_even_as_a_container_s_first_process(
     agents: Agents, warm: bool

@@ -11,6 +11,8 @@ import pytest
 from tests.agent.conftest import Agent, Agents, runs, training_processes, wait_for
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 TRAIN = """
 import json, os, signal, sys, time
 from datetime import timedelta

@@ -45,6 +45,7 @@ def copied(log: Path, **options: Any) -> str:
     return dst.getvalue()
 
 
+@pytest.mark.real
 def test_lines_are_copied_as_they_come_and_to_the_end(tmp_path: Path) -> None:
     log, dst, finished = tmp_path / "stderr.log", Writer(), threading.Event()
     copier = threading.Thread(target=copy_log, args=("[rank0]: ", str(log), dst, finished, 0.01))

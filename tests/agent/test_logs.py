@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.agent.fork_server import ROOT
+
+pytestmark = pytest.mark.real
 
 SCRIPT = """
 import threading

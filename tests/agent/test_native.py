@@ -41,6 +41,7 @@ def test_main_thread_counts_and_addresses_do_not() -> None:
     assert parse("Error: no such process", 1) == []
 
 
+@pytest.mark.real
 def test_python_frames_stay_where_there_are_no_native_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

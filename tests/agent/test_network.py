@@ -13,6 +13,8 @@ from agent.warm.warm_parent import without_round_variables
 from crds.agent_report import Network
 from crds.names import ENV_NETWORK_INTERFACES
 
+pytestmark = pytest.mark.real
+
 ON = {ENV_NETWORK_INTERFACES: "auto"}
 
 

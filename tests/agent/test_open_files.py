@@ -14,6 +14,8 @@ from agent.monitor import open_files
 from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 
 @contextmanager
 def limited(files: int) -> Iterator[None]:

@@ -10,6 +10,8 @@ import pytest
 from agent.logs import write_parts
 from crds.log_parts import log_parts
 
+pytestmark = pytest.mark.real
+
 
 def test_a_profile_is_whole_in_a_log_that_another_program_has_set_to_non_blocking(
     monkeypatch: pytest.MonkeyPatch,

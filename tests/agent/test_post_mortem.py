@@ -20,6 +20,8 @@ from agent.supervision.post_mortem import PostMortem, explains_more
 from crds.elasticworker import ExitClass
 from reconcilers.observed.exit_class import classify_process
 
+pytestmark = pytest.mark.real
+
 OWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: the reason for all\n'
 PEERS = OWN.replace(
     "ValueError: the reason for all", "RuntimeError: [gloo] Connection closed by peer [::1]:4"

@@ -81,6 +81,7 @@ def test_library_that_may_have_imported_torch_is_not_said_to_come_later(
     assert "before it imports torch" not in caplog.text
 
 
+@pytest.mark.real
 def test_script_that_sets_threads_gets_them_and_is_told_how_to_start_faster(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:

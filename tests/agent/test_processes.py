@@ -35,6 +35,8 @@ from agent.processes.orphans import (
 from agent.processes.processes import TrainingProcesses, abandon_start
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 
 def start(tmp_path: Path, *scripts: str) -> tuple[PContext, TrainingProcesses]:
     """One process for each script, ready to be signalled."""

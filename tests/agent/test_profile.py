@@ -98,6 +98,7 @@ def events_of(made: Profile) -> set[str]:
     return {event.get("name") for event in json.loads(gzip.decompress(made.data))["traceEvents"]}
 
 
+@pytest.mark.real
 def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Subject]) -> None:
     subject = start(OFFER)
     for _ in range(2):
@@ -107,6 +108,7 @@ def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Su
     os.kill(subject.pid, 0)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("script", "moment"), [(SELF, "amid"), (SELF, "before"), (WARMS_UP, "amid")])
 def test_a_script_that_profiles_itself_has_its_own_profile_whole(
     start: Callable[..., Subject], script: str, moment: str, tmp_path: Path
@@ -134,6 +136,7 @@ def test_signal_that_nobody_waits_for_begins_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 def test_a_process_that_offers_nothing_is_not_harmed(
     start: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_process_that_offers_nothing_is_not_harmed(
     os.kill(subject.pid, 0)
 
 
+@pytest.mark.real
 def test_py_spy_is_asked_for_a_trace(
     start: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -188,6 +192,7 @@ def test_requests_are_read(text: str, read: ProfileRequest | None) -> None:
     assert ProfileRequest.parse(text) == read
 
 
+@pytest.mark.real
 def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

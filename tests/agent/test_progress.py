@@ -36,6 +36,8 @@ from crds.progress_record import (
 )
 from crds.wire import from_wire
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 
 

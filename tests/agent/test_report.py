@@ -33,6 +33,8 @@ from crds.agent_report import (
 from crds.checkpoint_files import Tier
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 READER = TypeAdapter(AgentReport)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 ME = Environment("job", "default", "job-worker-0", 0, 2, "uid", "10.0.0.1")

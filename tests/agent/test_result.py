@@ -11,6 +11,8 @@ from agent.monitor.stepping import Start
 from crds.progress_record import ENV_PROGRESS_FILE
 from dlr import result
 
+pytestmark = pytest.mark.real
+
 
 def test_only_rank_0_counts_and_only_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
     files = ProgressFiles()

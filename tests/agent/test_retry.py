@@ -91,6 +91,7 @@ def test_other_failures_wait_as_before() -> None:
         assert all(wait <= USUAL_SECONDS for wait in waits_after(error))
 
 
+@pytest.mark.real
 def test_a_wait_ends_when_the_thread_is_asked_to_stop(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

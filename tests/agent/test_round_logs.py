@@ -64,6 +64,7 @@ def rounds(tmp_path: Path) -> Rounds:
     return Rounds(tmp_path)
 
 
+@pytest.mark.real
 def test_the_log_of_a_failed_round_outlives_the_restart(rounds: Rounds) -> None:
     rounds.start()
     failed = rounds.write("out of luck")
@@ -89,6 +90,7 @@ def test_the_restart_count_is_alike_on_all_ranks_and_leaves_what_max_restarts_le
     assert left == min(allowed - failures, 2**31 - 1 - count)
 
 
+@pytest.mark.real
 def test_processes_learn_their_files_and_how_often_training_was_restarted(
     rounds: Rounds, tmp_path: Path
 ) -> None:
@@ -104,12 +106,14 @@ def test_processes_learn_their_files_and_how_often_training_was_restarted(
     assert rounds.specs.root_log_dir == str(tmp_path)
 
 
+@pytest.mark.real
 def test_without_log_files_processes_start_as_well() -> None:
     rounds = Rounds(os.devnull)
     assert Path(rounds.start()[0][ENV_STACKS_FILE]).parent.is_dir()
     assert rounds.start()[0]["TORCHELASTIC_ERROR_FILE"] == ""
 
 
+@pytest.mark.real
 def test_volume_that_fails_for_a_moment_does_not_end_the_keeping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,6 +135,7 @@ def test_volume_that_fails_for_a_moment_does_not_end_the_keeping(
     assert caplog.text.count("not kept within bounds") == 1
 
 
+@pytest.mark.real
 def test_a_round_that_begins_just_when_a_look_is_due_is_not_overlooked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

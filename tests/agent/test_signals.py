@@ -107,6 +107,7 @@ def test_what_goes_on_after_any_error_does_not_go_on_after_a_signal(
         process_failure(0, 1, 1, str(tmp_path / "error.json"))
 
 
+@pytest.mark.real
 def test_a_thread_defers_nothing() -> None:
     began, go = threading.Event(), threading.Event()
 
@@ -131,6 +132,7 @@ def test_a_handler_that_torch_has_set_is_taken_back() -> None:
         signal.raise_signal(signal.SIGUSR2)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_a_hangup_ends_the_agent_unless_nohup_has_it_ignored(*, is_ignored: bool) -> None:
     script = (

@@ -20,6 +20,8 @@ from agent.monitor.dump import innermost_place, waits_for_others
 from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, StackFiles, capture, signal_number, wait_state
 from crds.progress_record import RECORD_BYTES
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 
 TRAIN = """

@@ -81,6 +81,7 @@ def run(folder: Path, what_happens: str, *flags: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.real
 def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) -> None:
     done = run(tmp_path, "raise ValueError('no luck')", "--memory-checkpoint=64Mi")
     assert done.returncode == 0, done.stderr
@@ -92,6 +93,7 @@ def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) 
     assert f"resumes from memory, step={resumed.split()[-1]}" in done.stderr
 
 
+@pytest.mark.real
 def test_what_a_script_prints_is_encoded_as_by_an_interpreter_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys; print(sys.stdout.encoding, sys.stdout.errors)")
@@ -121,6 +123,7 @@ dist.barrier()
 """
 
 
+@pytest.mark.real
 def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(tmp_path: Path) -> None:
     port = str(free_port())
     script = tmp_path / "train.py"
@@ -147,6 +150,7 @@ print(f"rank {os.environ['RANK']}\\n", end="", flush=True)
 """
 
 
+@pytest.mark.real
 def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_path: Path) -> None:
     """These import the file of the command again, which must not start another agent."""
     done = run_script(tmp_path, FUNCTION, "--run-path", "--nproc-per-node=2", command=[str(ROOT / "bin/dlr")])
@@ -155,6 +159,7 @@ def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_p
     assert done.stderr.count("joining round=") == 1
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("flags", [[], ["--no-warm-start"]])
 def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(
     tmp_path: Path, flags: list[str]
@@ -171,6 +176,7 @@ subprocess.Popen(["sleep", "3000"], start_new_session=True)
 """
 
 
+@pytest.mark.real
 def test_a_pipe_behind_the_command_ends_though_the_script_leaves_a_process_that_holds_it(
     tmp_path: Path,
 ) -> None:
@@ -203,6 +209,7 @@ def run_script(
     )
 
 
+@pytest.mark.real
 def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) -> None:
     script = tmp_path / "flood.py"
     script.write_text(
@@ -222,6 +229,7 @@ def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) ->
     assert b"bytes are left out" in done.stderr
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
     done = run(tmp_path, "time.sleep(1000)", "--memory-checkpoint=64Mi", "--hang-timeout=4")
@@ -231,6 +239,7 @@ def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
     assert "rank 0, step 20, waiting for other ranks:" in done.stderr
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -243,6 +252,7 @@ def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
     assert sorted(done.stdout.split()) == ["0:0", "0:1", "0:2", "1:3", "1:4", "1:5"]
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "termination-log"
@@ -350,6 +360,7 @@ def cluster() -> LocalCluster:
     return LocalCluster(Environment.read(environ), 30.0)
 
 
+@pytest.mark.real
 def test_a_watch_shows_each_change_and_ends_when_nothing_comes(cluster: LocalCluster) -> None:
     version = cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"]
     events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=0.05)
@@ -368,6 +379,7 @@ def test_what_is_only_in_a_cluster_is_not_found(cluster: LocalCluster) -> None:
         cluster.get("/x/nodechecks/nightly")
 
 
+@pytest.mark.real
 def test_a_signal_asks_for_stacks(cluster: LocalCluster) -> None:
     before = signal.signal(signal.SIGUSR2, lambda *_: cluster.ask_for_stacks())
     try:

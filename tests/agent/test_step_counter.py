@@ -21,6 +21,8 @@ from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT, START_
 from tests.agent.test_warm_start import ENV, run_warm, warm  # noqa: F401 (a fixture)
 from tests.counting import calls
 
+pytestmark = pytest.mark.real
+
 Step = Callable[[], object]
 
 

@@ -22,6 +22,8 @@ from tests.agent.checkpoints.test_resuming import SCRIPT, WITH_REPLICAS, Logs, r
 from tests.agent.conftest import Agent, Agents, children, kill, training_processes
 from tests.agent.fake_cluster import KEY, FakeCluster
 
+pytestmark = pytest.mark.real
+
 IDLE = 500
 LISTENS = "0A"
 

@@ -85,6 +85,7 @@ def test_a_later_torch_whose_store_listens_on_all_addresses_is_found(monkeypatch
     assert missing_seams() == ["TCPStore.__init__"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "program",
     ["import dlr.cli; dlr.cli.main()", "import dlr.pod, sys; sys.exit(dlr.pod.main(sys.argv[1:]))"],
@@ -105,6 +106,7 @@ def test_old_torch_is_told_in_one_sentence(program: str, job: str, tmp_path: Pat
     assert done.stderr.startswith("dlr: ") and done.stderr.endswith(sentence) and done.stderr.count("\n") == 1
 
 
+@pytest.mark.real
 def test_torch_that_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open it')")

@@ -118,6 +118,7 @@ def test_what_is_told_is_what_the_crd_takes(gpus: dict[str, float]) -> None:
     assert TypeAdapter(Usage).validate_python(usage.to_wire()) == usage
 
 
+@pytest.mark.real
 def test_meter_of_this_machine_tells_figures_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "FIRST_SECONDS", 0.05)
     meter = meter_of_pod("uid")

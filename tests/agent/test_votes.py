@@ -27,6 +27,7 @@ from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("scarce", ["records", "epoll"])
 def test_without_a_ballot_there_are_no_votes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scarce: str
@@ -52,6 +53,7 @@ def test_without_a_ballot_there_are_no_votes(
     listener.close()
 
 
+@pytest.mark.real
 def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, graces = [], []
 

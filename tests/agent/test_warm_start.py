@@ -25,6 +25,8 @@ from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 SECONDS = 300.0
 ALL_SECONDS = 600.0
 """For two dozen scripts, one after the other. One took more than 30 s beside two dozen busy processes."""

@@ -31,7 +31,7 @@ from controller.errors import (
 from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 JobWatcher = Watcher[JobView]
 

@@ -14,6 +14,8 @@ from crds import xids
 from crds.elasticworker import ExitClass
 from reconcilers.failure.hardware_smell import smells_of_hardware
 
+pytestmark = pytest.mark.real
+
 
 class NvmlError(Exception):
     def __init__(self, value: int) -> None:

@@ -19,6 +19,7 @@ WORKERS = 12
 RUNS = CELLS | {cell: AT[cell][0] for cell in ("heartbeats", "check")}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("cell", RUNS)
 def test_a_cell_tells_its_figures(cell: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario() -> None:
@@ -46,6 +47,7 @@ def test_a_steady_job_costs_no_write(capsys: pytest.CaptureFixture[str]) -> None
     assert figures["steady/looks"] <= 1, "is the goodput that kubectl shows still true? (REFRESH_SECONDS)"
 
 
+@pytest.mark.real
 def test_cells_of_several_processes_come_into_one_report(tmp_path: Path) -> None:
     arguments = Namespace(
         sizes=[2, 3], only=["steady"], budget=600.0, within=600.0, jobs=2, out=tmp_path, before=False
@@ -56,11 +58,13 @@ def test_cells_of_several_processes_come_into_one_report(tmp_path: Path) -> None
     assert "| CPU seconds | 2 | 3 |" in (tmp_path / "scale.md").read_text()
 
 
+@pytest.mark.real
 def test_a_cell_that_is_not_done_in_time_is_told_of() -> None:
     late = collect("steady", 3, 60.0, within_seconds=-1.0)
     assert (late.figures, late.trouble) == ({}, "was not done in time")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_interrupted", [True, False])
 def test_only_the_end_of_a_whole_run_drops_figures_that_it_has_not_measured(
     is_interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,8 @@ from crds.names import HAS_BEGUN
 from dlr.bundle import agent as agent_bundle
 from dlr.bundle.relocate import PARTS
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 
 FRAMEWORKS = {f"dlr/integrations/{name}.py" for name in ("accelerate", "lightning", "transformers")}

@@ -30,6 +30,8 @@ from dlr.checkpoint.memory import Layout, Writer, private_slot
 from dlr.checkpoint.state import capture
 from tests.checkpoint.states import assert_whole, fork, load, set_step, state
 
+pytestmark = pytest.mark.real
+
 
 class Gate:
     """Holds the thread that copies, until it is opened."""

@@ -295,6 +295,7 @@ def assert_equal(a: Any, b: Any) -> None:
         assert a == b
 
 
+@pytest.mark.real
 @many
 @given(tree=trees, other=trees)
 def test_any_nest_of_values_and_tensors_comes_back_as_it_was(tree: Any, other: Any) -> None:
@@ -305,6 +306,7 @@ def test_any_nest_of_values_and_tensors_comes_back_as_it_was(tree: Any, other: A
     slot.close()
 
 
+@pytest.mark.real
 def test_module_and_optimizer_come_back_in_place_and_random_numbers_too() -> None:
     made = state(5)
     torch.manual_seed(3)
@@ -318,6 +320,7 @@ def test_module_and_optimizer_come_back_in_place_and_random_numbers_too() -> Non
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.real
 def test_numbers_that_numpy_draws_in_another_way_keep_nothing_from_being_saved() -> None:
     before = numpy.random.get_bit_generator()
     numpy.random.set_bit_generator(numpy.random.PCG64(3))
@@ -354,6 +357,7 @@ def unusual(number: float) -> dict[str, Any]:
     return {"optimizer": optimizer, "model": model, "sparse": torch.full((2,), number).to_sparse()}
 
 
+@pytest.mark.real
 def test_sparse_and_conjugate_tensors_classes_of_their_own_and_an_optimizers_own_values_come_back() -> None:
     slot = saved(made := unusual(2.0), Mark(1, 1, 0, 1))
     load(back := unusual(0.0), slot)
@@ -371,6 +375,7 @@ def with_tensor_of_tensors(number: float) -> dict[str, Any]:
     return {"model": model, "plain": TwoTensor(torch.full((3,), number), torch.ones(3))}
 
 
+@pytest.mark.real
 def test_a_tensor_that_consists_of_tensors_is_not_pickled_and_comes_back(tmp_path: Path) -> None:
     """A pickle of one takes seconds for each gigabyte, in the training's thread."""
     torch.serialization.add_safe_globals([TwoTensor])  # as torchao does with its own
@@ -391,6 +396,7 @@ def test_a_tensor_that_consists_of_tensors_is_not_pickled_and_comes_back(tmp_pat
     assert (alone["model"]["base"].b == 6).all(), "torch alone finds it too"
 
 
+@pytest.mark.real
 def test_a_part_of_a_dtensor_of_a_class_without_memory_is_filled() -> None:
     """As FSDP2 has it where float8 is gathered: the part that a rank has wraps the tensor that has the memory."""
     slot = saved({"model": (made := nn.Linear(4, 4, bias=False))}, Mark(1, 1, 0, 1))
@@ -399,6 +405,7 @@ def test_a_part_of_a_dtensor_of_a_class_without_memory_is_filled() -> None:
     assert torch.equal(part.a, made.weight) and torch.equal(part.b, made.weight)
 
 
+@pytest.mark.real
 def test_a_buffer_that_its_module_takes_over_in_another_shape_may_have_grown() -> None:
     """As torch.ao's observers of a channel each, which a training with quantization has."""
     model = nn.ModuleList([nn.Linear(2, 3), PerChannelMinMaxObserver()])
@@ -434,6 +441,7 @@ EXTRA_STATES = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("before", EXTRA_STATES)
 @pytest.mark.parametrize("after", EXTRA_STATES)
 def test_what_a_module_keeps_besides_may_have_any_form(before: Any, after: Any) -> None:
@@ -444,6 +452,7 @@ def test_what_a_module_keeps_besides_may_have_any_form(before: Any, after: Any) 
     assert torch.equal(fresh[0].weight, made[0].weight)
 
 
+@pytest.mark.real
 def test_a_module_that_keeps_what_no_checkpoint_has_is_refused() -> None:
     fresh = WithExtraState(2, 2)
     fresh.kept = 3
@@ -451,6 +460,7 @@ def test_a_module_that_keeps_what_no_checkpoint_has_is_refused() -> None:
         load({"model": fresh}, saved({"model": nn.Linear(2, 2)}, Mark(1, 1, 0, 1)))
 
 
+@pytest.mark.real
 def test_a_plain_value_may_have_grown_and_the_best_weights_may_be_the_models_own_at_first() -> None:
     model = nn.Linear(2, 2)
     best = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
@@ -472,6 +482,7 @@ def with_buffer(buffer: Tensor) -> dict[str, Any]:
     return {"model": model}
 
 
+@pytest.mark.real
 def test_tensors_whose_elements_share_their_memory_come_back_where_they_can() -> None:
     made = {"plain": torch.arange(4.0).expand(3, 4), "strided": torch.arange(5.0).as_strided((3, 2), (1, 1))}
     slot = saved(made, Mark(1, 1, 0, 1))
@@ -492,6 +503,7 @@ def test_a_type_that_torch_cannot_copy_is_refused_with_the_name_of_the_tensor() 
         capture(with_buffer(packed))
 
 
+@pytest.mark.real
 def test_a_model_without_memory_is_refused_with_what_to_do() -> None:
     slot = saved({"model": nn.Linear(2, 2)}, Mark(1, 1, 0, 1))
     with pytest.raises(
@@ -500,6 +512,7 @@ def test_a_model_without_memory_is_refused_with_what_to_do() -> None:
         load({"model": nn.Linear(2, 2, device="meta")}, slot)
 
 
+@pytest.mark.real
 def test_weights_that_are_tied_now_and_were_not_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlr.checkpoint.own_slot.own_cores", lambda: 2)
     made = {"model": Two(tied=False)}
@@ -510,6 +523,7 @@ def test_weights_that_are_tied_now_and_were_not_are_no_damage(monkeypatch: pytes
         assert torch.equal(again["model"].first.weight, made["model"].second.weight)
 
 
+@pytest.mark.real
 def test_another_model_is_refused_with_a_sentence() -> None:
     slot = saved({"model": nn.Linear(2, 2)}, Mark(1, 5, 0, 1))
     with pytest.raises(MismatchError, match="only the checkpoint has model"):
@@ -540,6 +554,7 @@ def trained_twins(*groups: Sequence[str], steps: int, named: bool = False) -> di
     return {"model": model, "optimizer": optimizer}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize("named", [False, True])
 def test_an_optimizer_may_have_its_parameters_in_another_order(steps: int, named: bool) -> None:
@@ -553,6 +568,7 @@ def test_an_optimizer_may_have_its_parameters_in_another_order(steps: int, named
     assert group.get("param_names", ["other", "one"]) == ["other", "one"]
 
 
+@pytest.mark.real
 def test_an_optimizer_whose_groups_have_changed_places_is_refused() -> None:
     slot = saved(trained_twins(["one"], ["other"], steps=1), Mark(1, 1, 0, 1))
     with pytest.raises(MismatchError, match="other parameter groups"):

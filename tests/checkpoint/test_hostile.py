@@ -81,6 +81,7 @@ def refused(path: Path, change: Callable[[Metadata], None], match: str) -> None:
     checkpointer.close()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("folder", ["/dev/", "../", "x/../../", "memory://other/"])
 def test_no_metadata_lead_out_of_the_folder(tmp_path: Path, folder: str) -> None:
     def lead(metadata: Metadata) -> None:
@@ -90,6 +91,7 @@ def test_no_metadata_lead_out_of_the_folder(tmp_path: Path, folder: str) -> None
     refused(tmp_path, lead, "which is no file of the checkpoint")
 
 
+@pytest.mark.real
 def test_no_tensor_has_more_bytes_than_its_files(tmp_path: Path) -> None:
     def claim(metadata: Metadata) -> None:
         properties = TensorProperties(torch.uint8)
@@ -99,6 +101,7 @@ def test_no_tensor_has_more_bytes_than_its_files(tmp_path: Path) -> None:
     refused(tmp_path, claim, "of 1,000,000,000,000 bytes, of which 0 are in files")
 
 
+@pytest.mark.real
 def test_a_tensor_of_which_a_part_is_missing_is_damaged(tmp_path: Path) -> None:
     def cut(metadata: Metadata) -> None:
         chunk = ChunkStorageMetadata(torch.Size([9, 9]), torch.Size([1, 1]))
@@ -107,6 +110,7 @@ def test_a_tensor_of_which_a_part_is_missing_is_damaged(tmp_path: Path) -> None:
     refused(tmp_path, cut, "of model.weight only 0 elements are there")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("path", "match"),
     [
@@ -120,6 +124,7 @@ def test_a_path_that_no_state_has_is_refused(tmp_path: Path, path: Any, match: s
     refused(tmp_path, lambda metadata: metadata.planner_data.update(epoch=path), match)
 
 
+@pytest.mark.real
 def test_what_is_compressed_is_not_made_larger(tmp_path: Path) -> None:
     def swell(metadata: Metadata) -> None:
         plain = io.BytesIO()

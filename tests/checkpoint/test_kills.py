@@ -40,6 +40,8 @@ from tests.checkpoint.states import (
     steps_in,
 )
 
+pytestmark = pytest.mark.real
+
 KILLS = int(os.environ.get("DLR_KILLS", "40")) // 2
 
 

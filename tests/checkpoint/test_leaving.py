@@ -26,6 +26,8 @@ from crds.progress_record import (
 from dlr import progress
 from dlr.checkpoint import leaving
 
+pytestmark = pytest.mark.real
+
 
 class Record:
     def __init__(self, path: Path) -> None:

@@ -26,6 +26,8 @@ from tests.checkpoint.states import assert_whole, load_stored, saved, set_step, 
 from tests.checkpoint.states import request as asked
 from tests.checkpoint.worlds import Slots, assert_undisturbed, lines, run
 
+pytestmark = pytest.mark.real
+
 HERE = Surroundings(0, 1, "", "a")
 
 

@@ -14,6 +14,8 @@ from dlr.checkpoint.files import files_at
 from dlr.checkpoint.surroundings import look_around
 from dlr.replicas.state import further
 
+pytestmark = pytest.mark.real
+
 
 @dataclass
 class Groups:

@@ -17,6 +17,8 @@ from dlr.checkpoint.files import LocalFiles, files_at
 from dlr.checkpoint.plan import Piece, Plans, divide, encode_plan, own_name
 from dlr.checkpoint.sharing import Digest, SaveError, Savers
 
+pytestmark = pytest.mark.real
+
 FOLDER = ""
 OPENED: Counter[str] = Counter()
 

@@ -58,6 +58,8 @@ from tests.checkpoint.states import (
     write,
 )
 
+pytestmark = pytest.mark.real
+
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
     mark = Mark(round, step, 0, 1)

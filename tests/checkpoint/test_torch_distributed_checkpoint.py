@@ -29,6 +29,8 @@ from tests.checkpoint.own_storage import Cupboard, Indexing, ReadingIndex
 from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in
 from tests.checkpoint.worlds import assert_undisturbed, lines, run
 
+pytestmark = pytest.mark.real
+
 TORCH_ALONE = Path(torch_alone.__file__)
 
 

@@ -32,6 +32,8 @@ from dlr.checkpoint.state import capture
 from dlr.checkpoint.surroundings import Surroundings, Trouble, quantity
 from tests.checkpoint.states import request, saved, state, steps_in
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given, settings
@@ -63,6 +64,7 @@ def refusals(folder: Path, world: int, **options: object) -> list[str]:
     return [next(line for line in of_rank if "MismatchError: " in line) for of_rank in said]
 
 
+@pytest.mark.real
 def test_storage_keeps_what_each_rank_has_under_the_same_names_and_says_so(tmp_path: Path) -> None:
     run(tmp_path, 2, "1", main=by_hand)
     assert "tensors once a rank, such as model." in (tmp_path / "err.1.0").read_text()
@@ -77,6 +79,7 @@ def test_storage_keeps_what_each_rank_has_under_the_same_names_and_says_so(tmp_p
     assert "is for 2 ranks alone: of model.norm.bias each rank had one of its own, under one" in sentence
 
 
+@pytest.mark.real
 def test_memory_of_such_ranks_is_not_given_to_a_world_of_another_size(tmp_path: Path) -> None:
     slots = Slots()
     run(tmp_path, 2, "0", main=by_hand, slots=slots)

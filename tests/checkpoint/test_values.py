@@ -604,6 +604,7 @@ def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         checkpointer.close()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("of_values", [True, False], ids=["values", "random numbers"])
 def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_nothing(
     of_values: bool, resumed: Callable[[Slot], Checkpointer], tmp_path: Path
@@ -626,6 +627,7 @@ def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_noth
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("values", [b"garbage", pickle.dumps(1), of({})])
 def test_a_slot_whose_values_are_garbage_is_damaged(
     values: bytes, resumed: Callable[[Slot], Checkpointer]
@@ -636,6 +638,7 @@ def test_a_slot_whose_values_are_garbage_is_damaged(
     assert slot.mark is None, "the next start goes on from another one"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "change",
     [
@@ -659,6 +662,7 @@ def test_a_slot_whose_random_numbers_are_garbage_is_damaged(
         resumed(slot).load()
 
 
+@pytest.mark.real
 def test_a_state_that_could_not_be_loaded_is_not_saved_and_the_log_says_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -738,6 +742,7 @@ def test_a_part_of_what_the_state_has_no_tensor_of_takes_no_memory(part: Part) -
         restore({"v": 0}, captured.pickles[VALUES], None, [part], lambda targets: None)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "change",
     [

@@ -30,6 +30,8 @@ from tests.checkpoint.buckets import Bucket
 from tests.checkpoint.states import request, saved, state, steps_in
 from tests.checkpoint.talking import Talking
 
+pytestmark = pytest.mark.real
+
 
 def save(path: Path | str, step: int, keep: int | None = None, round: int = 1) -> None:
     slot = saved(state(step), mark := Mark(round, step, 0, 1))

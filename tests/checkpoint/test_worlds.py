@@ -22,6 +22,8 @@ from tests.checkpoint.states import request as request_of
 from tests.checkpoint.states import steps_in
 from tests.checkpoint.worlds import LIMIT, Slots, lines, run, start
 
+pytestmark = pytest.mark.real
+
 
 def losses(folder: Path) -> list[float]:
     return [line["loss"] for line in lines(folder) if "loss" in line]

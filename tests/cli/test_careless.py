@@ -13,6 +13,8 @@ import yaml
 
 from tests.cli.scripted import ScriptedServer, kubeconfig_for
 
+pytestmark = pytest.mark.real
+
 Dlr = Callable[..., Any]
 
 JOB = {

@@ -121,6 +121,7 @@ def test_file_names_are_relative_to_their_kubeconfig(tmp_path: Path) -> None:
     assert found.token_file == tmp_path / "token"
 
 
+@pytest.mark.real
 def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin"
     answer = (
@@ -165,6 +166,7 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("part", "fields", "says"),
     [

@@ -46,23 +46,27 @@ def run_without(blocked: str, *words: str) -> subprocess.CompletedProcess[str]:
 CLI_ONLY = "typer,rich,pykube,requests,kubernetes,pydantic,orjson,yaml,aiohttp,prometheus_client"
 
 
+@pytest.mark.real
 def test_run_needs_nothing_but_torch_and_the_agent_s_own_packages() -> None:
     done = run_without(CLI_ONLY, "run", "--help")
     assert done.returncode == 0, done.stderr
     assert "--nproc-per-node" in done.stdout
 
 
+@pytest.mark.real
 def test_controller_and_manifests_need_neither_torch_nor_pykube() -> None:
     assert run_without("torch,pykube", "controller", "--help").returncode == 0
     printed = run_without("torch,pykube,kubernetes", "manifests")
     assert list(yaml.safe_load_all(printed.stdout)) == deploy.documents()
 
 
+@pytest.mark.real
 def test_checking_this_machine_needs_no_kubernetes_client() -> None:
     asked = run_without("pykube,kubernetes", "node-check", "--local", "--accelerator", "tpu")
     assert "'tpu' is unknown here" in asked.stderr
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("blocked", "words", "says"),
     [
@@ -80,6 +84,7 @@ def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str]
     assert done.stderr == f"dlr: this command needs {says}\n"
 
 
+@pytest.mark.real
 def test_node_check_that_cannot_be_loaded_gives_no_verdict_on_the_machine(tmp_path: Path) -> None:
     (tmp_path / "rich.py").write_text("raise ImportError('rich is broken')")
     program = "import sys; sys.path.insert(0, sys.argv[1]); from dlr.cli import main; main(sys.argv[2:])"
@@ -100,6 +105,7 @@ def test_defect_of_dlr_is_no_verdict_on_the_machine_either(dlr: Dlr, monkeypatch
     assert "KeyError: 'figures'" in done.err
 
 
+@pytest.mark.real
 def test_kubectl_runs_it_as_a_plugin() -> None:
     bin_folder = Path(sys.executable).parent
     environment = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": "/nonexistent"}
@@ -178,6 +184,7 @@ def test_images_as_registries_name_them_are_taken(dlr: Dlr, image: str) -> None:
     assert f"image: {image}\n" in dlr("manifests", "--image", image).out.replace("'", "")
 
 
+@pytest.mark.real
 def test_what_only_installing_needs_is_not_imported_at_the_start() -> None:
     program = "import sys, dlr.commands.application, dlr.commands.install.command; print(*sys.modules)"
     loaded = subprocess.run(
@@ -207,6 +214,7 @@ def test_kubeconfig_prints_its_path(dlr: Dlr, tmp_path: Path) -> None:
     assert dlr("kubeconfig", "--home", str(tmp_path)).out == f"{tmp_path}/kubeconfig\n"
 
 
+@pytest.mark.real
 def test_up_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -227,6 +235,7 @@ def test_down_of_no_cluster_is_fine_unless_one_is_named(
     assert (done.exit_code, done.err) == (1, f"dlr: There is no embedded cluster in {tmp_path}/none.\n")
 
 
+@pytest.mark.real
 def test_controller_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(kubeconfig_for("http://127.0.0.1:1")))
@@ -263,6 +272,7 @@ def test_controller_without_a_cluster_is_one_sentence(dlr: Dlr, tmp_path: Path) 
     )
 
 
+@pytest.mark.real
 def test_importing_dlr_in_a_training_script_is_light() -> None:
     program = "import sys, dlr; dlr.report(1); print(*sys.modules)"
     loaded = subprocess.run(
@@ -278,6 +288,7 @@ def test_lists_of_commands_have_their_own_first_lines(group: type[LazyGroup]) ->
         assert command.summary == first_line, name
 
 
+@pytest.mark.real
 def test_a_command_imports_no_other() -> None:
     program = "import sys; from dlr.commands.application import application as a; a(['job', '--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
@@ -287,6 +298,7 @@ def test_a_command_imports_no_other() -> None:
     assert not heavy & set(done.stderr.split())
 
 
+@pytest.mark.real
 def test_a_list_of_jobs_loads_no_models_and_no_client_of_the_controllers() -> None:
     """Each takes longer to import than all else that the command does."""
     program = "import sys, dlr.commands.job.lists; print(*sys.modules)"
@@ -297,6 +309,7 @@ def test_a_list_of_jobs_loads_no_models_and_no_client_of_the_controllers() -> No
     assert not heavy & set(done.stdout.split())
 
 
+@pytest.mark.real
 def test_the_status_of_a_job_loads_no_client_of_the_controllers() -> None:
     program = "import sys, dlr.commands.job.status; print(*sys.modules)"
     done = subprocess.run(
@@ -309,6 +322,7 @@ def test_version(dlr: Dlr) -> None:
     assert re.fullmatch(r"dlr \d+\.\d+\.\d+\S*\n", dlr("--version").out)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -325,12 +339,14 @@ def test_output_that_nobody_takes_is_no_traceback(line: str, says: str) -> None:
     assert done.stderr == says
 
 
+@pytest.mark.real
 def test_errors_do_not_go_to_stdout_where_stderr_is_closed() -> None:
     command = f"{sys.executable} -m dlr.cli jab 2>&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
 
 
+@pytest.mark.real
 def test_the_default_namespace_of_a_new_embedded_cluster_may_cordon(
     dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

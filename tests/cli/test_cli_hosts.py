@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
+
+pytestmark = pytest.mark.real
 
 Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"

@@ -29,6 +29,8 @@ from tests.cli.scripted import (
     worker,
 )
 
+pytestmark = pytest.mark.real
+
 Dlr = Callable[..., Any]
 JOBS = f"{GROUP_PATH}/default/elasticjobs"
 WORKERS = f"{GROUP_PATH}/default/elasticworkers"

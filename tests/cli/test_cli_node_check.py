@@ -23,6 +23,8 @@ from tests.cli.scripted import (
     refusal,
 )
 
+pytestmark = pytest.mark.real
+
 Dlr = Callable[..., Any]
 JSON = dict[str, Any]
 CHECKS = f"{GROUP_PATH}/default/nodechecks"

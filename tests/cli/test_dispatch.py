@@ -36,6 +36,7 @@ def ended_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
     return end.value.code
 
 
+@pytest.mark.real
 def test_a_pipe_that_breaks_elsewhere_is_no_reader_who_has_seen_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_full_disk_is_no_verdict_of_a_node_check(
     assert capsys.readouterr().err == "dlr: /x: No space left on device.\n"
 
 
+@pytest.mark.real
 def test_a_shell_that_has_interrupts_ignored_is_obeyed() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IGNORES_INTERRUPTS], capture_output=True, text=True, timeout=300

@@ -123,6 +123,7 @@ def test_a_server_that_names_a_wait_is_not_asked_sooner(clock: Clock) -> None:
     assert clock.slept == [7.0]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [("7", 7.0), ("3600", MOST_RETRY_AFTER_SECONDS), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0), (None, 0.0)],

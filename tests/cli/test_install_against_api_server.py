@@ -23,6 +23,8 @@ from dlr.kube import api
 from tests.cli.conftest import Result
 from tests.deploy.api_server import GROUP, Server, collection_of, eventually, running_server
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 Dlr = Callable[..., Result]
 

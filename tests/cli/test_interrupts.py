@@ -22,6 +22,8 @@ from localcluster import supervisor
 from localcluster.kubelet.container import detect_isolation
 from tests.cli.scripted import kubeconfig_for
 
+pytestmark = pytest.mark.real
+
 Dlr = Callable[..., Any]
 
 PROGRAM = """

@@ -470,6 +470,7 @@ def script(server: ScriptedServer, made: JSON, workers: list[JSON]) -> None:
     }
 
 
+@pytest.mark.real
 def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer, dlr: Dlr) -> None:
     script(server, troubled_job(), troubled_workers())
     for node in ("node-0", "node-1", "node-3"):
@@ -481,6 +482,7 @@ def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer
     assert "[status.restarts]" in done.out
 
 
+@pytest.mark.real
 def test_what_the_server_cannot_answer_now_is_told_and_the_rest_is_there(
     server: ScriptedServer, dlr: Dlr
 ) -> None:
@@ -493,6 +495,7 @@ def test_what_the_server_cannot_answer_now_is_told_and_the_rest_is_there(
     assert "[status.restarts]" in done.out
 
 
+@pytest.mark.real
 def test_json_has_the_cause_and_the_fields_of_each_sentence(server: ScriptedServer, dlr: Dlr) -> None:
     script(server, troubled_job(), troubled_workers())
     for number in (0, 1, 3):
@@ -507,6 +510,7 @@ def test_json_has_the_cause_and_the_fields_of_each_sentence(server: ScriptedServ
     ]
 
 
+@pytest.mark.real
 def test_job_that_is_not_there_is_one_sentence(server: ScriptedServer, dlr: Dlr) -> None:
     server.answers |= {
         f"GET {GROUP_PATH}/default/elasticjobs/digits": refusal(404, "NotFound", "no", name="digits"),

@@ -12,6 +12,8 @@ from dlr.job.failures import find_culprit
 from tests.cli.scripted import GROUP_PATH, Answer, ScriptedServer, listing, pod, refusal, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"

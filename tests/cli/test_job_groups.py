@@ -12,6 +12,8 @@ from dlr.job import deletion
 from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, pod, refusal, worker
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 JOBS = f"{GROUP_PATH}/default/elasticjobs"

@@ -14,6 +14,8 @@ from dlr.commands.job import profile
 from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, refusal, worker
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 JOB = f"{GROUP_PATH}/default/elasticjobs/digits"

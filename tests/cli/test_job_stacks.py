@@ -11,6 +11,8 @@ from crds import names
 from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 JOB = f"{GROUP_PATH}/default/elasticjobs/digits"

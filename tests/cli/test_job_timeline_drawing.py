@@ -172,6 +172,7 @@ def test_ticks_are_few_round_and_within(end: float, begin_share: float) -> None:
 
 
 class TestCommand:
+    @pytest.mark.real
     def test_writes_the_kind_of_file_that_its_name_says(
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
     ) -> None:
@@ -182,6 +183,7 @@ class TestCommand:
             assert (done.exit_code, done.out) == (0, f"{file}\n")
             assert file.read_bytes().startswith(begins)
 
+    @pytest.mark.real
     def test_without_a_name_it_is_the_job_s(
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -190,6 +192,7 @@ class TestCommand:
         assert dlr("job", "timeline", "digits").out == "digits.svg\n"
         assert (tmp_path / "digits.svg").is_file()
 
+    @pytest.mark.real
     def test_what_cannot_be_drawn_or_written_is_one_sentence(
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
     ) -> None:
@@ -208,6 +211,7 @@ class TestCommand:
         taken = dlr("job", "timeline", "digits", "-o", str(tmp_path / "folder.svg"))
         assert taken.exit_code == 1 and "folder.svg cannot be written: Is a directory." in taken.err
 
+    @pytest.mark.real
     def test_text_goes_to_the_terminal(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers()), EVENTS: listing()}
         shown = dlr("job", "timeline", "digits", "--text")

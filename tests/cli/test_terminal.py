@@ -22,6 +22,8 @@ from dlr.job.workers import NARROW_COLUMNS
 from dlr.kube import waiting
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 JOBS = f"GET {GROUP_PATH}/default/elasticjobs"

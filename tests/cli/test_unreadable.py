@@ -39,6 +39,7 @@ def later(name: str = "digits", **status: Any) -> Any:
     return made
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("tty", [False, True])
 def test_list_has_a_row_that_says_what_cannot_be_read(
     server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, tty: bool
@@ -85,6 +86,7 @@ def test_defect_at_one_job_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("words", ["status", "diagnose", "timeline --text", "logs --failed"])
 def test_job_that_cannot_be_read_is_a_sentence(server: ScriptedServer, dlr: Dlr, words: str) -> None:
     status = LATER["members"] | LATER["history"]
@@ -101,6 +103,7 @@ def test_job_that_cannot_be_read_is_a_sentence(server: ScriptedServer, dlr: Dlr,
     assert shown.err.endswith("`kubectl get ej,ew -n default -o yaml` shows all of it.\n")
 
 
+@pytest.mark.real
 def test_worker_that_cannot_be_read_is_named(server: ScriptedServer, dlr: Dlr) -> None:
     workers = troubled_workers()
     workers[1]["status"]["agent"]["rounds"] = ["of-a-later-version"]
@@ -114,6 +117,7 @@ def test_worker_that_cannot_be_read_is_named(server: ScriptedServer, dlr: Dlr) -
     assert "cannot read ElasticJob 'digits': ElasticWorker digits-worker-1, agent.rounds.0" in shown.err
 
 
+@pytest.mark.real
 def test_defect_with_objects_that_can_be_read_stays_one(server: ScriptedServer) -> None:
     class Reading:
         def get(self, *_: Any) -> Any:
@@ -173,6 +177,7 @@ def test_word_that_a_later_version_adds_keeps_no_screen_from_being_drawn() -> No
     assert drawn > 50
 
 
+@pytest.mark.real
 def test_terminal_obeys_nothing_of_a_failure(server: ScriptedServer, dlr: Dlr) -> None:
     made = troubled_job(
         phase="Failed", reason="UserError", message=f"it {SECOND}ended", completionTime=NOW.isoformat()

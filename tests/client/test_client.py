@@ -20,6 +20,8 @@ from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing
 from tests.cli.test_job_groups import group, grouped, of_group, step
 from tests.client import functions
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 

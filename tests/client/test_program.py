@@ -44,6 +44,7 @@ def test_modules_that_a_function_uses_come_along(tmp_path: Path, monkeypatch: py
     assert result_of(program, tmp_path, monkeypatch) == {"value": math.cos(1.0)}
 
 
+@pytest.mark.real
 def test_submodules_that_a_function_reaches_come_along(tmp_path: Path) -> None:
     """In a process of its own: here they are imported."""
     program = of_function(functions.with_submodules)

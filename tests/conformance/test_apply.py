@@ -13,6 +13,8 @@ from .objects import configmap, manifest, widget
 from .rawapi import APPLY_PATCH, STRATEGIC_PATCH, Api
 from .resources import CONFIGMAPS, DEPLOYMENTS, WIDGETS
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

@@ -31,6 +31,8 @@ from .backend import Backend
 from .objects import configmap, lease, widget
 from .resources import WIDGETS
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 CUSTOM = {"group": WIDGETS.group, "version": WIDGETS.version, "plural": WIDGETS.plural}

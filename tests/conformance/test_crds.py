@@ -16,6 +16,8 @@ from .rawapi import Api, causes, names
 from .resources import CRDS, WIDGETS, Resource
 from .waiting import eventually
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 VERSION = "spec.versions[0]"

@@ -22,6 +22,8 @@ from .resources import (
 )
 from .waiting import eventually
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 HOLD = "conformance.dlr.dev/hold"

@@ -15,6 +15,8 @@ from .rawapi import Api, Reply, causes, names
 from .resources import BUDGETS, NODES, PODS, Resource
 from .waiting import eventually
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 POD_START_SECONDS = 300.0

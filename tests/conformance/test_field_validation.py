@@ -12,6 +12,8 @@ from .objects import configmap, unschedulable_pod, widget
 from .rawapi import MERGE_PATCH, Api, causes
 from .resources import CONFIGMAPS, PODS, WIDGETS
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

@@ -21,6 +21,8 @@ from .resources import (
     Resource,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

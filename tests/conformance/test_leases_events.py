@@ -18,6 +18,8 @@ from .resources import (
     WIDGETS,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 EARLIER = "2026-01-02T03:04:05.000000Z"

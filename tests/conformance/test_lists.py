@@ -16,6 +16,8 @@ from .resources import (
     WIDGETS,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

@@ -11,6 +11,8 @@ import yaml
 
 from .rawapi import Api
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 PROJECT = Path(__file__).parents[2]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from .backend import Backend
 from .conftest import Maker
 from .kubectl import Kubectl
@@ -11,6 +13,8 @@ from .objects import lease, unique, unschedulable_pod, widget
 from .rawapi import Api
 from .resources import CONFIGMAPS, LEASES, NAMESPACES, PODS, SERVICEACCOUNTS, WIDGETS
 from .waiting import eventually
+
+pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
 

@@ -24,7 +24,7 @@ JSON = dict[str, Any]
 
 POD_START_SECONDS = 300.0
 
-pytestmark = pytest.mark.usefixtures("nodes")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nodes")]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from .rawapi import (
 )
 from .resources import CONFIGMAPS, NAMESPACES, PODS, SECRETS, WIDGETS
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 RFC_3339_SECONDS = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")

@@ -17,6 +17,8 @@ from .resources import (
 )
 from .waiting import eventually
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 GROUP_PATH = f"apis/{WIDGETS.group}/{WIDGETS.version}"

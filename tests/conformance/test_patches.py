@@ -19,6 +19,8 @@ from .resources import (
     WIDGETS,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

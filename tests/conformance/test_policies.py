@@ -21,6 +21,8 @@ from .resources import (
 )
 from .waiting import eventually
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

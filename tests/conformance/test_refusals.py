@@ -16,7 +16,7 @@ JSON = dict[str, Any]
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
-pytestmark = pytest.mark.usefixtures("embedded")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("embedded")]
 
 
 async def test_server_side_apply_of_a_scale(api: Api, make: Maker) -> None:

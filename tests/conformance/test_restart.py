@@ -24,7 +24,7 @@ JSON = dict[str, Any]
 WRITERS = 4
 KILLS = 2
 
-pytestmark = pytest.mark.usefixtures("embedded")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("embedded")]
 
 
 @pytest.fixture

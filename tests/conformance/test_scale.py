@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import manifest
@@ -13,6 +15,8 @@ from .resources import (
     WG,
     WIDGETS,
 )
+
+pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
 

@@ -15,6 +15,8 @@ from .rawapi import (
 )
 from .resources import WIDGETS
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

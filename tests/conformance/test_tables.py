@@ -22,6 +22,8 @@ from .resources import (
     Resource,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 AGE = re.compile(r"^\d+[smhd]")

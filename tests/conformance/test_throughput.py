@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from .objects import widget
 from .rawapi import Api, Reply
 from .resources import WIDGETS
+
+pytestmark = pytest.mark.real
 
 OBJECTS = 300
 AT_ONCE = 16

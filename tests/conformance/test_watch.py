@@ -18,6 +18,8 @@ from .resources import (
     WIDGETS,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 STREAMED_LIST = {

@@ -14,6 +14,8 @@ from .objects import widget
 from .rawapi import Api, revision
 from .resources import WIDGETS
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 OBJECT_NAMES = [f"w{index}" for index in range(6)]

@@ -42,6 +42,8 @@ from controller.watch.informer import WatchTiming
 from e2e.slow_api import SlowApi
 from tests.conformance.backend import EmbeddedCluster
 
+pytestmark = pytest.mark.real
+
 PATIENT = ElectionTiming(lease_duration_seconds=60, renew_deadline_seconds=40, retry_period_seconds=0.3)
 """A machine that is busy for a while costs no leadership."""
 TIMING = WatchTiming(idle_timeout_seconds=1.0, backoff_base_seconds=0.05, backoff_cap_seconds=0.2)

@@ -28,6 +28,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, connection_to, fake_api
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real
+
 PODS_PATH = "/api/v1/pods"
 
 

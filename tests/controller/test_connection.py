@@ -87,6 +87,7 @@ def plugin(tmp_path):
     return write
 
 
+@pytest.mark.real
 async def test_login_plugin_is_asked_again_when_its_credentials_are_refused_and_not_too_often(plugin):
     async with fake_api() as api:
         api.fail_next(401)
@@ -99,6 +100,7 @@ async def test_login_plugin_is_asked_again_when_its_credentials_are_refused_and_
             assert plugin.count() == 2
 
 
+@pytest.mark.real
 async def test_commands_too_ask_the_login_plugin_again(plugin):
     async with fake_api() as api:
         client = ApiClient(load_connection(plugin(api.url)))

@@ -38,6 +38,7 @@ assert gc.get_freeze_count() > 50_000
 """
 
 
+@pytest.mark.real
 def test_what_survived_is_left_alone_for_an_hour():
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=300)
 

@@ -60,6 +60,7 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.real
 async def test_lists_then_follows_and_tells():
     async with fake_api() as api, client_of(api) as client:
         api.put(PODS_PATH, pod("old"))
@@ -77,6 +78,7 @@ async def test_lists_then_follows_and_tells():
             assert heard.changes[-1].new is None
 
 
+@pytest.mark.real
 async def test_a_stopped_server_is_noticed_and_nothing_is_missed_when_it_goes_on():
     async with (
         fake_api() as api,
@@ -92,6 +94,7 @@ async def test_a_stopped_server_is_noticed_and_nothing_is_missed_when_it_goes_on
         await heard.until(lambda: cache.store(PODS).get("ns", "meanwhile"))
 
 
+@pytest.mark.real
 async def test_what_vanished_while_the_watch_was_blind_is_told_as_deleted():
     async with fake_api() as api, client_of(api) as client:
         api.put(PODS_PATH, pod("doomed"))
@@ -108,6 +111,7 @@ async def test_what_vanished_while_the_watch_was_blind_is_told_as_deleted():
             assert len(heard.changes) == 1  # the unchanged one is not told again
 
 
+@pytest.mark.real
 async def test_an_idle_watch_is_opened_again_without_a_list():
     async with fake_api() as api, client_of(api) as client, running_cache(client, PODS) as cache:
         await cache.wait_synced(300)
@@ -116,6 +120,7 @@ async def test_an_idle_watch_is_opened_again_without_a_list():
         assert len(lists) == 1
 
 
+@pytest.mark.real
 async def test_resources_asked_for_later_are_watched_too():
     async with fake_api() as api, client_of(api) as client, running_cache(client, PODS) as cache:
         await cache.wait_synced(300)
@@ -125,6 +130,7 @@ async def test_resources_asked_for_later_are_watched_too():
         assert len(store) == 1
 
 
+@pytest.mark.real
 async def test_not_synced_in_time_says_what_and_why():
     async with fake_api() as api, client_of(api) as client:
         api.fail_next(403, {"message": "pods is forbidden: User x cannot list"}, times=1000)
@@ -134,6 +140,7 @@ async def test_not_synced_in_time_says_what_and_why():
                 await cache.wait_synced(0.2)
 
 
+@pytest.mark.real
 async def test_a_handler_that_fails_costs_nobody_else_an_event():
     async with fake_api() as api, client_of(api) as client, running_cache(client, PODS) as cache:
         await cache.wait_synced(300)
@@ -336,6 +343,7 @@ def fields_of(name):
     return [{"manager": name, "operation": "Update", "fieldsV1": {"f:spec": {}}}]
 
 
+@pytest.mark.real
 async def test_who_wrote_what_is_kept_of_jobs_alone():
     async with fake_api() as api, client_of(api) as client:
         jobs = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"

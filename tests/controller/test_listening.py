@@ -9,6 +9,8 @@ from aiohttp import web
 from controller.serving import listening
 from controller.serving.listening import serve_http
 
+pytestmark = pytest.mark.real
+
 WAIT_SECONDS = 300.0
 NOT_HTTP = [
     b"GET / HTTP/9.9\r\n\r\n",

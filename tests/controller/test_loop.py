@@ -15,6 +15,8 @@ from controller.slices import SLICE_SECONDS
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
 
+pytestmark = pytest.mark.real
+
 JOB = Request("ns", "job")
 
 

@@ -22,6 +22,8 @@ from controller.tasks import LoopThread
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, fake_api
 
+pytestmark = pytest.mark.real
+
 JOBS_PATH = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
 PODS_PATH = "/api/v1/pods"
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/dlr/leases/dlr-controller"

@@ -3,6 +3,7 @@
 import asyncio
 
 import aiohttp
+import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -131,6 +132,7 @@ def test_metrics_are_rendered_once_a_second_whatever_format_and_however_many_ask
     virtual_time.run(scenario())
 
 
+@pytest.mark.real
 async def test_metrics_ask_for_a_token_and_health_does_not():
     listen = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
     access = MetricsAccess(Reviews())

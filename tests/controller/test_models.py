@@ -8,6 +8,8 @@ from crds.elasticworker import ElasticWorker
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers import build
 
+pytestmark = pytest.mark.real
+
 
 def raw(version, **status):
     wire = build.worker(0, **status).to_wire()

@@ -4,6 +4,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from tests.controller.fake_api import client_of, fake_api
 from tests.controller.test_client import PODS_PATH, pod
 from tests.controller.test_informer import Heard, running_cache
 from tests.controller.test_manager import JOBS_PATH, job
+
+pytestmark = pytest.mark.real
 
 
 async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():

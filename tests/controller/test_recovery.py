@@ -178,6 +178,7 @@ async def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(
     assert len(informer.unreadable) == 1 and asks[-1] == "read"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("type", "unreadable"), [("MODIFIED", [TOO_DEEP]), ("DELETED", [])])
 async def test_an_object_that_cannot_be_read_moves_the_version_on(type, unreadable):
     class TooDeep(Script):

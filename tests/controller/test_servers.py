@@ -15,6 +15,8 @@ from controller.serving.servers import (
     serve,
 )
 
+pytestmark = pytest.mark.real
+
 FREE = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from controller.slices import SLICE_SECONDS, let_go
+
+pytestmark = pytest.mark.real
 
 
 class Slow:

@@ -12,9 +12,10 @@ from tests.dashboard.browser import CHROMIUM, Page, browser
 from tests.dashboard.conftest import JOB, WITHIN, Served
 from tests.dashboard.test_pages import with_series, with_stacks
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium is installed; the JSON is tested elsewhere"
-)
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed; the JSON is tested elsewhere"),
+]
 
 WORKERS = f"GET {WITHIN}/elasticworkers"
 HEADLINE = "document.querySelector('#top h1')?.textContent"

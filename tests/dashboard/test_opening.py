@@ -22,6 +22,8 @@ import yaml
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, kubeconfig_for, listing
 from tests.cli.troubled import troubled_job
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 DLR = Path(sys.executable).with_name("dlr")

@@ -31,6 +31,8 @@ from tests.cli.scripted import (
 from tests.cli.troubled import at, life, troubled_job
 from tests.dashboard.conftest import JOB, WAIT_SECONDS, WITHIN, Served
 
+pytestmark = pytest.mark.real
+
 JOB_QUERY = "view=job&namespace=default&name=digits"
 
 

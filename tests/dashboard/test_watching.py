@@ -25,6 +25,8 @@ from tests.cli.scripted import Answer, Request, ScriptedServer, kubeconfig_for, 
 from tests.dashboard.conftest import WAIT_SECONDS, WITHIN
 from tests.deploy.api_server import running_server
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 WORKERS = f"GET {WITHIN}/elasticworkers"
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}

@@ -61,6 +61,7 @@ def test_images_have_the_version_of_the_release() -> None:
     assert images == [f"dlr-{name}:{release.VERSION}" for name in ("controller", "worker", "agent")]
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl beside this Python")
 def test_documents_are_what_kustomize_renders() -> None:
     command = [str(KUBECTL), "kustomize", str(REPOSITORY / "deploy")]
@@ -68,6 +69,7 @@ def test_documents_are_what_kustomize_renders() -> None:
     assert sorted(yaml.safe_load_all(rendered), key=identity) == sorted(deploy.documents(), key=identity)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl beside this Python")
 @pytest.mark.parametrize("chosen", [*((name,) for name in COMPONENTS), tuple(COMPONENTS)])
 def test_options_are_what_kustomize_makes_of_components(chosen: tuple[str, ...], tmp_path: Path) -> None:
@@ -181,6 +183,7 @@ def test_another_namespace_and_images_are_used_throughout() -> None:
     assert "system:serviceaccount:elsewhere:dlr-controller" in text
 
 
+@pytest.mark.real
 def test_images_carry_the_release_s_version_and_are_what_kind_builds() -> None:
     assert f"dlr-controller:{release.VERSION}" == deploy.DEFAULT_IMAGE
     assert f"dlr-worker:{release.VERSION}" == deploy.DEFAULT_CHECK_IMAGE == pod_options.DEFAULT_CHECK_IMAGE
@@ -266,11 +269,13 @@ def test_controller_holds_what_it_gives_to_workers(
             assert any(rule_covers(rule, wanted) for rule in held), wanted
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("script", sorted(path.name for path in (REPOSITORY / "kind").glob("*.sh")))
 def test_kind_script_is_sound_bash(script: str) -> None:
     subprocess.run(["bash", "-n", str(REPOSITORY / "kind" / script)], check=True, timeout=300)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("script", ["up.sh", "down.sh", "build.sh", "load.sh"])
 def test_kind_script_says_in_a_sentence_that_docker_is_missing(script: str, tmp_path: Path) -> None:
     for program in ("bash", "dirname", "basename"):

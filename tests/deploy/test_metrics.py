@@ -30,6 +30,8 @@ from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
 from tests.reconcilers.test_job_metrics import FORMED, agent, running_job, worker
 
+pytestmark = pytest.mark.real
+
 FOLDER = Path(deploy.__file__).parent / "metrics"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 DOCS = FOLDER.parents[1] / "docs" / "metrics.md"

@@ -21,6 +21,8 @@ from tests.deploy.api_server import (
     running_server,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 NAMESPACE = f"/api/v1/namespaces/{deploy.DEFAULT_NAMESPACE}"

@@ -20,6 +20,8 @@ from tests.deploy.api_server import (
     running_server,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 DEFAULT = "namespaces/default"

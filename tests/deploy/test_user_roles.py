@@ -10,6 +10,8 @@ import pytest
 import deploy
 from tests.deploy.api_server import GROUP, Server, install, running_server
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 NAMESPACE = "team-a"

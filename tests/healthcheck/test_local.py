@@ -71,6 +71,7 @@ def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Report]:
     return reports
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("report", "code", "health"),
     [
@@ -89,6 +90,7 @@ def test_exit_codes(
     assert [probe["probe"] for probe in shown["probes"]] == list(suite.TIMEOUT_SECONDS)
 
 
+@pytest.mark.real
 def test_the_table_has_a_line_for_each_probe(
     endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +106,7 @@ def test_the_table_has_a_line_for_each_probe(
     assert lines[0] == "Faulty: copies: 3 bytes changed"
 
 
+@pytest.mark.real
 def test_told_to_use_no_gpu_it_asks_for_none(
     endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +114,7 @@ def test_told_to_use_no_gpu_it_asks_for_none(
     assert "device_state" not in capsys.readouterr().out
 
 
+@pytest.mark.real
 def test_a_gpu_asked_for_and_not_there_is_one_sentence(
     endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,11 +123,13 @@ def test_a_gpu_asked_for_and_not_there_is_one_sentence(
     assert capsys.readouterr().err == "dlr: A GPU was asked for, but there is no driver.\n"
 
 
+@pytest.mark.real
 def test_a_device_state_that_hangs_ends_the_check(endings: dict[str, Report]) -> None:
     endings["device_state"] = failing(ProbeEnding.TIMED_OUT, "no end after 30 s")
     assert [done.probe for done in suite.run_local(require_gpu=False)] == ["device_state"]
 
 
+@pytest.mark.real
 def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Probe] = []
 

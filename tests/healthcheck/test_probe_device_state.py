@@ -154,6 +154,7 @@ def test_xids_are_found_in_the_kernel_log() -> None:
     assert [(xid.code, xid.pci_bus_id, xid.seconds_ago) for xid in found] == [(79, "0000:3b:00", 3)]
 
 
+@pytest.mark.real
 def test_kmsg_records_are_parsed(tmp_path: Path) -> None:
     fifo = tmp_path / "kmsg"
     fifo.write_text("4,339,5140900,-;NVRM: Xid (PCI:0000:3b:00): 48, DBE\n SUBSYSTEM=pci\n")

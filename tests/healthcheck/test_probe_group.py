@@ -19,6 +19,8 @@ from healthcheck.probes.meeting import Meeting
 from healthcheck.probes.runner import Probe, run, run_together
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real
+
 PAIR_METRICS = {Metric.PAIR_ALGORITHM_GBPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US}
 
 

@@ -11,6 +11,8 @@ from healthcheck.probes import copies, devices, gemm
 from healthcheck.probes.gemm import ExactProduct
 from healthcheck.probes.report import ProbeError, Unavailable
 
+pytestmark = pytest.mark.real
+
 CPU = argparse.Namespace(device="cpu")
 
 

@@ -16,6 +16,8 @@ from crds.agent_report import ProbeEnding
 from healthcheck.probes import runner
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run, run_together
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:

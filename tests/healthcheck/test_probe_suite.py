@@ -71,6 +71,7 @@ def test_after_a_hang_the_rest_is_not_run(asked: Run, hung: str) -> None:
     assert results[-1].ending is ProbeEnding.TIMED_OUT
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("ending", [ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED])
 def test_what_passes_when_it_is_tried_once_more_was_an_accident(
     monkeypatch: pytest.MonkeyPatch, ending: ProbeEnding
@@ -87,6 +88,7 @@ def test_what_passes_when_it_is_tried_once_more_was_an_accident(
     assert results[1].notes == ("gemm was tried twice; first: ended by SIGKILL",)
 
 
+@pytest.mark.real
 def test_what_crashes_twice_is_told_and_what_cannot_even_be_killed_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

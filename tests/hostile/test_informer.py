@@ -31,6 +31,8 @@ from reconcilers.worker.shapes import keep_what_is_read
 from tests.controller.fake_api import client_of, connection_to, fake_api
 from tests.hostile.memory_of_a_cache import Server
 
+pytestmark = pytest.mark.real
+
 JOBS = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
 HELD_UP_SECONDS = 0.15
 """Of CPU time; the scan of some of these lines takes more than that on any machine, and this one's parser 0.01."""

@@ -292,6 +292,7 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         assert standing_of(wanting, found, checks, None, later(61)).unchecked == frozenset()
 
 
+@pytest.mark.real
 async def test_workers_of_a_large_check_are_made_some_at_a_time() -> None:
     many = [f"n{i}" for i in range(2 * MOST_AT_ONCE + 100)]
     made = stage(nodes=many)
@@ -497,6 +498,7 @@ def test_a_jobs_or_administrators_check_waits_for_strangers_no_longer_than_the_b
     assert precedence is Precedence.JOBS or mine.claim.wanted == ours.wanted
 
 
+@pytest.mark.real
 @given(
     namespace=st.sampled_from([EVIL, OPS]),
     job_name=st.sampled_from([None, "train", "other"]),

@@ -131,6 +131,7 @@ async def until_removed(folder: Path) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.real
 async def test_a_container_over_its_limit_is_killed_by_the_kernel(
     runtime: ContainerRuntime, tmp_path: Path
 ) -> None:
@@ -139,12 +140,14 @@ async def test_a_container_over_its_limit_is_killed_by_the_kernel(
     await until_removed(folder)
 
 
+@pytest.mark.real
 async def test_with_room_enough_it_ends_well(runtime: ContainerRuntime, tmp_path: Path) -> None:
     exit_, folder = await run(runtime, limited(tmp_path, HOG, 400 * MIB))
     assert (exit_.code, exit_.out_of_memory) == (0, False)
     await until_removed(folder)
 
 
+@pytest.mark.real
 async def test_the_container_reads_in_its_own_group_that_a_process_of_it_was_killed(
     groups: MemoryGroups, tmp_path: Path
 ) -> None:
@@ -168,6 +171,7 @@ async def test_the_container_reads_in_its_own_group_that_a_process_of_it_was_kil
     assert (exit_.code, exit_.out_of_memory) == (0, True)
 
 
+@pytest.mark.real
 async def test_a_killed_shim_leaves_no_group(groups: MemoryGroups, tmp_path: Path) -> None:
     if best_isolation() is Isolation.NONE:
         pytest.skip("the nodes process ends what a killed shim leaves")
@@ -180,6 +184,7 @@ async def test_a_killed_shim_leaves_no_group(groups: MemoryGroups, tmp_path: Pat
     await until_removed(process.memory_group.folder)
 
 
+@pytest.mark.real
 async def test_what_a_killed_cluster_left_is_removed_by_the_next(
     groups: MemoryGroups, tmp_path: Path
 ) -> None:
@@ -189,6 +194,7 @@ async def test_what_a_killed_cluster_left_is_removed_by_the_next(
     assert not left.exists()
 
 
+@pytest.mark.real
 async def test_a_limit_that_the_kernel_refuses_is_a_start_error(groups: MemoryGroups, tmp_path: Path) -> None:
     groups.close()
     process = ContainerRuntime(Isolation.NONE, groups).create()

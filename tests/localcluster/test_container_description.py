@@ -212,6 +212,7 @@ def test_a_probes_judgement_needs_enough_answers_alike() -> None:
     assert not streak.passing
 
 
+@pytest.mark.real
 async def test_a_second_deletion_shortens_the_grace() -> None:
     grace = Grace(6000)
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -16,6 +16,8 @@ from localcluster.paths import Home
 from localcluster.scheduler.gangs import POD_GROUP_LABEL
 from tests.localcluster.running import Observer, observing, pod, running_cluster, shell
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 WORKERS = [f"w-{index}" for index in range(4)]

@@ -32,6 +32,8 @@ from tests.localcluster.running import (
     until_none_living,
 )
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

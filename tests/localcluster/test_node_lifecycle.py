@@ -111,6 +111,7 @@ async def make_pod(seen: Observer, name: str, node_name: str, **spec: Any) -> No
     await seen.client.patch(path, {"status": status}, kind=STRATEGIC_PATCH)
 
 
+@pytest.mark.real
 async def test_a_silent_node_is_marked_and_emptied_and_a_speaking_one_is_not(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

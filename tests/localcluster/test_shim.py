@@ -28,6 +28,8 @@ from localcluster.kubelet.container import (
 from localcluster.kubelet.execution import Inside, act
 from tests.localcluster.running import best_isolation
 
+pytestmark = pytest.mark.real
+
 WAIT_SECONDS = 300.0
 
 

@@ -27,6 +27,8 @@ from localcluster.supervisor import Addon, ClusterError, down, up
 from tests.localcluster.running import living, observing, read, shell, until_living, until_none_living
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real
+
 WAIT_SECONDS = 300.0
 PARTS = ("supervisor", "apiserver", "nodes", "addon")
 

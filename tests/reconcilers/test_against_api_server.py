@@ -19,6 +19,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes, add_jobs
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 
 async def reasons(hollow: Hollow, name: str) -> set[str]:
     events = await hollow.client.list(EVENTS, NAMESPACE)

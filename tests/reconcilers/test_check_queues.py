@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from reconcilers.predicates import makes_way
 from reconcilers.runtime.kinds import NODECHECKS
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import Stage
+
+pytestmark = pytest.mark.real
 
 ADMINISTRATORS = "ops"
 

@@ -33,6 +33,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 IMAGE = "dlr-worker:test"
 NODE = "gpu-node"
 GPU = "nvidia.com/gpu"

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from controller.api.calls import Call
 from controller.errors import NotFound
 from controller.manager import Manager
@@ -25,6 +27,8 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+
+pytestmark = pytest.mark.real
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 

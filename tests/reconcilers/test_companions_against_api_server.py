@@ -33,6 +33,8 @@ from reconcilers.runtime.kinds import (
 from reconcilers.setup import add_companions, add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 Json = dict[str, Any]
 
 COSCHEDULING: Json = {"schedulingPolicy": {"gang": "coscheduling"}}

@@ -32,6 +32,7 @@ def test_status_and_all_its_conditions_are_of_the_generation_that_was_looked_at(
     assert observed_at(status, 2) == status
 
 
+@pytest.mark.real
 async def test_conditions_follow_the_spec(hollow: Hollow) -> None:
     client = hollow.client
     await hollow.submit("seen", worker={"minReplicas": 1})

@@ -20,6 +20,8 @@ from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.build import verdicts
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 UNHEALTHY = {"key": names.TAINT_UNHEALTHY, "value": "CheckFailed", "effect": "NoSchedule"}
 
 

@@ -201,6 +201,7 @@ def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() ->
     assert statement_on(NodeState("n"), NodeState("n"), ENFORCE, accused=False) is None
 
 
+@pytest.mark.real
 def test_readers_of_one_cache_share_what_they_have_read_of_checks() -> None:
     stage = Stage()
     assert stage.stores.shared(NodeFindings) is stage.stores.shared(NodeFindings)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+
+pytestmark = pytest.mark.real
 
 COUNTS = ("pending", "active", "succeeded", "failed")
 JSON = dict[str, Any]

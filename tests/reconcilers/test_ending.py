@@ -142,6 +142,7 @@ def cases(step: int) -> Iterator[tuple[Case, Judgement]]:
             yield case, judge(Situation(pod, REPORTS[said], silence=silence))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 11])
 def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_invariants(step: int) -> None:
     """1,224,720 Pods, or every eleventh, which has all pairs of states, since no state has eleven values: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init

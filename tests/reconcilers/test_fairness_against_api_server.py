@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 from controller.resources import PODS
 from crds.names import LABEL_JOB
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 from tests.reconcilers.test_against_api_server import only_jobs
+
+pytestmark = pytest.mark.real
 
 MANY = 200
 

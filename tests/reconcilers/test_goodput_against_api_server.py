@@ -11,6 +11,8 @@ import pytest
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 async def hollow(server: ApiServer) -> AsyncIterator[Hollow]:

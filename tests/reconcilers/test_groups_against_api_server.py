@@ -10,6 +10,8 @@ from controller.errors import Invalid
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
+pytestmark = pytest.mark.real
+
 POLICY = {"replicaGroups": {"workers": 1, "min": 1}}
 TWO = {"replicaGroups": {"workers": 2, "min": 1}}
 

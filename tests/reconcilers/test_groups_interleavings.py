@@ -23,6 +23,8 @@ from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, pl
 from tests.reconcilers.outcome import end_state
 from tests.reconcilers.process import Lag, Process
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 CONTAINER = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
 TEMPLATE = {"spec": {"containers": [CONTAINER]}}

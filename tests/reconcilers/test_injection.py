@@ -76,6 +76,7 @@ def test_of_any_other_command_no_word_is_changed(words: list[str]) -> None:
     assert with_agent(words, "/dlr") == ([*WRAPPER, *words], None)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_a_shells_only_command_takes_its_place_and_so_gets_the_pods_sigterm() -> None:
     command, _ = with_agent(["bash", "-c", "sleep 600"], "/dlr")
@@ -167,6 +168,7 @@ def test_the_autoscaler_may_drain_a_node_in_spite_of_the_volume(own: str | None,
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
 
 
+@pytest.mark.real
 @given(WORDS)
 def test_what_is_not_launched_by_us_runs_with_the_very_words_it_had(arguments: list[str]) -> None:
     words = ["printf", "<%s>", *arguments]

@@ -24,6 +24,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 CHECKED = {"enabled": True, "timeoutSeconds": 77, "cordon": False}
 

@@ -23,6 +23,8 @@ from reconcilers.setup import add_indexes
 from tests.counting import calls
 from tests.reconcilers.build import NOW, job, later, report, worker
 
+pytestmark = pytest.mark.real
+
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 

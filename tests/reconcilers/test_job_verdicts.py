@@ -153,6 +153,7 @@ def reading_beside(nodes: int) -> int:
     return calls(lambda: asyncio.run(view.of(checked_job(2), WORKERS)))
 
 
+@pytest.mark.real
 def test_reading_a_jobs_checks_does_not_pay_for_the_nodes_of_others() -> None:
     assert reading_beside(5_000) <= 2 * reading_beside(50)
 
@@ -173,6 +174,7 @@ async def test_a_verdict_on_an_earlier_machine_of_a_nodes_name_says_nothing_of_t
     assert (standing.faulty_nodes, "b" in standing.cleared) == ((("b",), False) if counts else ((), True))
 
 
+@pytest.mark.real
 def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with_it() -> None:
     stage = CheckStage()
     finished = FinishedChecks(stage.stores)  # type: ignore[arg-type]
@@ -202,6 +204,7 @@ def test_a_small_job_is_looked_at_beside_the_event_loop_where_checks_found_many_
     assert all_checks(accused).look_size >= LARGE
 
 
+@pytest.mark.real
 def test_very_many_checks_that_name_a_job_are_read_beside_the_event_loop() -> None:
     stage = CheckStage()
     for number in range(1_000):

@@ -103,6 +103,7 @@ def scale_plan(number: int) -> dict[str, Any]:
     return {"metadata": metadata | {"resourceVersion": str(number + 1)}, "spec": spec}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("has_job", [True, False])
 async def test_very_many_plans_are_read_beside_the_event_loop(
     has_job: bool, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +131,7 @@ async def test_very_many_plans_are_read_beside_the_event_loop(
     assert (len(seen.plans) if seen else len(conclude.call_args.args[0])) == 2_000
 
 
+@pytest.mark.real
 async def test_a_look_for_a_job_that_is_not_there_ends_however_many_plans_name_it() -> None:
     """Eight names of jobs with thousands of plans each would keep all other jobs waiting."""
     cache = cached(job())

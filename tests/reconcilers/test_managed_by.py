@@ -23,6 +23,8 @@ from reconcilers.runtime.kinds import (
 )
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
+pytestmark = pytest.mark.real
+
 ANOTHER = "kueue.x-k8s.io/multikueue"
 
 

@@ -708,6 +708,7 @@ def size(staged: Stage) -> int:
     return len(orjson.dumps(staged.get(NODECHECKS, "c")))
 
 
+@pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() -> None:
@@ -722,6 +723,7 @@ async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() ->
     assert max(sizes) < ETCD_BYTES
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_a_job_of_very_many_workers_comes_to_its_verdicts() -> None:
     some = MANY[:1_500]
@@ -777,6 +779,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[str], Agents]:
     return nodes, Agents(local=local, passes=passes, silent_in_pairs=frozenset(draw(some)))
 
 
+@pytest.mark.real
 @settings(max_examples=60, deadline=None)
 @given(fleets(), st.lists(st.booleans(), max_size=60))
 def test_controller_that_is_killed_at_any_moment_goes_on_to_the_same_verdicts(
@@ -794,6 +797,7 @@ def test_controller_that_is_killed_at_any_moment_goes_on_to_the_same_verdicts(
     assert killed.published == undisturbed.published
 
 
+@pytest.mark.real
 @settings(max_examples=30, deadline=None)
 @given(fleets())
 def test_reconciler_without_a_memory_publishes_the_same_groups(fleet: tuple[list[str], Agents]) -> None:
@@ -816,6 +820,7 @@ def test_reconciler_without_a_memory_publishes_the_same_groups(fleet: tuple[list
     assert forgetful.status()["nodeResults"] == expected.status()["nodeResults"]
 
 
+@pytest.mark.real
 @settings(max_examples=60, deadline=None)
 @given(fleets())
 def test_nobody_who_answers_and_passes_is_ever_called_faulty(fleet: tuple[list[str], Agents]) -> None:
@@ -838,6 +843,7 @@ async def test_two_controllers_at_once_publish_each_round_once() -> None:
     assert staged.status()["faultyNodes"] == ["node-6"] and len(staged.published) == 5
 
 
+@pytest.mark.real
 def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_of_the_cluster() -> None:
     """Checks for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
 
@@ -859,6 +865,7 @@ def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_
     assert cost(2_000, 400, begun=False) <= cost(100, 2 * MOST_WAITING, begun=False) + 10 * 400
 
 
+@pytest.mark.real
 def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> None:
     def cost(nodes: int) -> int:
         staged = Stage()
@@ -870,6 +877,7 @@ def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> No
     assert cost(1_000) <= cost(10) + 100  # the event loop has calls of its own
 
 
+@pytest.mark.real
 def test_a_check_waits_for_the_oldest_that_wants_its_node_whatever_waits_beside_it() -> None:
     staged = Stage()
     staged.add_nodes("n1", "n2")

@@ -22,6 +22,8 @@ from reconcilers.setup import add_indexes, add_node_checks
 from tests.reconcilers.check_stage import BAD, GOOD, Agents
 from tests.reconcilers.cluster import NAMESPACE, PATIENCE_SECONDS, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 
 

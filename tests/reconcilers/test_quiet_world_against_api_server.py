@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.facts.world import JobView
 from agent.kube.api import ApiClient
 from agent.kube.watcher import Watcher
@@ -13,6 +15,8 @@ from controller.kubeconfig import load_connection
 from crds.names import ANNOTATION_STACKS
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow
+
+pytestmark = pytest.mark.real
 
 EDITS = 50
 

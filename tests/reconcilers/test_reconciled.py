@@ -26,6 +26,8 @@ from reconcilers.worker.companions import CompanionReconciler
 from tests.reconcilers import build
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
+pytestmark = pytest.mark.real
+
 DIGITS = Request("default", "digits")
 REFUSED = InvalidStatus(422, "Invalid", "status.retired: Too many: 10001: must have at most 10000 items")
 

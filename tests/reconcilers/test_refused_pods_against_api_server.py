@@ -18,6 +18,8 @@ from reconcilers.worker.trial import PodTrial, Trial
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 from tests.reconcilers.test_node_check_against_api_server import BINDINGS, refuse_workers
 
+pytestmark = pytest.mark.real
+
 Template = dict[str, Any]
 
 

@@ -487,6 +487,7 @@ async def play(stage: Stage, story: list[str]) -> None:
 BELOW_THREE = {"count down", "removed"}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("kind", "minimum"), [(k, m) for k in KINDS for m in (2, 3) if m == 2 or k not in BELOW_THREE]
 )

@@ -24,6 +24,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 RESOURCES = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x", "resources": RESOURCES}]}}

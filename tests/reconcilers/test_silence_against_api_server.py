@@ -16,6 +16,8 @@ from controller.resources import EVENTS
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
+pytestmark = pytest.mark.real
+
 WORKERS = 20
 
 

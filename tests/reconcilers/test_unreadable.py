@@ -2,12 +2,16 @@
 
 import asyncio
 
+import pytest
+
 from controller.manager import Manager, ManagerOptions
 from controller.serving.servers import Listen
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
 from tests.hostile.test_informer import JOBS, job, nested, serve_as, until
+
+pytestmark = pytest.mark.real
 
 EVENTS = "/api/v1/namespaces/team-b/events/"
 NO_PORTS = Listen(address="127.0.0.1", health_port=None, metrics_port=None)

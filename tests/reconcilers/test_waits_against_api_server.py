@@ -13,6 +13,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 from tests.reconcilers.test_refused_pods_against_api_server import condition, no_warning, told, warning
 
+pytestmark = pytest.mark.real
+
 SINCE = r"1 Pod cannot {0}: {2} \({1}-worker-0, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\)"
 JSON = dict[str, Any]
 

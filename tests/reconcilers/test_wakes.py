@@ -19,6 +19,8 @@ from reconcilers.setup import add_all
 from tests.controller.fake_api import connection_to
 from tests.reconcilers import build
 
+pytestmark = pytest.mark.real
+
 WORKERS = 200
 Object = dict[str, Any]
 

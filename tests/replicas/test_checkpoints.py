@@ -14,6 +14,8 @@ from dlr.checkpoint.files import files_at
 from tests.replicas import keeping
 from tests.replicas.fleet import Fleet
 
+pytestmark = pytest.mark.real
+
 WITHIN_SECONDS = 600
 STEPS = 1_000_000
 

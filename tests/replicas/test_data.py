@@ -15,6 +15,8 @@ from tests.replicas.fleet import Fleet
 from tests.replicas.learning import learn, learn_shards
 from tests.replicas.test_training import STEPS_AFTER, WITHIN_SECONDS
 
+pytestmark = pytest.mark.real
+
 LENGTH = 500
 KILLS = 3
 LEAST_STEPS = 250

@@ -18,6 +18,8 @@ from dlr.replicas.exchange import BrokenError, Exchange, Seat
 from dlr.replicas.healing import Healing
 from dlr.replicas.patience import Patience
 
+pytestmark = pytest.mark.real
+
 CPU = torch.device("cpu")
 PATIENCE = Patience(lambda: None, 3_600.0, lambda places: None, lambda: None)
 

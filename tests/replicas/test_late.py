@@ -14,6 +14,8 @@ from tests.replicas import scripts
 from tests.replicas.fleet import Fleet
 from tests.replicas.test_training import WITHIN_SECONDS, digests_of
 
+pytestmark = pytest.mark.real
+
 PATIENCE_SECONDS = 3.0
 
 

@@ -23,6 +23,8 @@ from tests.replicas.fleet import Fleet
 from tests.replicas.scripts import WIDTH, digest_of, exact_step
 from tests.replicas.test_training import WITHIN_SECONDS, run
 
+pytestmark = pytest.mark.real
+
 members = st.builds(
     Member,
     trained=st.just(True),

@@ -114,6 +114,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.real
 def test_one_of_those_that_wait_names_the_groups_that_do_not_and_takes_it_back_when_they_come(
     version: Version,
 ) -> None:
@@ -134,6 +135,7 @@ def test_one_of_those_that_wait_names_the_groups_that_do_not_and_takes_it_back_w
     assert version.broken.empty()
 
 
+@pytest.mark.real
 def test_a_process_without_the_jobs_state_names_nobody_but_is_seen_to_wait(version: Version) -> None:
     version.all_wait = threading.Barrier(2)
     with version.wait(1, seconds=None, exchange_seconds=0.1), version.wait(0):
@@ -142,6 +144,7 @@ def test_a_process_without_the_jobs_state_names_nobody_but_is_seen_to_wait(versi
     assert version.late.empty() and version.broken.empty()
 
 
+@pytest.mark.real
 def test_an_exchange_to_which_all_have_come_and_that_does_not_end_is_broken(version: Version) -> None:
     with ExitStack() as waits:
         for place in range(3):
@@ -150,6 +153,7 @@ def test_an_exchange_to_which_all_have_come_and_that_does_not_end_is_broken(vers
         assert version.late.empty()
 
 
+@pytest.mark.real
 def test_a_version_whose_store_is_gone_names_nobody_and_stops_no_training(version: Version) -> None:
     def gone() -> dist.Store:
         raise ConnectionError("the store of group 0 is gone")
@@ -160,6 +164,7 @@ def test_a_version_whose_store_is_gone_names_nobody_and_stops_no_training(versio
     assert not wait.is_alive()
 
 
+@pytest.mark.real
 def test_only_a_long_wait_has_a_context_and_what_it_waits_for_is_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,6 +204,7 @@ class Counting:
         return int(self._store.add(key, amount))
 
 
+@pytest.mark.real
 def test_one_process_of_all_that_wait_looks_at_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may have a thousand groups, whose processes all wait at once."""
     monkeypatch.setattr(module, "QUIET_SECONDS", ONE_LOOK_SECONDS)

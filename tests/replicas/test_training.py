@@ -13,6 +13,8 @@ import pytest
 from tests.replicas import scripts
 from tests.replicas.fleet import Fleet
 
+pytestmark = pytest.mark.real
+
 WITHIN_SECONDS = 600
 STEPS_AFTER = 40
 """Number of steps that all groups make after the last kill."""

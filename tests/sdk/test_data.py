@@ -217,6 +217,7 @@ class Numbers(Dataset[int]):
         return index
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_that_reads_ahead_does_not_move_the_state(num_workers: int) -> None:
     sampler = ElasticBatchSampler(Numbers(), 2, 1, global_batch_size=8, micro_batch_size=2)
@@ -341,6 +342,7 @@ def test_a_loaders_own_state_never_begins_an_epoch_again_in_silence(tmp_path: Pa
     assert sampler.consumed == 20
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(workers: int) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader  # which warns as it is imported

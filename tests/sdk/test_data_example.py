@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.real
+
 SCRIPT = Path(__file__).parents[2] / "examples/plain/train.py"
 STEPS, SAMPLES = 23, 1437
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

@@ -172,6 +172,7 @@ def train_replica(
     return losses
 
 
+@pytest.mark.real
 def test_ddp_and_fsdp2_train_the_same_model_at_every_world_size(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         rank_of_several_worlds,

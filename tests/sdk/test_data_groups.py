@@ -280,6 +280,7 @@ DEATH_AND_RETURN = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_the_processes_of_a_loader_have_read_ahead_is_dropped_and_dealt_again(persistent: bool) -> None:
     def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, Iterable[Any]]:
@@ -296,6 +297,7 @@ def test_what_the_processes_of_a_loader_have_read_ahead_is_dropped_and_dealt_aga
     assert once_an_epoch(run(make, 3, DEATH_AND_RETURN, epochs=1), list(range(60)), epochs=1)
 
 
+@pytest.mark.real
 def test_the_processes_of_a_streams_loader_begin_again_where_the_groups_go_on() -> None:
     def make(rank: int, ranks: int) -> tuple[ElasticStream, Iterable[Any]]:
         one = stream(rank, ranks, micro_batch_size=2)

@@ -44,6 +44,7 @@ def test_each_tensor_is_made_on_a_named_device() -> None:
     assert unnamed == []
 
 
+@pytest.mark.real
 def test_a_state_is_saved_and_loaded_whatever_the_default_device(request: pytest.FixtureRequest) -> None:
     saved, loaded = state(5), state(0)
     request.getfixturevalue("default_device")

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.real
+
 SCRIPT = Path(__file__).parents[2] / "examples/digits/train.py"
 STEPS_AN_EPOCH, SAVED_STEP = 23, 50
 

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.real
+
 SCRIPT = Path(__file__).parents[2] / "examples/groups/train.py"
 
 

@@ -74,10 +74,12 @@ def lie(size: int, text: bytes, rank: int) -> Any:
 VALUES: list[Any] = [{"größe": [1, None]}, [], "x" * 100_000]
 
 
+@pytest.mark.real
 def test_all_ranks_have_the_values_of_all_in_their_order(tmp_path: Path) -> None:
     assert each(tmp_path, 3, gather) == [repr(VALUES)] * 3
 
 
+@pytest.mark.real
 def test_all_ranks_have_the_value_of_rank_0(tmp_path: Path) -> None:
     assert each(tmp_path, 2, take) == [repr(VALUES[0])] * 2
 
@@ -86,6 +88,7 @@ def test_one_process_alone_has_its_own_as_json_has_it() -> None:
     assert ranks.from_rank_0((1, 2)) == [1, 2] and ranks.from_all({"a": (1,)}) == [{"a": [1]}]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("size", [ranks.MOST_BYTES + 1, 1 << 62])
 def test_a_size_beyond_the_limit_makes_no_room(tmp_path: Path, size: int) -> None:
     answer = each(tmp_path, 2, partial(lie, size, b""))[1]
@@ -98,6 +101,7 @@ def send_odd(exchange: Callable[[object], Any], culprit: int, rank: int) -> Any:
     return exchange({1, 2} if rank == culprit else "x")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("exchange", "culprit"), [(ranks.from_all, 1), (ranks.from_rank_0, 0)])
 def test_a_value_that_is_no_json_is_an_error_on_all_ranks_and_none_waits(
     tmp_path: Path, exchange: Callable[[object], Any], culprit: int
@@ -108,6 +112,7 @@ def test_a_value_that_is_no_json_is_an_error_on_all_ranks_and_none_waits(
     assert other == f"rank {culprit} has a value that is no JSON: see its error"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("text", [b"\x80\x05cos\nsystem\n", b"[" * 100_000, b"\xff"])
 def test_what_is_no_json_is_refused(tmp_path: Path, text: bytes) -> None:
     answer = each(tmp_path, 2, partial(lie, len(text), text))[1]

@@ -26,6 +26,8 @@ from crds.progress_record import (
 from dlr import busy, checkpoint_saved, progress, report
 from tests.counting import calls
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -92,6 +92,7 @@ def test_epochs_have_orders_of_their_own_and_seeds_as_well() -> None:
     ]
 
 
+@pytest.mark.real
 def test_workers_of_a_dataloader_give_the_same_batches_in_the_same_order() -> None:
     expected = [batch for batch in stream(micro_batch_size=3)]
     one = stream(micro_batch_size=3)

@@ -78,6 +78,7 @@ def test_what_no_command_can_take_is_refused(text: bytes, said: str) -> None:
         check(Lines(text))
 
 
+@pytest.mark.real
 @given(A_LINE)
 def test_whatever_a_line_says_it_is_one_argument(line: bytes) -> None:
     words = ["/bin/sh", "-c", command_for("printf '%s|' {} {#} a{}b", line, 7)]

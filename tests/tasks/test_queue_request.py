@@ -72,6 +72,7 @@ def test_what_makes_no_sense_is_refused(words: str, said: str) -> None:
         parse(words.split())
 
 
+@pytest.mark.real
 def test_the_log_has_the_lines_that_recipes_read(tmp_path: Path) -> None:
     request = parse(
         ["--num-threads", "2", "JOB=1:9", "exp/log/x.JOB.log", "echo", "a  b", "part-JOB", ";", "exit", "3"]
@@ -88,6 +89,7 @@ def test_the_log_has_the_lines_that_recipes_read(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
+@pytest.mark.real
 def test_pipes_are_the_shells_and_words_with_spaces_are_the_programs(tmp_path: Path) -> None:
     words = ["JOB=2", "x.JOB.log", "echo", "ark:gunzip -c a.JOB.gz |", "|", "cat", ">", "out.JOB"]
     assert run(parse(words), 2, tmp_path) == 0
@@ -98,6 +100,7 @@ def test_pipes_are_the_shells_and_words_with_spaces_are_the_programs(tmp_path: P
     assert (tmp_path / "out.2").read_text() == "2\n", "in single quotes, too"
 
 
+@pytest.mark.real
 def test_path_sh_and_the_callers_path_count(tmp_path: Path) -> None:
     (tmp_path / "path.sh").write_text("export KALDI_ROOT=/opt/kaldi\n")
     request = parse(["-V", "x.log", "echo", "$KALDI_ROOT", "$LC_ALL", "$DLR_HOME", "&&", "mine"])

@@ -16,6 +16,8 @@ from dlr.tasks.task import TASK_FILE, Task, log_path
 from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND, Slots, main
 from tests.agent.shards.conftest import Job, alone, job
 
+pytestmark = pytest.mark.real
+
 __all__ = ["alone", "job"]
 
 

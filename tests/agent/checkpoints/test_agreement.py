@@ -27,7 +27,7 @@ from agent.slots.slot import Slot
 from crds.agent_report import Resumed
 from crds.checkpoint_files import Tier
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
 

@@ -22,6 +22,8 @@ from tests.agent.conftest import Agent, Agents, kill, training_processes, wait_f
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
 
+pytestmark = pytest.mark.real
+
 SCRIPT = str(ROOT / "examples" / "memory" / "train.py")
 MEMORY = {"DLR_MEMORY_CHECKPOINT_BYTES": str(4 << 20), "DLR_MEMORY_CHECKPOINT_REPLICAS": "1"}
 

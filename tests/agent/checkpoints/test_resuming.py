@@ -16,6 +16,8 @@ from agent.slots.slot import Slot
 from tests.agent.conftest import Agent, Agents, kill, state, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.real
+
 SCRIPT = str(Path(__file__).with_name("keeping.py"))
 MEMORY = {"DLR_MEMORY_CHECKPOINT_BYTES": str(4 << 20)}
 WITH_REPLICAS = {**MEMORY, "DLR_MEMORY_CHECKPOINT_REPLICAS": "1"}

@@ -30,6 +30,8 @@ from agent.connection.handshake import (
 )
 from agent.connection.listener import MAX_UNPROVEN, Inbox, Listener
 
+pytestmark = pytest.mark.real
+
 KEY = bytes(range(32))
 OTHER_KEY = bytes(32)
 ADDRESS = ("10.0.0.1", 4711)

@@ -32,7 +32,7 @@ from agent.connection.store_server import (
     round_prefix,
 )
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 KEY = bytes(range(32))
 SOON = timedelta(milliseconds=50)

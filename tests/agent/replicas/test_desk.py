@@ -27,6 +27,8 @@ from agent.replicas.facts import Groups
 from agent.torch_compat import process_groups
 from crds.agent_report import ReplicasReport
 
+pytestmark = pytest.mark.real
+
 KEY = bytes(range(32))
 WITHIN_SECONDS = 300.0
 ROUND = 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, cast
 
+import pytest
+
 from agent.connection.listener import Listener
 from agent.connection.store_server import StoreServer
 from agent.environment import Environment
@@ -15,6 +17,8 @@ from agent.replicas.desk import ReplicasDesk
 from agent.replicas.facts import Groups
 from agent.shards.desk import Desk
 from crds.grouping import worker_number
+
+pytestmark = pytest.mark.real
 
 KEY = bytes(range(32))
 ME = Environment(

@@ -23,6 +23,8 @@ from crds.names import ENV_REPLICAS_SOCKET
 from crds.progress_record import ENV_ROUND
 from tests.agent.replicas.test_desk import KEY, WITHIN_SECONDS, Agent, Process
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def agent() -> Iterator[Agent]:

@@ -28,6 +28,8 @@ from dlr.shards import ShardsError, pull
 from reconcilers.shards.sets import of_status
 from tests.agent.shards.conftest import Job
 
+pytestmark = pytest.mark.real
+
 WAIT_SECONDS = 300
 
 

@@ -18,6 +18,8 @@ from dlr.shards import ShardsError
 from dlr.shards.dlrover import IndexShardingClient, ShardingClient, set_name
 from tests.agent.shards.conftest import Job
 
+pytestmark = pytest.mark.real
+
 
 def test_the_loop_of_dlrovers_documentation(alone: Job) -> None:
     batch_size, seen = 64, []

@@ -21,6 +21,8 @@ from dlr.shards import ShardsError, pull
 from dlr.shards.source import AgentSource
 from tests.agent.shards.conftest import Job
 
+pytestmark = pytest.mark.real
+
 WAIT_SECONDS = 300
 EPOCHS = 2
 

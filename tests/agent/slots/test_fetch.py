@@ -36,7 +36,7 @@ from agent.slots.wire import (
     read,
 )
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 NBYTES = 20 << 20
 HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])

@@ -50,6 +50,7 @@ def test_slots_are_opened_by_path_and_end_with_the_pool(pool: Pool) -> None:
     assert not os.path.exists(path)  # noqa: PTH110
 
 
+@pytest.mark.real
 def test_pages_are_touched_beforehand_and_what_is_written_meanwhile_stays(pool: Pool) -> None:
     write(pool.slots[0], mark(3))
     pool.touch()
@@ -100,6 +101,7 @@ def test_a_rank_writes_beside_what_it_resumes_from_and_over_the_oldest() -> None
     assert assign(pooled, [None, None]) == [[empty, old, new], [replica, other, another]]
 
 
+@pytest.mark.real
 def test_ranks_wait_for_slots_of_fetches_that_hang_and_not_for_ever(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_parts_have_the_sum_of_the_whole(rows: list[int], rest: int) -> None:
     assert total.total() == sum_of(written)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_much_has_the_same_sum_in_any_number_of_threads(threads: int) -> None:
     size = 8 * ROW_WORDS

@@ -12,6 +12,8 @@ from agent.connection.handshake import RefusedError
 from agent.slots import wire
 from agent.slots.format import Mark
 
+pytestmark = pytest.mark.real
+
 MARK = Mark(7, 120, 0, 8)
 
 

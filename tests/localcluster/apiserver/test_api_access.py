@@ -24,6 +24,8 @@ from tests.localcluster.apiserver.api import (
     widget,
 )
 
+pytestmark = pytest.mark.real
+
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 
+import pytest
+
 from tests.localcluster.apiserver.api import (
     CONFIG_MAPS,
     CRDS,
@@ -13,6 +15,8 @@ from tests.localcluster.apiserver.api import (
     widget,
     widget_definition,
 )
+
+pytestmark = pytest.mark.real
 
 CRD = f"{CRDS}/widgets.example.com"
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.localcluster.apiserver.api import (
     CONFIG_MAPS,
     CRDS,
@@ -13,6 +15,8 @@ from tests.localcluster.apiserver.api import (
     pod,
     widget,
 )
+
+pytestmark = pytest.mark.real
 
 NAMESPACES = "/api/v1/namespaces"
 

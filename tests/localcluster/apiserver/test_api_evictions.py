@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.localcluster.apiserver.api import (
     CONFIG_MAPS,
     PODS,
@@ -16,6 +18,8 @@ from tests.localcluster.apiserver.api import (
     pod,
     widget,
 )
+
+pytestmark = pytest.mark.real
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 

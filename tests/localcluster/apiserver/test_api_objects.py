@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from localcluster.apiserver.http import shown_warnings
 from tests.localcluster.apiserver.api import (
     CONFIG_MAPS,
@@ -15,6 +17,8 @@ from tests.localcluster.apiserver.api import (
     pod,
     widget,
 )
+
+pytestmark = pytest.mark.real
 
 
 async def test_a_created_object_gets_identity_and_version(api: Api) -> None:

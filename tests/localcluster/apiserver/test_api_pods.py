@@ -11,6 +11,8 @@ from localcluster.apiserver.pods import qos_class
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import PODS, STRATEGIC, Api, pod
 
+pytestmark = pytest.mark.real
+
 BINDING = {
     "apiVersion": "v1",
     "kind": "Binding",

@@ -10,6 +10,8 @@ import yaml
 
 from tests.localcluster.apiserver.api import CRDS, Api
 
+pytestmark = pytest.mark.real
+
 JSON = dict[str, Any]
 DEFINITION = Path(__file__).parents[3] / "crds" / "yaml" / "elasticjobs.yaml"
 JOBS = "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticjobs"

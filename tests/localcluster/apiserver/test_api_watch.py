@@ -8,6 +8,8 @@ from localcluster.apiserver.server import Serving, serve
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CONFIG_MAPS, PODS, WIDGETS, Api, config_map, pod, widget
 
+pytestmark = pytest.mark.real
+
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 NO_CA = {"fieldSelector": "metadata.name!=kube-root-ca.crt"}
 

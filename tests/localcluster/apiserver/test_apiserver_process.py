@@ -16,6 +16,8 @@ from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, WIDGETS, config_map, widget, widget_definition
 from tests.localcluster.apiserver.conftest import Running, connected, start
 
+pytestmark = pytest.mark.real
+
 
 async def test_kill_9_loses_nothing_that_was_acknowledged(home: Home) -> None:
     process = start(home)

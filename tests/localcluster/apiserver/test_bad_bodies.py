@@ -23,6 +23,8 @@ from tests.localcluster.apiserver.api import (
     widget_definition,
 )
 
+pytestmark = pytest.mark.real
+
 ODD_VALUES: list[Any] = [
     *(None, True, 0, -1, 1.5, "", "x", "a" * 300, 10**15),
     *([], {}, [None], {"a": None}, [[]], {"name": "x"}, [{"name": "x"}], [1], ["x"]),

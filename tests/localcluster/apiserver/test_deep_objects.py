@@ -12,6 +12,8 @@ from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, JSON_PATCH, MERGE, Api, config_map, owned_by
 from tests.localcluster.apiserver.conftest import Running, connected, running, start
 
+pytestmark = pytest.mark.real
+
 BAGS = "/apis/example.com/v1/namespaces/default/bags"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 SPEC_LEVELS = 2  # of the object and of its spec

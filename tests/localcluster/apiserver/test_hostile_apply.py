@@ -10,6 +10,8 @@ import pytest
 from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, MERGE, Api, config_map
 from tests.localcluster.apiserver.test_deep_objects import BAGS, bag_definition
 
+pytestmark = pytest.mark.real
+
 APPLY = "application/apply-patch+yaml"
 ENTRY = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}
 

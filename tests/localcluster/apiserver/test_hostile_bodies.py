@@ -29,6 +29,8 @@ from tests.localcluster.apiserver.conftest import Running, running
 from tests.localcluster.apiserver.test_bad_bodies import VALID, places
 from tests.localcluster.apiserver.test_deep_objects import BAGS, bag_definition
 
+pytestmark = pytest.mark.real
+
 EXAMPLES = 100
 LONGEST_SECONDS = 300.0
 """Time limit for a request, on a machine that does much other work too."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from localcluster.apiserver.pod_security_admission import policy_of
 from localcluster.pod_security import Level, Standard
 from tests.localcluster.apiserver.api import PODS, Api, pod
+
+pytestmark = pytest.mark.real
 
 NAMESPACES = "/api/v1/namespaces"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"

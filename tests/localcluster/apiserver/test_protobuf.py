@@ -102,6 +102,7 @@ def test_broken_bodies_are_refused(sent: bytes) -> None:
         decode(sent)
 
 
+@pytest.mark.real
 async def test_the_server_takes_it_and_says_what_is_wrong(api: Api) -> None:
     media_type = "application/vnd.kubernetes.protobuf"
     good = body("v1", "ConfigMap", META + entry(2, "a", "1"))

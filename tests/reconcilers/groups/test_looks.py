@@ -16,6 +16,8 @@ from tests.counting import calls
 from tests.reconcilers import build
 from tests.reconcilers.check_stage import Stores
 
+pytestmark = pytest.mark.real
+
 GROUPS = 20
 SHARDS = [{"name": "files", "epoch": 0, "size": 100, "digest": "", "retries": 3, "maxFailed": 0}]
 

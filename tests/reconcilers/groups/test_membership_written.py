@@ -201,6 +201,7 @@ async def test_an_elasticjob_that_the_job_owns_without_controlling_it_is_named_a
     assert f"{JOB}-group-1 is no group of this job: delete it" in told
 
 
+@pytest.mark.real
 async def test_the_most_groups_are_looked_at_beside_the_event_loop(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
