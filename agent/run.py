@@ -50,8 +50,8 @@ from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision import asked
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
-from agent.supervision.leaving import Votes
 from agent.supervision.process_env import ProcessEnvironment
+from agent.supervision.votes import Votes
 from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold

@@ -66,7 +66,8 @@ FIRST_COUNTED, FIRST_COUNTED_AT = 10, 11
 """The newest and the first step that `agent.warm.step_counter` has counted, and when. A script that tells
 its steps has its word."""
 SPEAKS = 12
-"""1 once the process takes part in votes: it looks at ORDER after each step."""
+"""TAKES_PART once the process looks at ORDER after each step; GOES_ALONE once it leaves by no vote."""
+TAKES_PART, GOES_ALONE = 1, 2
 BOUNDARY = 13
 """The step that the process has ended last, and -1 before the first. It is written before ORDER is read."""
 ORDER = 14

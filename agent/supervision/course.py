@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from agent.facts.world import Action, ExitReason, Verb
 from agent.membership import Standing
+from agent.supervision.leaving import HURRY_GRACE_SECONDS, Outcome
 from crds.agent_report import AgentState
 
 T = TypeVar("T")
@@ -22,10 +23,6 @@ T = TypeVar("T")
 ENDING_SECONDS = 1.0
 """What processes get to end by themselves in a world that broke and has no successor yet: one that has just
 left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
-
-HURRY_GRACE_SECONDS = 5.0
-"""What processes get in all, once the next world is formed and its other members wait for this one; and while
-they leave by vote, once a peer has been killed that had not left."""
 
 JUDGEMENT_SECONDS = 15.0
 """So long hanging processes are kept, at most, until the job has judged which of all was first. It takes 10 s
@@ -80,16 +77,6 @@ class Ended(Enum):
     NOT_YET = "they have not"
     WELL = "all ended with exit code 0"
     FAILED = "one failed"
-
-
-class Outcome(Enum):
-    """What a vote came to."""
-
-    OFF = "nobody leaves by it"
-    FAILED = "a process here failed on its way"
-    ENDED = "training came to its end instead"
-    LEFT = "the processes here have left"
-    STOPPED = "the processes here were late, and have been stopped in the old way"
 
 
 # --- orders ---------------------------------------------------------------------------------------------

@@ -48,10 +48,11 @@ from agent.supervision import course
 from agent.supervision.asked import Asked
 from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
-from agent.supervision.leaving import Votes
+from agent.supervision.leaving import Outcome
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.supervision.starting import Starting, WorldMovedOnError
+from agent.supervision.votes import Votes
 from agent.torch_compat.elastic import (
     UNLIMITED_RESTARTS,
     LocalElasticAgent,
@@ -331,12 +332,12 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans.kill()
         return course.Ended.FAILED
 
-    def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> course.Outcome:
+    def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
         """Leave by vote for a planned change, or because another agent asks."""
         outcome = self._votes.follow(processes, action, begun_at)
         left = self._votes.have_left(processes)
         self._post_mortem.excuse(left)
-        return course.Outcome.ENDED if outcome is course.Outcome.LEFT and not left else outcome
+        return Outcome.ENDED if outcome is Outcome.LEFT and not left else outcome
 
     def _stop(self, processes: TrainingProcesses, grace: course.Grace) -> None:
         membership = self._membership
@@ -417,7 +418,7 @@ class DlrElasticAgent(LocalElasticAgent):
             begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
             with signals.deferred():  # a second signal is to end no process that saves
                 outcome = self._votes.stop(processes, begun_at)
-            if outcome is course.Outcome.FAILED:
+            if outcome is Outcome.FAILED:
                 self._report_failed_leaving(processes)
             self._votes.end()
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))

@@ -1,224 +1,131 @@
-"""Leaving by vote, as an agent does it: round after round, a ballot that its processes' end may be put to."""
+"""Leaving by vote, as an agent decides it: whether to wait, what the vote came to, and when it is late."""
 
 from __future__ import annotations
 
-import logging
-import select
-import signal
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 
-from agent.checkpoints.holder import CheckpointMemory
-from agent.connection.listener import Inbox, Listener
-from agent.facts.world import Action, Verb, World
-from agent.membership import Membership
-from agent.processes.processes import TrainingProcesses
-from agent.report.reporter import Reporter
-from agent.signals import deferred
-from agent.supervision.ballot import Ballot, ProcessWords, connect, service
-from agent.supervision.course import HURRY_GRACE_SECONDS, Outcome
-from crds.agent_report import Departure
-from crds.checkpoint_files import KeptIn
+from agent.supervision.vote import Agreed
 from crds.progress_record import EXIT_LEFT
 
-logger = logging.getLogger(__name__)
+HURRY_GRACE_SECONDS = 5.0
+"""What processes get in all, once the next world is formed and its other members wait for this one; and while
+they leave by vote, once a peer has been killed that had not left."""
 
 
-class Votes:
-    """The votes of this agent's rounds.
+class Outcome(Enum):
+    """What a vote came to."""
 
-    Args:
-        listener: of this agent, with the job's key.
-        memory: of this agent; None if it keeps no checkpoints.
-        stop_grace_seconds: from the wish to stop the processes to SIGKILL.
-        failure_grace_seconds: the same, if the processes of others are dead.
-    """
+    OFF = "nobody leaves by it"
+    FAILED = "a process here failed on its way"
+    LEFT = "the processes here have left"
+    ENDED = "training came to its end instead"
+    STOPPED = "the processes here were late, and have been stopped in the old way"
 
-    def __init__(
-        self,
-        membership: Membership,
-        reporter: Reporter,
-        listener: Listener,
-        memory: CheckpointMemory | None,
-        stop_grace_seconds: float,
-        failure_grace_seconds: float,
-    ) -> None:
-        self._membership = membership
-        self._reporter = reporter
-        self._listener = listener
-        self._memory = memory
-        self._stop_grace_seconds = stop_grace_seconds
-        self._failure_grace_seconds = failure_grace_seconds
-        self._world: World | None = None
-        """The world whose members have met last."""
-        self._inbox: Inbox | None = None
-        """The connections of the others, at rank 0."""
-        self._ballot: Ballot | None = None
 
-    # The rounds.
+@dataclass(frozen=True)
+class Wait:
+    """There is nothing to do yet."""
 
-    def meet(self, world: World) -> None:
-        """Take note of a world whose members have met; as rank 0, begin to take connections."""
-        self.end()
-        self._world = world
-        if world.members.index(self._membership.member) == 0:
-            self._inbox = Inbox()
-            self._listener.offer(service(world.round), self._inbox.put)
+    seconds: float
+    """Longest time until the next look."""
 
-    def begin(self, records: Sequence[Path]) -> None:
-        """Open the round's ballot, for the processes that have just been started.
 
-        By now rank 0's agent takes connections: torch's agents have exchanged their ranks since.
+@dataclass(frozen=True)
+class Stop:
+    """The processes are late. They are stopped in the old way."""
 
-        Args:
-            records: the progress records of the processes.
-        """
-        world = self._world
-        assert world is not None
-        rank = world.members.index(self._membership.member)
-        line, self._inbox = self._inbox or connect(world, rank, self._listener.key), None
-        if line is None:
-            return
-        try:
-            self._ballot = Ballot(rank, len(world.members), line, ProcessWords(records))
-        except OSError as error:  # training goes on without them
-            logger.warning("no votes in this round: %s", error)
-            line.close()
+    grace_seconds: float
 
-    def end(self) -> None:
-        """Take part in no more votes of the round. It may be repeated."""
-        if self._world is not None:
-            self._listener.withdraw(service(self._world.round))
-        if self._inbox is not None:
-            self._inbox.close()
-        if self._ballot is not None:
-            self._ballot.close()
-        self._inbox = self._ballot = None
 
-    def fds(self) -> list[int]:
-        """What becomes readable when `look` has something to do."""
-        return [self._ballot.fileno()] if self._ballot is not None else []
+@dataclass(frozen=True)
+class Graces:
+    """Time that processes get to stop."""
 
-    def look(self, processes: TrainingProcesses) -> bool:
-        """Take in what has come; whether there is a vote to take part in."""
-        if self._ballot is None:
-            return False
-        with deferred():
-            self._ballot.look(all_live=len(processes.alive()) == len(processes.pids))
-        return self._ballot.is_open
+    stop_seconds: float
+    """From the wish to stop them to SIGKILL."""
+    failure_seconds: float
+    """The same, if the processes of others are dead."""
 
-    # One vote.
 
-    def follow(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
-        """Leave by vote for a planned change, or because another agent asks.
+@dataclass(frozen=True)
+class Vote:
+    """A vote and the processes here, at one moment."""
 
-        Args:
-            begun_at: when the grace began, by the monotonic clock.
-        """
-        tier = self._membership.standing.planned_tier(action, self._peers())
-        if tier is not None and self._memory is not None:
-            self._memory.note_plan()
-        called = self.look(processes) and action.verb is Verb.WAIT
-        if not called and tier is None:
-            return Outcome.OFF
-        return self.leave(processes, tier, begun_at)
+    is_open: bool
+    """There is a vote that is not over, or one that was decided."""
+    wish: bool
+    """This agent has asked for it."""
+    agreed: Agreed | None
+    lost_seconds: float | None
+    """Time since an agent was lost whose processes had not left."""
+    peers_are_dead: bool
+    """A failure has ended the round."""
+    exit_codes: Mapping[int, int]
+    """Exit codes of the processes that have ended, by local rank."""
+    ended: tuple[int, ...]
+    """The step that each process here has ended last, by local rank."""
+    seconds: float
+    """Time since the grace began."""
+    wake_seconds: float | None
+    """Time until the ballot has to look again."""
 
-    def stop(self, processes: TrainingProcesses, begun_at: float) -> Outcome:
-        """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
-        return self.leave(processes, self._membership.standing.tier_of_a_stop(self._peers()), begun_at)
+    def has_arrived(self, local_rank: int) -> bool:
+        """Whether that process has ended the step after which it is to leave, and only saves it now."""
+        return self.agreed is not None and self.ended[local_rank] >= self.agreed.step
 
-    def hand_over(self, seconds: float) -> None:
-        """Stay until another Pod has what the processes left in memory, for so long at most."""
-        if self._memory is not None:
-            self._memory.hand_over(seconds)
+    @property
+    def alive(self) -> list[int]:
+        """The local ranks of the processes that run."""
+        return [rank for rank in range(len(self.ended)) if rank not in self.exit_codes]
 
-    def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> Outcome:
-        """Have the processes of all agents leave after the same step, or take part in that.
-
-        Args:
-            tier: ask for a vote, and for that step to be kept there; None if another agent has asked.
-            begun_at: when the grace began, by the monotonic clock.
-        """
-        ballot = self._ballot
-        if ballot is None or (tier is not None and not ballot.takes_part()):
-            return Outcome.OFF
-        if tier is not None:
-            self.look(processes)  # who has just connected takes part
-            with deferred():
-                ballot.ask(tier)
-        while self.look(processes):
-            alive, seconds = processes.alive(), time.monotonic() - begun_at
-            if ballot.agreed is None:
-                late = tier is not None and seconds >= self._stop_grace_seconds / 2
-                if late or self._membership.standing.peers_are_dead:
-                    break
-            elif not set(processes.exit_codes.values()) <= {0, EXIT_LEFT}:
-                return Outcome.FAILED
-            elif not alive:
-                with deferred():
-                    ballot.say_left()
-                self._note(processes)
-                return Outcome.LEFT
-            elif (grace := self._last_grace(ballot, list(alive), seconds)) is not None:
-                logger.warning("not all processes have left after step %d in time", ballot.agreed.step)
-                processes.stop(signal.SIGTERM, grace)
-                return Outcome.STOPPED
-            self._wait(ballot, processes, begun_at)
-        return Outcome.OFF
-
-    def have_left(self, processes: TrainingProcesses) -> list[int]:
+    @property
+    def have_left(self) -> list[int]:
         """The local ranks of the processes that have left as it was agreed."""
-        if self._ballot is None or self._ballot.agreed is None:
+        if self.agreed is None:
             return []
-        arrived = self._ballot.has_arrived
-        codes = processes.exit_codes.items()
-        return [rank for rank, code in codes if code == EXIT_LEFT or (code == 0 and arrived(rank))]
+        codes = self.exit_codes.items()
+        return [rank for rank, code in codes if code == EXIT_LEFT or (code == 0 and self.has_arrived(rank))]
 
-    def _last_grace(self, ballot: Ballot, alive: Sequence[int], seconds: float) -> float | None:
-        """What the processes still get, in the old way, once they are late; None if they are not.
 
-        Half of the grace is for the way to the agreed step, and all of it for saving that. Where an agent is
-        lost whose processes had not left, the others may wait for their part of the checkpoint for ever.
+def decide(vote: Vote, graces: Graces) -> Wait | Stop | Outcome:
+    """Return what an agent does about a vote that it takes part in."""
+    if not vote.is_open:
+        return Outcome.OFF
+    if vote.agreed is None:
+        is_late = vote.wish and vote.seconds >= graces.stop_seconds / 2
+        return Outcome.OFF if is_late or vote.peers_are_dead else _wait(vote, graces)
+    if not set(vote.exit_codes.values()) <= {0, EXIT_LEFT}:
+        return Outcome.FAILED
+    if not vote.alive:
+        return Outcome.LEFT
+    grace_seconds = _last_grace(vote, graces)
+    return _wait(vote, graces) if grace_seconds is None else Stop(grace_seconds)
 
-        Args:
-            seconds: since this agent knows of the vote.
-        """
-        left_seconds = self._stop_grace_seconds - seconds
-        arrived = all(ballot.has_arrived(rank) for rank in alive)
-        lost = ballot.lost_at is not None and time.monotonic() >= ballot.lost_at + HURRY_GRACE_SECONDS
-        dead = self._membership.standing.peers_are_dead or ballot.lost_at is not None
-        if lost or (dead and not arrived):
-            return min(self._failure_grace_seconds, max(left_seconds, 0.0))
-        if left_seconds <= 0 or (not arrived and seconds >= self._stop_grace_seconds / 2):
-            return max(left_seconds, 0.0)
-        return None
 
-    def _wait(self, ballot: Ballot, processes: TrainingProcesses, begun_at: float) -> None:
-        """Wait for what can change: the vote, the processes, the world, the time."""
-        poll = select.poll()
-        for fd in (*self.fds(), *processes.exit_fds(), self._membership.fileno()):
-            poll.register(fd, select.POLLIN)
-        seconds = time.monotonic() - begun_at
-        ends = (self._stop_grace_seconds / 2, self._stop_grace_seconds)
-        waits = [end - seconds for end in ends if end > seconds]
-        if (vote_seconds := ballot.wait_seconds()) is not None:
-            waits.append(vote_seconds)
-        if ballot.lost_at is not None:
-            waits.append(max(ballot.lost_at + HURRY_GRACE_SECONDS - time.monotonic(), 0.0))
-        poll.poll(min(waits, default=0.0) * 1000 + 1)
-        self._membership.next_action()  # takes the news, of which `peers_are_dead` tells
+def _last_grace(vote: Vote, graces: Graces) -> float | None:
+    """Return what the processes still get, in the old way, once they are late; None if they are not.
 
-    def _note(self, processes: TrainingProcesses) -> None:
-        """Have it reported, unless training has just come to its end."""
-        assert self._world is not None and self._ballot is not None and self._ballot.agreed is not None
-        step, tier = self._ballot.agreed
-        if self.have_left(processes):
-            logger.info("the processes have left after step %d, kept in %s", step, tier.name.lower())
-            self._reporter.note_departure(Departure(self._world.round, step))
-            if self._memory is not None and tier is KeptIn.MEMORY:
-                self._memory.note_departure(step)
+    Half of the grace is for the way to the agreed step, and all of it for saving that. Where an agent is
+    lost whose processes had not left, the others may wait for their part of the checkpoint for ever.
+    """
+    left_seconds = max(graces.stop_seconds - vote.seconds, 0.0)
+    arrived = all(vote.has_arrived(rank) for rank in vote.alive)
+    lost = vote.lost_seconds is not None and vote.lost_seconds >= HURRY_GRACE_SECONDS
+    dead = vote.peers_are_dead or vote.lost_seconds is not None
+    if lost or (dead and not arrived):
+        return min(graces.failure_seconds, left_seconds)
+    if left_seconds <= 0 or (not arrived and vote.seconds >= graces.stop_seconds / 2):
+        return left_seconds
+    return None
 
-    def _peers(self) -> Sequence[int] | None:
-        """Return each agent's peer that holds its checkpoints in memory too; None if nobody does."""
-        return self._memory.peers() if self._memory is not None else None
+
+def _wait(vote: Vote, graces: Graces) -> Wait:
+    ends = [graces.stop_seconds / 2 - vote.seconds, graces.stop_seconds - vote.seconds]
+    if vote.lost_seconds is not None:
+        ends.append(HURRY_GRACE_SECONDS - vote.lost_seconds)
+    waits = [end for end in ends if end > 0]
+    if vote.wake_seconds is not None:
+        waits.append(max(vote.wake_seconds, 0.0))
+    return Wait(min(waits, default=0.0))

@@ -17,7 +17,6 @@ not answer in time. Then all go on, and whoever has to stop does so in the old w
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -31,8 +30,8 @@ HOLD_SECONDS = 2 * DECISION_SECONDS
 SLACK_SECONDS = 1.0
 """So much longer a process waits by itself, if its agent does not even say to go on."""
 SETTLE_SECONDS = 0.001
-"""From when processes can see that they are held until what they have ended is read: until then, one that
-did not see it has told of the step before which it looked."""
+"""Time from the order to hold until BOUNDARY is read. By then, the step is visible there after which a
+process has looked that did not see the order."""
 
 
 class Kind(IntEnum):
@@ -43,8 +42,8 @@ class Kind(IntEnum):
     HOLD = 2
     """Message of the chair: vote `number` is open."""
     ENDED = 3
-    """To the chair: the processes here have ended `step`, and none can go beyond the next. With the tier in
-    which all of them can keep a step."""
+    """To the chair: the processes here have ended `step`, and none can go beyond the next. With the safest
+    tier that they or their agent ask for."""
     CANNOT = 4
     """To the chair: the processes here cannot take part."""
     LEAVE = 5
@@ -73,6 +72,19 @@ class Agreed(NamedTuple):
     tier: KeptIn
 
 
+class LocalProcesses(NamedTuple):
+    """The training processes of one agent, as it sees them at one moment."""
+
+    all_live: bool
+    """None of them has ended."""
+    take_part: bool
+    """All of them look at ORDER after each step."""
+    ended: tuple[int, ...]
+    """The step that each has ended last; -1 before its first."""
+    keep_in: KeptIn
+    """The safest tier that one of them asks for: all can keep a step there."""
+
+
 Sent = list[tuple[int, Message]]
 """Messages of the chair, each with the rank of the agent that it is for."""
 
@@ -84,32 +96,33 @@ class Chair:
         self._size = size
         self._present: set[int] = set()
         self._to_leave: set[int] = set()
-        """Who will say that its processes have left, and has not said so."""
+        """Ranks of the agents that have yet to say that their processes have left."""
         self._number = 0
         self._tier = KeptIn.MEMORY
         self._answers: dict[int, int] | None = None
-        """By rank, of the vote that is open; None if none is."""
+        """Answers to the open vote, by rank; None if no vote is open."""
         self._deadline = 0.0
         self._decided = False
 
     @property
-    def deadline(self) -> float | None:
-        """When it wants to look again."""
+    def wake_at(self) -> float | None:
+        """Time of the next look that something depends on."""
         return self._deadline if self._answers is not None else None
 
     def join(self, rank: int) -> None:
-        """The agent of that rank can be reached."""
+        """Take note that the agent of that rank can be reached."""
         self._present.add(rank)
         self._to_leave.add(rank)
 
     def lose(self, rank: int) -> Sent:
-        """The agent has left, or its connection broke."""
+        """Take note that the agent has left, or that its connection broke."""
         self._present.discard(rank)
         if self._decided and rank in self._to_leave:
             return self._to_all(Message(Kind.LOST))
         return self._call_off()
 
     def receive(self, rank: int, message: Message, now: float) -> Sent:
+        """Take a message of an agent."""
         if message.kind is Kind.ASK:
             return self._ask(rank, KeptIn(message.tier), now)
         if message.kind is Kind.LEFT:
@@ -127,7 +140,8 @@ class Chair:
         self._answers, self._decided = None, True
         return self._to_all(Message(Kind.LEAVE, self._number, step, self._tier))
 
-    def look(self, now: float) -> Sent:
+    def expire(self, now: float) -> Sent:
+        """Call the vote off if its time is over."""
         return self._call_off() if self._answers is not None and now >= self._deadline else []
 
     def _ask(self, rank: int, tier: KeptIn, now: float) -> Sent:
@@ -172,20 +186,28 @@ class Voter:
         self.stage = Stage.NONE
         self.agreed: Agreed | None = None
         self.lost_at: float | None = None
-        """Since when another agent is known to be lost whose processes had not left as it was agreed."""
+        """Time at which an agent was lost whose processes had not left as it was agreed."""
         self._chair_is_to_leave = False
         """The chair will say that the processes of its own agent have left, and has not said so."""
         self._number = 0
         self._deadline = 0.0
+        self._read_at: float | None = None
+        """When what the held processes have ended is read; None before they can see that they are held."""
+        self._has_refused = False
+        """The chair knows that the processes here cannot take part in this vote after all."""
+        self._wish = KeptIn.MEMORY
+        """The safest tier that this agent has asked for. It counts in a later vote, too."""
 
     @property
-    def deadline(self) -> float | None:
-        """When it wants to look again."""
+    def wake_at(self) -> float | None:
+        """Time of the next look that something depends on."""
+        if self.stage is Stage.HELD and self._read_at is not None and not self._has_refused:
+            return self._read_at
         return self._deadline if self.stage in (Stage.ASKED, Stage.HELD, Stage.ANSWERED) else None
 
     @property
     def order(self) -> int:
-        """What the processes here are told in ORDER."""
+        """The word ORDER of the processes here."""
         if self.agreed is not None:
             return leave_at(*self.agreed)
         held = self.stage in (Stage.HELD, Stage.ANSWERED)
@@ -195,16 +217,13 @@ class Voter:
         """Ask for a vote; one that is open will do, and then it counts where the asked tier is safer."""
         if self.stage in (Stage.AGREED, Stage.CLOSED):
             return []
+        self._wish = max(self._wish, tier)
         if self.stage is Stage.NONE:
             self.stage, self._deadline = Stage.ASKED, now + HOLD_SECONDS
         return [Message(Kind.ASK, tier=tier)]
 
-    def receive(self, message: Message, now: float, *, can_take_part: bool) -> list[Message]:
-        """Take a message of the chair.
-
-        Args:
-            can_take_part: all processes here live, and look at ORDER.
-        """
+    def receive(self, message: Message, now: float, local: LocalProcesses) -> list[Message]:
+        """Take a message of the chair."""
         if self.stage is Stage.AGREED:
             if message.kind is Kind.LEFT:
                 self._chair_is_to_leave = False
@@ -213,9 +232,10 @@ class Voter:
             return []
         if message.kind is Kind.HOLD:
             self._chair_is_to_leave = True
-            if not can_take_part or self.stage is Stage.CLOSED:
+            if not (local.all_live and local.take_part) or self.stage is Stage.CLOSED:
                 return [Message(Kind.CANNOT, message.number)]
             self.stage, self._number, self._deadline = Stage.HELD, message.number, now + HOLD_SECONDS
+            self._read_at, self._has_refused = None, False
         elif message.kind is Kind.LEAVE:
             if self.stage is Stage.ANSWERED and message.number == self._number:
                 self.stage, self.agreed = Stage.AGREED, Agreed(message.step, KeptIn(message.tier))
@@ -223,33 +243,41 @@ class Voter:
             self.stage = Stage.NONE
         return []
 
-    def answer(self, ended: Collection[int], keep_in: KeptIn) -> list[Message]:
-        """Answer with what the processes have ended.
+    def note_order(self, now: float) -> None:
+        """Take note that the processes can see `order` by now."""
+        if self.stage is Stage.HELD and self._read_at is None:
+            self._read_at = now + SETTLE_SECONDS
+
+    def look(self, now: float, local: LocalProcesses) -> list[Message]:
+        """Answer once the processes have had the time to see that they are held.
 
         Args:
-            ended: by BOUNDARY of each, read after all of them could see that they are held.
-            keep_in: where all of them can keep a step.
+            local: read no earlier than `now`.
         """
-        self.stage = Stage.ANSWERED
-        return [Message(Kind.ENDED, self._number, max(ended), keep_in)]
-
-    def lose_process(self) -> list[Message]:
-        """A process here has ended, in a vote that was not decided as far as is known."""
-        return [Message(Kind.CANNOT, self._number)] if self.stage in (Stage.HELD, Stage.ANSWERED) else []
+        if self.stage not in (Stage.HELD, Stage.ANSWERED) or self._has_refused:
+            return []
+        if not local.all_live:
+            self._has_refused = True
+            return [Message(Kind.CANNOT, self._number)]
+        if self.stage is Stage.HELD and self._read_at is not None and now >= self._read_at:
+            self.stage = Stage.ANSWERED
+            return [Message(Kind.ENDED, self._number, max(local.ended), max(local.keep_in, self._wish))]
+        return []
 
     def leave(self) -> list[Message]:
-        """The processes here have left as it was agreed."""
+        """Tell the chair that the processes here have left as it was agreed."""
         return [Message(Kind.LEFT)]
 
     def lose_chair(self, now: float) -> None:
-        """Its agent has left, or the connection broke."""
+        """Take note that the chair's agent has left, or that the connection broke."""
         if self.stage is Stage.AGREED and self._chair_is_to_leave and self.lost_at is None:
             self.lost_at = now
         self.close()
 
-    def look(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """Go on if the chair has been silent for too long."""
-        if self.deadline is not None and now >= self.deadline:
+        silent = self.stage in (Stage.ASKED, Stage.HELD, Stage.ANSWERED)
+        if silent and now >= self._deadline:
             self.close()
 
     def close(self) -> None:

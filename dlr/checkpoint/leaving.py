@@ -19,7 +19,7 @@ import gc
 import time
 
 from crds.checkpoint_files import KeptIn
-from crds.progress_record import BOUNDARY, EXIT_LEFT, KEEPS_IN, ORDER, SPEAKS
+from crds.progress_record import BOUNDARY, EXIT_LEFT, GO_ON, GOES_ALONE, KEEPS_IN, ORDER, SPEAKS, TAKES_PART
 from dlr import progress
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Literal, NoReturn
 
     Tier = Literal["memory", "storage"]
+    Move = Literal["wait", "go on", "go alone", Tier]
 
 LOOK_SECONDS = 0.001
 """Between two looks of a process that is held, for the milliseconds that a vote takes."""
@@ -46,7 +47,7 @@ def take_part(keeps_in: Tier = "memory") -> None:
     words[KEEPS_IN] = next(number for number, tier in _TIERS.items() if tier == keeps_in)
     if not words[SPEAKS]:
         words[BOUNDARY] = -1
-        words[SPEAKS] = 1
+        words[SPEAKS] = TAKES_PART
 
 
 def boundary(step: int) -> Tier | None:
@@ -64,19 +65,31 @@ def boundary(step: int) -> Tier | None:
     if words is None:
         return None
     words[BOUNDARY] = step  # before the look at the order, as the agent counts on it
-    while is_held(order := words[ORDER], time.monotonic()):
+    while (move := next_move(words[ORDER], words[SPEAKS], step, time.monotonic())) == "wait":
         time.sleep(LOOK_SECONDS)
-    return tier_to_leave(order, step)
+    if move == "go alone":
+        words[SPEAKS] = GOES_ALONE
+    return move if move == "memory" or move == "storage" else None
 
 
-def is_held(order: int, now: float) -> bool:
-    """Whether a process that has ended a step waits, at `now` (CLOCK_MONOTONIC)."""
-    return order < 0 and now * 1_000 < -order
+def next_move(order: int, speaks: int, step: int, now: float) -> Move:
+    """Return what a process does that has ended a step: it leaves for a tier, waits, or goes on.
 
+    One that was held and hears no more goes on alone. It leaves by no vote then: this one may yet be decided
+    for a step that it has passed.
 
-def tier_to_leave(order: int, step: int) -> Tier | None:
-    """Return the tier to save `step` in before this process leaves; None if it goes on."""
-    return _TIERS.get(order & 3) if order > 0 and step >= order >> 2 else None
+    Args:
+        order: the word ORDER.
+        speaks: the word SPEAKS.
+        now: by CLOCK_MONOTONIC.
+    """
+    if speaks == GOES_ALONE:
+        return "go alone"
+    if order < GO_ON:
+        return "wait" if now * 1_000 < -order else "go alone"
+    if order > GO_ON and step >= order >> 2:
+        return _TIERS.get(order & 3, "go on")
+    return "go on"
 
 
 def prepare_to_end() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from agent.report.outbox import Outbox, changed
 from agent.report.report import Facts, Report, fitting, whole
 from agent.supervision import course
 from agent.supervision.failure_reporter import FailureReporter
+from agent.supervision.leaving import Outcome
 from controller.errors import Forbidden, NotFound
 from crds.agent_report import (
     Accelerators,
@@ -445,19 +445,23 @@ class Agent:
                 if seconds > 0:
                     yield from self._await_change(self.now + seconds)
                 return course.News(self.now, self.membership.next_action(), self.membership.standing)
+            case course.ReportFailure(subject, state):
+                yield from self._sleep(self.cluster.random.choice((0.0, 0.0, 0.3)))
+                return self._report_failure(subject, state or self.reporter.latest.state)
+            case course.Vote(action, begun_at):
+                return Outcome.OFF
+            case course.Stop(grace):
+                return (yield from self._stop(grace))
+        return self._act(order)
+
+    def _act(self, order: course.Order) -> Any:
+        match order:
             case course.CollectEnds():
                 return course.Ended.FAILED if any(self._running.exit_codes.values()) else course.Ended.WELL
             case course.WorksAlone():
                 return False
-            case course.ReportFailure(subject, state):
-                yield from self._sleep(self.cluster.random.choice((0.0, 0.0, 0.3)))
-                return self._report_failure(subject, state or self.reporter.latest.state)
             case course.ReportSuccess():
                 self.reporter.report(AgentState.SUCCEEDED)
-            case course.Vote():
-                return course.Outcome.OFF
-            case course.Stop(grace):
-                yield from self._stop(grace)
             case course.Kill():
                 self._running.end(self._running.alive(), KILLED)
             case course.StandBy():
@@ -572,7 +576,9 @@ class Agent:
             seconds = self.cluster.random.uniform(0.0, self.cluster.lengths.save)
             self.cluster.schedule.after(seconds, f"{self} has stopped", lambda: self._stopped(part))
         while part.alive():
-            if (hurry := grace.after_news(self.membership.next_action(), self.membership.standing)) is not None:
+            if (
+                hurry := grace.after_news(self.membership.next_action(), self.membership.standing)
+            ) is not None:
                 deadline = min(deadline, begun_at + hurry)
             if self.now >= deadline:
                 part.end(part.alive(), KILLED)
@@ -617,7 +623,3 @@ class Agent:
         if part is None or part.step is None:
             return {}
         return {"progress": StepProgress(step=part.step, time=self.cluster.time())}
-
-
-def time_of(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -350,7 +350,11 @@ class Cluster:
                 agent.kill()
 
         def tell() -> None:
-            condition = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+            condition = {
+                "type": "Ready",
+                "status": "Unknown",
+                "message": "Kubelet stopped posting node status.",
+            }
             self.api.patch(NODES, name, {"status": {"conditions": [condition]}}, "status")
 
         self.schedule.after(self.random.uniform(1.0, self.delays.node_monitor), f"{name} is lost", tell)
@@ -393,9 +397,7 @@ class Cluster:
                     self.wrong.append(f"round {key[1]} begins and {member} is in round {round_}")
 
     def _stepped(self, training: Training) -> None:
-        if any(
-            later.world.round > training.world.round and later.parts for later in self.trainings.values()
-        ):
+        if any(later.world.round > training.world.round and later.parts for later in self.trainings.values()):
             self.wrong.append(f"round {training.world.round} ends a step and a later one has begun")
         self.step = training.step
         for part in training.parts.values():

@@ -133,7 +133,9 @@ class Life:
         if training is None:
             return False
         member = self._draw.choice(training.world.members)
-        code, text = self._draw.choice(((FAILED, "ValueError: no"), (KILLED, "the process was killed by SIGKILL")))
+        code, text = self._draw.choice(
+            ((FAILED, "ValueError: no"), (KILLED, "the process was killed by SIGKILL"))
+        )
         self.failures += 1
         self.blamable.add(f"{JOB}-worker-{member.index}")
         training.fail(member, code, f"{text} {self.failures}")
@@ -213,7 +215,9 @@ class Life:
 
     def leave_the_api_server_away(self) -> bool:
         self.cluster.is_away = True
-        self._at(self._draw.uniform(1.0, 60.0), "the API server is back", lambda life: life.cluster.come_back())
+        self._at(
+            self._draw.uniform(1.0, 60.0), "the API server is back", lambda life: life.cluster.come_back()
+        )
         return True
 
     def kill_controller(self) -> bool:

@@ -1,0 +1,273 @@
+"""A ballot on the wire and in the records of the training processes.
+
+The agents of the others keep a connection to that of rank 0 for the round (`agent.connection`). So an agent's
+one `poll` waits for votes too, and a lost agent is noticed at once. A call of the store would block.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.connection import handshake
+from agent.connection.listener import Inbox
+from agent.facts.world import World
+from agent.supervision.ballot import Ballot, Traffic
+from agent.supervision.vote import Agreed, Kind, LocalProcesses, Message
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, TAKES_PART
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 4_096
+RETRY_SECONDS = 2.0
+"""Time for further attempts to connect to an agent that closes the connection, from the first refusal. One
+that gets many at once closes some before they have proved the key, and a round without votes loses work at
+each planned change."""
+RETRY_PAUSE_SECONDS = 0.1
+
+_FRAME = struct.Struct("!4q")
+
+
+class BadFrameError(ValueError):
+    """What came is no message."""
+
+
+def service(round_: int) -> str:
+    """Return the name under which rank 0's agent takes the votes of a round."""
+    return f"votes/{round_}"
+
+
+def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
+    """Connect to rank 0's agent; None if that is not possible."""
+    deadline: float | None = None
+    while True:
+        try:
+            line = handshake.connect(world.master_address, world.master_port, key, service(world.round))
+            line.sendall(pack(Message(Kind.JOIN, rank)))
+            line.setblocking(False)
+            return line
+        except OSError as error:
+            is_busy = isinstance(error, handshake.RefusedError)
+            if deadline is None:
+                deadline = time.monotonic() + RETRY_SECONDS
+            if not is_busy or time.monotonic() + RETRY_PAUSE_SECONDS >= deadline:
+                logger.warning("no votes in this round: rank 0's agent cannot be reached: %s", error)
+                return None
+        time.sleep(RETRY_PAUSE_SECONDS)
+
+
+class Frames:
+    """What one connection sends, cut into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that are whole by now.
+
+        Raises:
+            BadFrameError: what came is no message.
+        """
+        data = self._rest + data
+        whole = len(data) - len(data) % _FRAME.size
+        self._rest = data[whole:]
+        return [_unpack(frame) for frame in _FRAME.iter_unpack(data[:whole])]
+
+
+def pack(message: Message) -> bytes:
+    """Return a message as it is sent."""
+    return _FRAME.pack(*message)
+
+
+def _unpack(frame: tuple[int, int, int, int]) -> Message:
+    kind, number, step, tier = frame
+    try:
+        message = Message(Kind(kind), number, step, tier)
+        if message.kind in (Kind.ASK, Kind.ENDED, Kind.LEAVE):
+            KeptIn(tier)
+    except ValueError as error:
+        raise BadFrameError from error
+    return message
+
+
+class ProcessWords:
+    """What the training processes of one start and their agent tell each other in the progress records."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._maps: list[mmap.mmap] = []
+        self._words: list[memoryview[int]] = []
+        try:
+            for path in files:
+                with path.open("r+b") as file:
+                    self._maps.append(mmap.mmap(file.fileno(), 0))
+                self._words.append(memoryview(self._maps[-1]).cast("q"))
+        except BaseException:
+            self.close()
+            raise
+        self._order = GO_ON
+
+    def read(self, *, all_live: bool) -> LocalProcesses:
+        """Return what the processes say of themselves."""
+        return LocalProcesses(
+            all_live,
+            all(words[SPEAKS] == TAKES_PART for words in self._words),
+            self.ended(),
+            KeptIn(max(KeptIn.MEMORY, *(words[KEEPS_IN] for words in self._words))),
+        )
+
+    def ended(self) -> tuple[int, ...]:
+        """Return the step that each process has ended last; -1 before its first."""
+        return tuple(words[BOUNDARY] for words in self._words)
+
+    def set_order(self, order: int) -> bool:
+        """Set the order; return whether it is another one than before."""
+        if order == self._order:
+            return False
+        for words in self._words:
+            words[ORDER] = order
+        self._order = order
+        return True
+
+    def close(self) -> None:
+        for words in self._words:
+            words.release()
+        for record in self._maps:
+            record.close()
+
+
+class LiveBallot:
+    """Carries out a ballot; for the main thread.
+
+    Args:
+        size: number of agents of the round.
+        line: the connections that come to rank 0, or the connection to it. The ballot closes it.
+        words: of the processes here. The ballot closes them.
+    """
+
+    def __init__(self, size: int, line: Inbox | socket.socket, words: ProcessWords) -> None:
+        self._line = line
+        self._words = words
+        self._peers: dict[int, socket.socket] = {}
+        """Connections by file descriptor."""
+        self._frames: dict[int, Frames] = {}
+        self._epoll = select.epoll()
+        chair_line = None
+        if isinstance(line, socket.socket):
+            chair_line = line.fileno()
+            self._add(line)
+        else:
+            self._epoll.register(line.fileno(), select.EPOLLIN)
+        self._ballot = Ballot(size, chair_line)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when `look` has something to do."""
+        return self._epoll.fileno()
+
+    @property
+    def agreed(self) -> Agreed | None:
+        return self._ballot.agreed
+
+    @property
+    def lost_at(self) -> float | None:
+        """Time at which an agent was lost whose processes had not left (CLOCK_MONOTONIC)."""
+        return self._ballot.lost_at
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a vote that is not over, or one that was decided."""
+        return self._ballot.is_open
+
+    @property
+    def wake_at(self) -> float | None:
+        """Time by which `look` is to be called (CLOCK_MONOTONIC)."""
+        return self._ballot.wake_at
+
+    def read(self, *, all_live: bool) -> LocalProcesses:
+        """Return what the processes here say of themselves."""
+        return self._words.read(all_live=all_live)
+
+    def ask(self, tier: KeptIn, *, all_live: bool) -> None:
+        """Ask for a vote. To be called if the processes here take part."""
+        now = time.monotonic()
+        self._carry_out(self._ballot.ask(tier, now, self.read(all_live=all_live)), all_live=all_live)
+
+    def note_left(self) -> None:
+        """Take note that the processes here have left as it was agreed."""
+        now = time.monotonic()
+        self._carry_out(self._ballot.note_left(now, self.read(all_live=False)), all_live=False)
+
+    def look(self, *, all_live: bool) -> None:
+        """Take in what has come, answer it, and give the processes their order.
+
+        Args:
+            all_live: no process here has ended.
+        """
+        came = [item for fd, _ in self._epoll.poll(0) for item in self._take(fd)]
+        now = time.monotonic()
+        self._carry_out(self._ballot.look(now, self.read(all_live=all_live), came), all_live=all_live)
+
+    def close(self) -> None:
+        """Take part in nothing more. Processes that are held go on; what was agreed stays their order."""
+        self._ballot.close()
+        self._words.set_order(self._ballot.order)
+        self._words.close()
+        for peer in self._peers.values():
+            peer.close()
+        self._line.close()
+        self._epoll.close()
+
+    def _carry_out(self, traffic: Traffic, *, all_live: bool) -> None:
+        """Give the processes their order, and send what is to be sent."""
+        while True:
+            if self._words.set_order(self._ballot.order):
+                self._ballot.note_order(time.monotonic())
+            broken: Traffic = []
+            for fd, message in traffic:
+                if fd in self._peers and (message is None or not self._send(fd, message)):
+                    self._remove(fd)
+                    broken.append((fd, None))
+            if not broken:
+                return
+            now = time.monotonic()
+            traffic = self._ballot.look(now, self.read(all_live=all_live), broken)
+
+    def _take(self, fd: int) -> Traffic:
+        """Return what has come by a connection, or by those that are new."""
+        if isinstance(self._line, Inbox) and fd == self._line.fileno():
+            added = [self._add(peer) for peer in self._line.take()]
+            return [item for peer in added for item in self._take(peer)]  # its first message may have come
+        try:
+            data = self._peers[fd].recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError
+            return [(fd, message) for message in self._frames[fd].feed(data)]
+        except BlockingIOError:
+            return []
+        except (OSError, BadFrameError):
+            self._remove(fd)
+            return [(fd, None)]
+
+    def _add(self, peer: socket.socket) -> int:
+        peer.setblocking(False)
+        self._epoll.register(peer.fileno(), select.EPOLLIN)
+        self._peers[peer.fileno()], self._frames[peer.fileno()] = peer, Frames()
+        return peer.fileno()
+
+    def _remove(self, fd: int) -> None:
+        self._epoll.unregister(fd)
+        del self._frames[fd]
+        self._peers.pop(fd).close()
+
+    def _send(self, fd: int, message: Message) -> bool:
+        """Send 32 bytes, for which a connection that works always has room."""
+        try:
+            return self._peers[fd].send(pack(message)) == _FRAME.size
+        except OSError:
+            return False

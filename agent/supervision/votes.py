@@ -1,0 +1,209 @@
+"""The votes of an agent: round after round, a ballot by which its processes may leave."""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.checkpoints.holder import CheckpointMemory
+from agent.connection.listener import Inbox, Listener
+from agent.facts.world import Action, Verb, World
+from agent.membership import Membership
+from agent.processes.processes import TrainingProcesses
+from agent.report.reporter import Reporter
+from agent.signals import deferred
+from agent.supervision.leaving import Graces, Outcome, Stop, Vote, Wait, decide
+from agent.supervision.live_ballot import LiveBallot, ProcessWords, connect, service
+from crds.agent_report import Departure
+from crds.checkpoint_files import KeptIn
+
+logger = logging.getLogger(__name__)
+
+
+class Votes:
+    """The votes of this agent's rounds.
+
+    Args:
+        listener: of this agent, with the job's key.
+        memory: of this agent; None if it keeps no checkpoints.
+        stop_grace_seconds: from the wish to stop the processes to SIGKILL.
+        failure_grace_seconds: the same, if the processes of others are dead.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        reporter: Reporter,
+        listener: Listener,
+        memory: CheckpointMemory | None,
+        stop_grace_seconds: float,
+        failure_grace_seconds: float,
+    ) -> None:
+        self._membership = membership
+        self._reporter = reporter
+        self._listener = listener
+        self._memory = memory
+        self._graces = Graces(stop_grace_seconds, failure_grace_seconds)
+        self._world: World | None = None
+        """The newest world whose members have met."""
+        self._inbox: Inbox | None = None
+        """The connections of the others, at rank 0."""
+        self._ballot: LiveBallot | None = None
+
+    # The rounds.
+
+    def meet(self, world: World) -> None:
+        """Take note of a world whose members have met; as rank 0, begin to take connections."""
+        self.end()
+        self._world = world
+        if world.members.index(self._membership.member) == 0:
+            self._inbox = Inbox()
+            self._listener.offer(service(world.round), self._inbox.put)
+
+    def begin(self, records: Sequence[Path]) -> None:
+        """Open the round's ballot, for the processes that have just been started.
+
+        By now rank 0's agent takes connections: torch's agents have exchanged their ranks since.
+
+        Args:
+            records: the progress records of the processes.
+        """
+        world = self._world
+        assert world is not None
+        rank = world.members.index(self._membership.member)
+        line, self._inbox = self._inbox or connect(world, rank, self._listener.key), None
+        if line is None:
+            return
+        try:
+            self._ballot = LiveBallot(len(world.members), line, ProcessWords(records))
+        except OSError as error:  # training goes on without them
+            logger.warning("no votes in this round: %s", error)
+            line.close()
+
+    def end(self) -> None:
+        """Take part in no more votes of the round. It may be repeated."""
+        if self._world is not None:
+            self._listener.withdraw(service(self._world.round))
+        if self._inbox is not None:
+            self._inbox.close()
+        if self._ballot is not None:
+            self._ballot.close()
+        self._inbox = self._ballot = None
+
+    def fds(self) -> list[int]:
+        """What becomes readable when `look` has something to do."""
+        return [self._ballot.fileno()] if self._ballot is not None else []
+
+    def look(self, processes: TrainingProcesses) -> bool:
+        """Take in what has come; whether there is a vote to take part in."""
+        if self._ballot is None:
+            return False
+        with deferred():
+            self._ballot.look(all_live=_all_live(processes))
+        return self._ballot.is_open
+
+    # One vote.
+
+    def follow(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
+        """Leave by vote for a planned change, or because another agent asks.
+
+        Args:
+            begun_at: when the grace began, by the monotonic clock.
+        """
+        tier = self._membership.standing.planned_tier(action, self._peers())
+        if tier is not None and self._memory is not None:
+            self._memory.note_plan()
+        called = self.look(processes) and action.verb is Verb.WAIT
+        if not called and tier is None:
+            return Outcome.OFF
+        return self.leave(processes, tier, begun_at)
+
+    def stop(self, processes: TrainingProcesses, begun_at: float) -> Outcome:
+        """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
+        return self.leave(processes, self._membership.standing.tier_of_a_stop(self._peers()), begun_at)
+
+    def hand_over(self, seconds: float) -> None:
+        """Stay until another Pod has what the processes left in memory, for so long at most."""
+        if self._memory is not None:
+            self._memory.hand_over(seconds)
+
+    def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> Outcome:
+        """Have the processes of all agents leave after the same step, or take part in that.
+
+        Args:
+            tier: ask for a vote, and for that step to be kept there; None if another agent has asked.
+            begun_at: when the grace began, by the monotonic clock.
+        """
+        ballot = self._ballot
+        if ballot is None or (tier is not None and not ballot.read(all_live=True).take_part):
+            return Outcome.OFF
+        if tier is not None:
+            self.look(processes)  # who has just connected takes part
+            with deferred():
+                ballot.ask(tier, all_live=_all_live(processes))
+        while True:
+            self.look(processes)
+            found = self._vote(ballot, processes, begun_at, wish=tier is not None)
+            decision = decide(found, self._graces)
+            if isinstance(decision, Wait):
+                self._wait(processes, decision.seconds)
+                continue
+            if isinstance(decision, Stop):
+                logger.warning("not all processes have left by vote in time: %s", found.agreed)
+                processes.stop(signal.SIGTERM, decision.grace_seconds)
+                return Outcome.STOPPED
+            if decision is Outcome.LEFT:
+                with deferred():
+                    ballot.note_left()
+                self._note(found)
+            return decision
+
+    def have_left(self, processes: TrainingProcesses) -> list[int]:
+        """Return the local ranks of the processes that have left as it was agreed."""
+        if self._ballot is None:
+            return []
+        return self._vote(self._ballot, processes, 0.0, wish=False).have_left
+
+    def _vote(self, ballot: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool) -> Vote:
+        all_live, now = _all_live(processes), time.monotonic()
+        return Vote(
+            ballot.is_open,
+            wish,
+            ballot.agreed,
+            None if ballot.lost_at is None else now - ballot.lost_at,
+            self._membership.standing.peers_are_dead,
+            processes.exit_codes,
+            ballot.read(all_live=all_live).ended,
+            now - begun_at,
+            None if ballot.wake_at is None else ballot.wake_at - now,
+        )
+
+    def _wait(self, processes: TrainingProcesses, seconds: float) -> None:
+        """Wait for what can change: the vote, the processes, the world, the time."""
+        poll = select.poll()
+        for fd in (*self.fds(), *processes.exit_fds(), self._membership.fileno()):
+            poll.register(fd, select.POLLIN)
+        poll.poll(seconds * 1000 + 1)
+        self._membership.next_action()  # takes the news, of which `peers_are_dead` tells
+
+    def _note(self, vote: Vote) -> None:
+        """Have it reported, unless training has just come to its end."""
+        assert self._world is not None and vote.agreed is not None
+        step, tier = vote.agreed
+        if vote.have_left:
+            logger.info("the processes have left after step %d, kept in %s", step, tier.name.lower())
+            self._reporter.note_departure(Departure(self._world.round, step))
+            if self._memory is not None and tier is KeptIn.MEMORY:
+                self._memory.note_departure(step)
+
+    def _peers(self) -> Sequence[int] | None:
+        """Return each agent's peer that holds its checkpoints in memory too; None if nobody does."""
+        return self._memory.peers() if self._memory is not None else None
+
+
+def _all_live(processes: TrainingProcesses) -> bool:
+    return len(processes.alive()) == len(processes.pids)
