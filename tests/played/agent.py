@@ -22,7 +22,7 @@ from agent.report.outbox import Outbox, changed
 from agent.report.report import Facts, Report, fitting, whole
 from agent.supervision import course
 from agent.supervision.failure_reporter import FailureReporter
-from agent.supervision.leaving import Outcome
+from agent.supervision.leaving import Graces, Outcome, Stop, Wait, decide
 from controller.errors import Forbidden, NotFound
 from crds.agent_report import (
     Accelerators,
@@ -33,9 +33,11 @@ from crds.agent_report import (
     RoundProgress,
     StepProgress,
 )
+from crds.checkpoint_files import KeptIn
 from crds.failure_texts import ASKED, early_finish_text
 from tests.played.schedule import Timer
 from tests.played.training import KILLED, STOPPED, Processes, Training
+from tests.played.voting import Votes
 
 if TYPE_CHECKING:
     from tests.played.cluster import Cluster
@@ -225,7 +227,7 @@ class PostMortem:
         self, part: Processes | None, local: int, ranks: Mapping[int, int], round_: int, sequence: int
     ) -> Failure:
         code = part.exit_codes.get(local) if part else 1
-        message = part.order.get(local, f"the process ended with {code}") if part else "it cannot be started"
+        message = part.errors.get(local, f"the process ended with {code}") if part else "it cannot be started"
         step, time = (part.step if part else None), self._agent.cluster.time()
         rank = ranks.get(local, -1)
         return Failure(
@@ -254,6 +256,9 @@ class Agent:
         self.part: Processes | None = None
         """The processes of the round that runs, or ran last."""
         self.training: Training | None = None
+        self.votes: Votes | None = None
+        self.callers: dict[int, list[tuple[Votes, int]]] = {}
+        """Connections to the ballots of rounds that are not open yet, with the rank of who calls."""
         self.stores: dict[int, set[int]] = {}
         """The meetings at this agent, by round: the ranks that are here."""
         self.news = News()
@@ -322,6 +327,7 @@ class Agent:
     def _die(self) -> None:
         self.lives = False
         self.stores.clear()
+        self._end_votes()
         self.cluster.wake_agents()
 
     # What it has of the API server.
@@ -434,11 +440,13 @@ class Agent:
             case course.StartRound():
                 return (yield from self._start_round())
             case course.Look():
-                yield from self._await_change(self.guard.hangs_at(self.membership.view.hang_timeout_seconds))
+                hangs_at = self.guard.hangs_at(self.membership.view.hang_timeout_seconds)
+                vote_at = self.votes.ballot.wake_at if self.votes is not None else None
+                yield from self._await_change(min((at for at in (hangs_at, vote_at) if at), default=None))
                 return self._see()
             case course.AwaitEnds(seconds):
                 until = self.now + seconds
-                while self._running.alive() and self.now < until:
+                while self.running.alive() and self.now < until:
                     yield until
                 return self._see()
             case course.AwaitNews(seconds):
@@ -449,7 +457,7 @@ class Agent:
                 yield from self._sleep(self.cluster.random.choice((0.0, 0.0, 0.3)))
                 return self._report_failure(subject, state or self.reporter.latest.state)
             case course.Vote(action, begun_at):
-                return Outcome.OFF
+                return (yield from self._vote(action, begun_at))
             case course.Stop(grace):
                 return (yield from self._stop(grace))
         return self._act(order)
@@ -457,15 +465,17 @@ class Agent:
     def _act(self, order: course.Order) -> Any:
         match order:
             case course.CollectEnds():
-                return course.Ended.FAILED if any(self._running.exit_codes.values()) else course.Ended.WELL
+                return course.Ended.FAILED if any(self.running.exit_codes.values()) else course.Ended.WELL
             case course.WorksAlone():
                 return False
             case course.ReportSuccess():
                 self.reporter.report(AgentState.SUCCEEDED)
             case course.Kill():
-                self._running.end(self._running.alive(), KILLED)
+                self.running.end(self.running.alive(), KILLED)
             case course.StandBy():
                 self.membership.stand_by()
+            case course.EndVotes():
+                self._end_votes()
         return None
 
     def _await_change(self, until: float | None) -> Act:
@@ -502,6 +512,7 @@ class Agent:
         self.training = self.cluster.training(world)
         self.part = Processes(world, self.me.member, self._ranks(world), self)
         self.training.join(self.part)
+        self.votes = Votes(self, world, world.members.index(self.me.member))
         self.guard.begin(first=0 in self.part.ranks.values())
         self.failures.last_failure = None
         return course.Start.STARTED
@@ -532,12 +543,12 @@ class Agent:
         return {local: first + local for local in range(self.processes)}
 
     @property
-    def _running(self) -> Processes:
+    def running(self) -> Processes:
         assert self.part is not None
         return self.part
 
     def _see(self) -> course.Seen:
-        part, limit_seconds = self._running, self.membership.view.hang_timeout_seconds
+        part, limit_seconds = self.running, self.membership.view.hang_timeout_seconds
         action = self.membership.next_action()
         self.guard.look(part)
         standing, liveness = self.membership.standing, self.guard.liveness
@@ -553,7 +564,7 @@ class Agent:
         )
 
     def _report_failure(self, subject: course.Subject, state: AgentState) -> bool:
-        part: Any = self._running
+        part: Any = self.running
         failures, ranks = self.failures, part.ranks
         match subject:
             case course.Subject.DEVICE:
@@ -569,8 +580,48 @@ class Agent:
                 return failures.report_hang(part, state, hangs=subject is course.Subject.HANG)
         return failures.last_failure is not None
 
+    def _vote(self, action: Action, begun_at: float) -> Act:
+        tier = self.membership.standing.planned_tier(action, None)
+        called = self.votes is not None and self.votes.look() and action.verb is Verb.WAIT
+        if not called and tier is None:
+            return Outcome.OFF
+        outcome = yield from self._leave_by_vote(tier, begun_at)
+        left = self.votes.vote(begun_at, wish=False).have_left if self.votes is not None else []
+        self.post_mortem.excuse(left)
+        return Outcome.ENDED if outcome is Outcome.LEFT and not left else outcome
+
+    def _leave_by_vote(self, tier: KeptIn | None, begun_at: float) -> Act:
+        votes = self.votes
+        if votes is None or (tier is not None and not votes.read().take_part):
+            return Outcome.OFF
+        if tier is not None:
+            votes.look()
+            votes.ask(tier)
+        while True:
+            votes.look()
+            found = votes.vote(begun_at, wish=tier is not None)
+            decision = decide(found, Graces(STOP_GRACE_SECONDS, FAILURE_GRACE_SECONDS))
+            if isinstance(decision, Wait):
+                yield from self._await_change(self.now + decision.seconds + 0.001)
+                self.membership.next_action()
+                continue
+            if isinstance(decision, Stop):
+                yield from self._stop(course.Grace.after_failure(decision.grace_seconds))
+                return Outcome.STOPPED
+            if decision is Outcome.LEFT:
+                votes.note_left()
+                if found.have_left and found.agreed is not None:
+                    departure = Departure(self.running.world.round, found.agreed.step)
+                    self.reporter.note_departure(departure)
+            return decision
+
+    def _end_votes(self) -> None:
+        if self.votes is not None:
+            self.votes.close()
+        self.votes = None
+
     def _stop(self, grace: course.Grace) -> Act:
-        part, begun_at = self._running, self.now
+        part, begun_at = self.running, self.now
         deadline = begun_at + grace.seconds
         if part.alive() and not self.cluster.random.random() < 0.3:  # else it sits in C, deaf to SIGTERM
             seconds = self.cluster.random.uniform(0.0, self.cluster.lengths.save)
@@ -597,8 +648,16 @@ class Agent:
     # Its end.
 
     def _stop_for_good(self) -> Act:
-        if self.part is not None and self.part.alive():
-            yield from self._stop(course.Grace.after_failure(STOP_GRACE_SECONDS))
+        part, begun_at = self.part, self.now
+        if part is None:
+            return
+        if part.alive():
+            tier = self.membership.standing.tier_of_a_stop(None)
+            yield from self._leave_by_vote(tier, begun_at)
+        self._end_votes()
+        if part.alive():
+            seconds = STOP_GRACE_SECONDS - (self.now - begun_at)
+            yield from self._stop(course.Grace.after_failure(max(seconds, 0.0)))
 
     def _shut_down(self) -> Act:
         yield from self._stop_for_good()

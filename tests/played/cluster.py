@@ -29,6 +29,8 @@ from tests.reconcilers.cluster_model import _is_ready, _node_for, add_nodes
 from tests.reconcilers.process import Killed, Lag, Process
 
 JSON = dict[str, Any]
+SAVED_EVERY = 4
+"""Steps between two checkpoints."""
 STARTED_AT = 1_000.0
 """What a schedule's clock says at the beginning."""
 
@@ -108,8 +110,10 @@ class Cluster:
         self.wrong: list[str] = []
         """What must never be."""
         self.is_over = self.is_away = False
-        self.last_step, self.step = last_step, 0
-        """Up to where training goes, and where a world goes on: its last step is saved at once."""
+        self.last_step, self.saved, self.made = last_step, 0, 0
+        """Up to where training goes, the step that a world goes on from, and the highest that was made."""
+        self.redone = 0
+        """Steps that were made more than once."""
         self.kills = 0
         self._controller: Process | None = None
         self._controller_timer: Timer | None = None
@@ -367,10 +371,15 @@ class Cluster:
 
     def store_of(self, world: World) -> set[int] | None:
         """The meeting of a round at rank 0's agent; None where that cannot be reached, or is not there yet."""
+        agent = self.agent_of(world)
+        return None if agent is None else agent.stores.get(world.round)
+
+    def agent_of(self, world: World) -> Agent | None:
+        """The agent of rank 0, if it lives."""
         first = world.members[0]
         for agent in self.agents.values():
             if agent.lives and agent.me.member == first and agent.me.pod_ip == world.master_address:
-                return agent.stores.get(world.round)
+                return agent
         return None
 
     def training(self, world: World) -> Training:
@@ -378,8 +387,15 @@ class Cluster:
         job = self.api.find(ELASTICJOBS, "j") or {"metadata": {"uid": ""}}
         key = job["metadata"]["uid"], world.round
         if key not in self.trainings:
+            self.redone, self.made = self.redone + self.made - self.saved, self.saved
             self.trainings[key] = Training(
-                self.schedule, world, self.step + 1, self.last_step, self.lengths, self._stepped
+                self.schedule,
+                world,
+                self.saved + 1,
+                self.last_step,
+                self.lengths,
+                self._stepped,
+                self._save,
             )
         found = self.trainings[key]
         if found.world.members != world.members:
@@ -399,9 +415,15 @@ class Cluster:
     def _stepped(self, training: Training) -> None:
         if any(later.world.round > training.world.round and later.parts for later in self.trainings.values()):
             self.wrong.append(f"round {training.world.round} ends a step and a later one has begun")
-        self.step = training.step
+        self.made = training.step
+        if training.step % SAVED_EVERY == 0:
+            self.saved = training.step
         for part in training.parts.values():
             part.agent.reporter.progress()  # type: ignore[attr-defined]
+
+    def _save(self, step: int) -> None:
+        """All processes of a world have left after the same step, which they have saved."""
+        self.saved = max(self.saved, step)
 
 
 def environment_of(pod: JSON) -> Environment:

@@ -74,8 +74,10 @@ class Life:
         """Workers that something has befallen."""
         self.is_planned = self.is_suspended = self.is_deleted = False
         """A user has done what gives healthy workers new Pods; wants the job suspended; has deleted it."""
+        self.was_away = False
         self.diary: list[str] = []
         """What befell the job, with the time."""
+        self.is_undisturbed = self.cluster.disturbances == Disturbances()
         self._members: dict[tuple[str, int], object] = {}
         self._newest: dict[str, tuple[int, int]] = {}
         served = self.cluster.api.on_change
@@ -214,7 +216,7 @@ class Life:
         return True
 
     def leave_the_api_server_away(self) -> bool:
-        self.cluster.is_away = True
+        self.cluster.is_away = self.was_away = True
         self._at(
             self._draw.uniform(1.0, 60.0), "the API server is back", lambda life: life.cluster.come_back()
         )
@@ -281,6 +283,8 @@ class Life:
         blamed = (status.get("lastFailure") or {}).get("worker")
         if blamed and blamed not in self.blamable:
             wrong.append(f"nothing befell {blamed}: {status['lastFailure']['message']}")
+        if self.is_undisturbed and not self.blamable and not self.was_away and self.cluster.redone:
+            wrong.append(f"planned changes have lost {self.cluster.redone} steps")
         wrong += list(unsound(self.cluster.api))
         return list(dict.fromkeys(wrong))
 

@@ -13,13 +13,14 @@ from tests.played.jobs import Life, play
 from tests.played.schedule import BY_HAND, FIRST, play_seeds
 
 pytestmark = [pytest.mark.played, pytest.mark.timeout(0 if BY_HAND else 900)]
+SEEDS = 320
 PARTS = max(BY_HAND // 1_000, 8)
 """Tests among which the seeds are shared, so that processes can play them side by side."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_life_of_a_job(part: int) -> None:
-    play_seeds(play, 40, part, PARTS)
+    play_seeds(play, SEEDS, part, PARTS)
 
 
 def test_a_seed_replays_the_same_life() -> None:

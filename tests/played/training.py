@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent.facts.world import Member, World
+from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART
+from dlr.checkpoint.leaving import LOOK_SECONDS, next_move
 from tests.played.schedule import Schedule
 
 KILLED, FAILED, BY_A_PEER, STOPPED = -9, 1, 2, -15
@@ -31,13 +33,16 @@ class Processes:
     """Global ranks by local ones."""
     agent: Watching
     exit_codes: dict[int, int] = field(default_factory=dict)
-    order: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
     """What an exception says, by local rank, of those that failed."""
+    order: int = GO_ON
+    """The words ORDER and SPEAKS."""
+    speaks: int = 0
+    leaves: bool = False
+    """They save the step after which all leave by vote."""
     step: int | None = None
     """The last step that they have ended."""
     stepped_at: float | None = None
-    ignores_signals: bool = False
-    is_signalled: bool = False
 
     @property
     def all_exited(self) -> bool:
@@ -72,8 +77,10 @@ class Training:
         last_step: int,
         lengths: Lengths,
         on_step: Callable[[Training], object],
+        on_saved: Callable[[int], object],
     ) -> None:
-        self._schedule, self._lengths, self._on_step = schedule, lengths, on_step
+        self._schedule, self._lengths = schedule, lengths
+        self._on_step, self._on_saved = on_step, on_saved
         self.world = world
         self.step = first_step - 1
         """The last step that all have ended."""
@@ -100,10 +107,36 @@ class Training:
         )
 
     def go_on(self) -> None:
-        if self.trains and not self._is_stepping:
+        """Begin the next step, unless a process waits for its agent's word, or leaves."""
+        if not self.trains or self._is_stepping:
+            return
+        now, moves = self._schedule.now, set[str]()
+        for part in self.parts.values():
+            move = next_move(part.order, part.speaks, -1 if part.step is None else part.step, now)
+            moves.add(move)
+            if move == "wait":
+                self._schedule.at(max(-part.order / 1_000, now) + 0.001, "a hold runs out", self.go_on)
+            elif move == "go alone":
+                part.speaks = GOES_ALONE
+            elif move in ("memory", "storage") and not part.leaves:
+                part.leaves = True
+                seconds = self._schedule.random.uniform(0.0, self._lengths.save)
+                self._schedule.after(seconds, f"{part.member} has left", lambda p=part: self._leave(p))
+        if moves <= {"go on", "go alone"}:
             self._is_stepping = True
             seconds = self._schedule.random.uniform(0.1, self._lengths.step)
             self._schedule.after(seconds, f"round {self.world.round} ends a step", self._end_step)
+
+    def look_soon(self) -> None:
+        """The word ORDER of a process has changed: it sees that at its next look."""
+        seconds = self._schedule.random.uniform(0.0, LOOK_SECONDS)
+        self._schedule.after(seconds, f"round {self.world.round} looks", self.go_on)
+
+    def _leave(self, part: Processes) -> None:
+        part.end(part.alive(), EXIT_LEFT)
+        parts = self.parts.values()
+        if all(set(each.exit_codes.values()) == {EXIT_LEFT} for each in parts):
+            self._on_saved(self.step)
 
     def _end_step(self) -> None:
         self._is_stepping = False
@@ -112,6 +145,7 @@ class Training:
         self.step += 1
         for part in self.parts.values():
             part.step, part.stepped_at = self.step, self._schedule.now
+            part.speaks = part.speaks or TAKES_PART
         self._on_step(self)
         if self.step < self.last_step:
             self.go_on()
@@ -126,7 +160,7 @@ class Training:
         if not part.alive():
             return
         local = self._schedule.random.choice(part.alive())
-        part.order[local] = message
+        part.errors[local] = message
         part.end([local], code)
         self.lose(member)
 
@@ -140,7 +174,7 @@ class Training:
     def _follow(self, part: Processes) -> None:
         if not self.is_over(part):
             for local in part.alive():
-                part.order[local] = "RuntimeError: gloo/pair.cc:547] Connection closed by peer [10.0.0.7]:5"
+                part.errors[local] = "RuntimeError: gloo/pair.cc:547] Connection closed by peer [10.0.0.7]:5"
             part.end(part.alive(), BY_A_PEER)
 
     def is_over(self, part: Processes) -> bool:
