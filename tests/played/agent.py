@@ -623,6 +623,8 @@ class Agent:
     def _stop(self, grace: course.Grace) -> Act:
         part, begun_at = self.running, self.now
         deadline = begun_at + grace.seconds
+        if part.step is None and self.training is not None:
+            self.training.is_young = True
         if part.alive() and not self.cluster.random.random() < 0.3:  # else it sits in C, deaf to SIGTERM
             seconds = self.cluster.random.uniform(0.0, self.cluster.lengths.save)
             self.cluster.schedule.after(seconds, f"{self} has stopped", lambda: self._stopped(part))

@@ -113,7 +113,7 @@ class Cluster:
         self.last_step, self.saved, self.made = last_step, 0, 0
         """Up to where training goes, the step that a world goes on from, and the highest that was made."""
         self.redone = 0
-        """Steps that were made more than once."""
+        """Steps that were made more than once, by worlds that could have left by vote."""
         self.kills = 0
         self._controller: Process | None = None
         self._controller_timer: Timer | None = None
@@ -387,7 +387,11 @@ class Cluster:
         job = self.api.find(ELASTICJOBS, "j") or {"metadata": {"uid": ""}}
         key = job["metadata"]["uid"], world.round
         if key not in self.trainings:
-            self.redone, self.made = self.redone + self.made - self.saved, self.saved
+            if not any(
+                each.is_young and each.world.round == world.round - 1 for each in self.trainings.values()
+            ):
+                self.redone += self.made - self.saved
+            self.made = self.saved
             self.trainings[key] = Training(
                 self.schedule,
                 world,

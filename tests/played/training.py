@@ -88,6 +88,8 @@ class Training:
         self.parts: dict[Member, Processes] = {}
         self.hangs_at: Member | None = None
         """Whose process stands still, for ever; the others wait for it."""
+        self.is_young = False
+        """A process was stopped before its first step: until then none leaves by vote."""
         self._is_stepping = False
 
     def join(self, part: Processes) -> None:
