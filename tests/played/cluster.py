@@ -62,8 +62,6 @@ class Disturbances:
     slow_watch: float = 0.0
     """An event of a world comes to an agent seconds late."""
     network: Faults = field(default_factory=Faults)
-    guarded: bool = True
-    """The admission policy refuses reports of Pods that have been replaced."""
 
 
 class ServedApi(Api):
@@ -135,7 +133,7 @@ class Cluster:
 
     def calm(self) -> None:
         """From now on everything works."""
-        self.disturbances = Disturbances(guarded=self.disturbances.guarded)
+        self.disturbances = Disturbances()
         if self._controller is not None:
             self._controller.lag.versions = 0
         self.come_back()
@@ -162,10 +160,10 @@ class Cluster:
     # The API server.
 
     def serve_agent(self, me: Environment, body: JSON) -> Any:
-        """Patch the status of an agent's ElasticWorker, if it may."""
+        """Patch the status of an agent's ElasticWorker, if the admission policy lets it."""
         worker = self.api.get(ELASTICWORKERS, me.worker_name)
         speaker = worker["spec"]["incarnation"]
-        if self.disturbances.guarded and speaker > me.incarnation:
+        if speaker > me.incarnation:
             raise Forbidden(403, "Forbidden", f"only the Pod {me.worker_name}-{speaker} may report")
         return self.api.patch(ELASTICWORKERS, me.worker_name, {"status": body}, "status")
 

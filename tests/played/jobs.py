@@ -58,7 +58,6 @@ def disturbances(draw: Random) -> Disturbances:
         versions=draw.choice((0, 1, 3)),
         slow_watch=draw.choice((0.0, 0.1)),
         network=network,
-        guarded=draw.random() < 0.5,
     )
 
 

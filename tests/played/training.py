@@ -39,7 +39,8 @@ class Processes:
     """The words ORDER and SPEAKS."""
     speaks: int = 0
     leaves: bool = False
-    """They save the step after which all leave by vote."""
+    has_saved: bool = False
+    """They save, or have saved, the step after which all leave by vote."""
     step: int | None = None
     """The last step that they have ended."""
     stepped_at: float | None = None
@@ -123,7 +124,7 @@ class Training:
             elif move in ("memory", "storage") and not part.leaves:
                 part.leaves = True
                 seconds = self._schedule.random.uniform(0.0, self._lengths.save)
-                self._schedule.after(seconds, f"{part.member} has left", lambda p=part: self._leave(p))
+                self._schedule.after(seconds, f"{part.member} has saved", lambda p=part: self._leave(p))
         if moves <= {"go on", "go alone"}:
             self._is_stepping = True
             seconds = self._schedule.random.uniform(0.1, self._lengths.step)
@@ -135,10 +136,16 @@ class Training:
         self._schedule.after(seconds, f"round {self.world.round} looks", self.go_on)
 
     def _leave(self, part: Processes) -> None:
-        part.end(part.alive(), EXIT_LEFT)
+        """The processes of one member have saved their part; all wait for all before they end."""
+        part.has_saved = True
         parts = self.parts.values()
-        if all(set(each.exit_codes.values()) == {EXIT_LEFT} for each in parts):
+        if all(each.has_saved and each.alive() for each in parts):
             self._on_saved(self.step)
+            for each in parts:
+                seconds = self._schedule.random.uniform(0.0, 0.3)
+                self._schedule.after(
+                    seconds, f"{each.member} has left", lambda p=each: p.end(p.alive(), EXIT_LEFT)
+                )
 
     def _end_step(self) -> None:
         self._is_stepping = False
