@@ -267,7 +267,7 @@ class Agent:
         self._is_awake = self._has_news = False
         self._timer: Timer | None = None
         self._thread: Act = self._life()
-        self._term_seen = False
+        self.is_terminating = False
         self.after(cluster.random.uniform(0.0, cluster.delays.container), "begins", self.wake)
 
     def __repr__(self) -> str:
@@ -310,8 +310,8 @@ class Agent:
 
     def terminate(self) -> None:
         """Send SIGTERM; whatever the main thread does is cut short."""
-        if self.lives and not self._term_seen:
-            self._term_seen = True
+        if self.lives and not self.is_terminating:
+            self.is_terminating = True
             self._thread.close()
             self._thread = self._shut_down()
             self.wake()

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from agent.facts.world import Member, World
 from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART
 from dlr.checkpoint.leaving import LOOK_SECONDS, next_move
 from tests.played.schedule import Schedule
 
+if TYPE_CHECKING:
+    from tests.played.agent import Agent
+
 KILLED, FAILED, BY_A_PEER, STOPPED = -9, 1, 2, -15
-
-
-class Watching(Protocol):
-    """An agent, as its processes see it."""
-
-    def wake(self) -> object: ...
 
 
 @dataclass
@@ -31,7 +28,7 @@ class Processes:
     member: Member
     ranks: Mapping[int, int]
     """Global ranks by local ones."""
-    agent: Watching
+    agent: Agent
     exit_codes: dict[int, int] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     """What an exception says, by local rank, of those that failed."""
