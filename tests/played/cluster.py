@@ -273,7 +273,7 @@ class Cluster:
         self.wrong += process.errors
         self.kills += 1
         self._controller = None
-        seconds = self.random.uniform(0.0, self.delays.succession)
+        seconds = self.random.uniform(0.0, self.random.choice((1.0, self.delays.succession)))
         self.schedule.after(seconds, "a controller takes the lead", self._lead)
 
     # Scheduler and kubelets.

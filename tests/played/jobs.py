@@ -53,9 +53,9 @@ def disturbances(draw: Random) -> Disturbances:
         late_seconds=draw.choice((1.0, 5.0)),
     )
     return Disturbances(
-        kill=draw.choice((0.0, 0.02, 0.1)),
-        late=draw.choice((0.0, 0.5)),
-        versions=draw.choice((0, 1, 3)),
+        kill=draw.choice((0.0, 0.05, 0.2)),
+        late=draw.choice((0.0, 0.8)),
+        versions=draw.choice((0, 2, 5)),
         slow_watch=draw.choice((0.0, 0.1)),
         network=network,
     )
@@ -78,6 +78,7 @@ class Life:
         """What befell the job, with the time."""
         self.is_undisturbed = self.cluster.disturbances == Disturbances()
         self._members: dict[tuple[str, int], object] = {}
+        self._phases: dict[str, str | None] = {}
         self._newest: dict[str, tuple[int, int]] = {}
         served = self.cluster.api.on_change
 
@@ -256,6 +257,10 @@ class Life:
         if any(new < old for new, old in zip(found, before, strict=True)):
             self._found(f"round and broken round went from {before} back to {found}")
         self._newest[uid] = found
+        phase, last = status.get("phase"), self._phases.get(uid)
+        if last in FINISHED and phase != last:
+            self._found(f"the job was {last}, and is {phase}")
+        self._phases[uid] = phase
         if (size := len(orjson.dumps(status))) > MOST_STATUS_BYTES:
             self._found(f"the job's status has {size} bytes")
 
@@ -270,6 +275,9 @@ class Life:
         if status.get("phase") != "Succeeded":
             reason = f"{status.get('phase')} {status.get('reason')}: {status.get('message')}"
             wrong.append(f"the job has not succeeded: {reason}; {status.get('rendezvous')}")
+        rounds = (status.get("rendezvous") or {}).get("round", 0)
+        if self.is_undisturbed and rounds > 3 + 4 * len(self.diary):
+            wrong.append(f"{rounds} rounds where only this befell the job: {self.diary}")
         restarts = status.get("restarts") or {}
         # Where a node is lost in silence, its peers may be found to hang before it is found to be lost.
         if sum(restarts.values()) > self.failures + len(self.cluster.lost_nodes):
