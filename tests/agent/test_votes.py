@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +11,6 @@ from typing import Any, cast
 import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from agent.connection.listener import Listener
 from agent.facts.world import (
     Action,
     Member,
@@ -20,20 +18,22 @@ from agent.facts.world import (
     World,
 )
 from agent.membership import Membership, Standing
+from agent.supervision import elastic_agent
 from agent.supervision.elastic_agent import DlrElasticAgent
-from agent.supervision.leaving import Outcome, Votes
+from agent.supervision.leaving import Outcome
+from agent.supervision.votes import Votes
 from agent.torch_compat.elastic import LocalElasticAgent
 from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("scarce", ["records", "epoll"])
 def test_without_a_ballot_there_are_no_votes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scarce: str
 ) -> None:
-    listener, me = Listener("127.0.0.1", bytes(32)), Member(0, 1)
+    listener: Any = SimpleNamespace(offer=lambda *_: None, withdraw=lambda _: None)
     reporter: Any = None
+    me = Member(0, 1)
     membership = cast(Membership, SimpleNamespace(member=me))
     votes = Votes(membership, reporter, listener, None, 30.0, 1.0)
     votes.meet(World(1, RendezvousPhase.FORMED, (me,), 1))
@@ -50,16 +50,14 @@ def test_without_a_ballot_there_are_no_votes(
     votes.begin([record])
     assert votes.fds() == []
     assert line.fileno() == -1
-    listener.close()
 
 
-@pytest.mark.real
 def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, graces = [], []
+    begun, graces, now = [], [], [100.0]
 
     def stop(_processes: object, begun_at: float) -> Outcome:
         begun.append(begun_at)
-        time.sleep(0.05)
+        now[0] += 1.0
         if len(begun) == 1:
             raise SignalException("a second one", sigval=signal.SIGTERM)
         return Outcome.OFF
@@ -73,12 +71,13 @@ def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) ->
         "_shutdown_at": None,
         "_stop_grace_seconds": 10.0,
     }
+    monkeypatch.setattr(elastic_agent, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(LocalElasticAgent, "_shutdown", lambda _: None)
     with pytest.raises(SignalException):
         agent._shutdown()
     agent._shutdown()
     assert begun[0] == begun[1]
-    assert graces[0] <= 10.0 - 0.1
+    assert graces == [10.0 - 2.0]
 
 
 @pytest.mark.parametrize(("tier", "told"), [(KeptIn.STORAGE, 1), (None, 0)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import struct
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +15,7 @@ from crds.progress_record import (
     ENV_PROGRESS_FILE,
     EXIT_LEFT,
     GO_ON,
+    GOES_ALONE,
     KEEPS_IN,
     ORDER,
     RECORD_BYTES,
@@ -26,7 +26,7 @@ from crds.progress_record import (
 from dlr import progress
 from dlr.checkpoint import leaving
 
-pytestmark = pytest.mark.real
+NOW = 300.0
 
 
 class Record:
@@ -48,6 +48,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     made = Record(tmp_path / "record")
     monkeypatch.setenv(ENV_PROGRESS_FILE, str(made.path))
     monkeypatch.setattr(progress, "_slot", None)
+    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: NOW))
     return made
 
 
@@ -61,12 +62,10 @@ def test_a_step_without_a_vote_tells_that_it_has_ended(record: Record) -> None:
     assert (record[BOUNDARY], record[KEEPS_IN]) == (7, KeptIn.STORAGE)
 
 
-@pytest.mark.parametrize("tier", KeptIn)
-def test_it_leaves_after_the_agreed_step_or_the_first_beyond(record: Record, tier: KeptIn) -> None:
-    record[ORDER] = leave_at(8, tier)
+def test_it_leaves_after_the_agreed_step(record: Record) -> None:
+    record[ORDER] = leave_at(8, KeptIn.STORAGE)
     assert leaving.boundary(7) is None
-    assert leaving.boundary(8) == tier.name.lower()
-    assert leaving.boundary(10) == tier.name.lower()
+    assert leaving.boundary(8) == "storage"
     with pytest.raises(SystemExit) as ended:
         leaving.leave()
     gc.unfreeze()  # this process goes on
@@ -77,7 +76,7 @@ def test_it_leaves_after_the_agreed_step_or_the_first_beyond(record: Record, tie
 def test_it_waits_while_it_is_held_without_burning_a_core(
     record: Record, order: int, answer: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record[ORDER] = hold_until(300.0)
+    record[ORDER] = hold_until(NOW + 1)
     sleeps: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -86,16 +85,21 @@ def test_it_waits_while_it_is_held_without_burning_a_core(
             assert record[BOUNDARY] == 5
             record[ORDER] = order
 
-    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: 299.0, sleep=sleep))
+    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: NOW, sleep=sleep))
     assert leaving.boundary(5) == answer
     assert sleeps == [leaving.LOOK_SECONDS] * 9
 
 
-def test_it_goes_on_when_its_agent_says_no_more(record: Record) -> None:
-    until = time.monotonic() + 0.2
-    record[ORDER] = hold_until(until)
+def test_it_leaves_by_no_vote_once_its_agent_has_said_no_more(
+    record: Record,
+) -> None:
+    leaving.take_part()
+    record[ORDER] = hold_until(NOW - 1)
     assert leaving.boundary(5) is None
-    assert time.monotonic() > until - 0.01
+    leaving.take_part("storage")
+    assert record[SPEAKS] == GOES_ALONE
+    record[ORDER] = leave_at(5, KeptIn.STORAGE)
+    assert leaving.boundary(6) is None
 
 
 def test_outside_of_dlr_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crds.progress_record import BOUNDARY, ENV_PROGRESS_FILE, ORDER, PROGRESS_FORMAT
+from crds.progress_record import BOUNDARY, ENV_PROGRESS_FILE, ORDER, PROGRESS_FORMAT, SPEAKS
 from dlr.checkpoint import leaving
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.storage import read_manifest, verify
@@ -152,7 +152,7 @@ def has_ended_the_agreed_step(record: Path) -> bool:
         words = struct.unpack_from(PROGRESS_FORMAT, record.read_bytes())
     except FileNotFoundError:
         return True  # its agent was as quick
-    return leaving.tier_to_leave(words[ORDER], words[BOUNDARY]) is not None
+    return leaving.next_move(words[ORDER], words[SPEAKS], words[BOUNDARY], now=0.0) in ("memory", "storage")
 
 
 @pytest.mark.parametrize("killed", [0, 1])

@@ -34,8 +34,8 @@ CHAIR = 0
 POLL_SECONDS = 0.001
 """A poll lasts that much longer, as in `Votes`."""
 KILLED = -9
-ENDLESS = 1_000
-"""Number of steps that no round comes to."""
+ENDLESS = 3_000
+"""A step that no round comes to."""
 Turn = Generator[None, None, None]
 
 
@@ -45,9 +45,11 @@ class Setting:
 
     agents: int
     local: int
+    stride: int
+    """Difference of the numbers of two steps, one after the other."""
     step_seconds: float
     steps: int
-    """Number of steps after which training has come to its end."""
+    """The step before which training has come to its end."""
     in_lockstep: bool
     """In each step all wait for all, and so they do when they save."""
     save_seconds: float
@@ -71,18 +73,22 @@ class Setting:
 
 def draw_setting(random: Random) -> Setting:
     """Draw a round; in one of three nothing goes wrong."""
-    agents = random.choice((2, 2, 2, 3, 3, 4, 5))
+    agents = random.choice((1, 2, 2, 2, 3, 3, 4, 5))
     local = random.choice((1, 1, 2))
+    stride = random.choice((1, 1, 3))
     step_seconds = random.choice((0.001, 0.01, 0.3, 4.0))
     delay_seconds = min(step_seconds * random.choice((0.02, 0.3, 2.0)), 0.5)
     in_lockstep = random.random() < 0.5
     save_seconds = random.choice((0.01, 1.0, 8.0))
     if random.random() < 0.3:
         graces, faults = Graces(60.0, 2.0), Faults(delay_seconds)
-        return Setting(agents, local, step_seconds, ENDLESS, in_lockstep, save_seconds, graces, faults)
+        return Setting(
+            agents, local, stride, step_seconds, ENDLESS, in_lockstep, save_seconds, graces, faults
+        )
     return Setting(
         agents,
         local,
+        stride,
         step_seconds,
         random.choice((3, 10)),
         in_lockstep,
@@ -125,7 +131,7 @@ class Process:
         if self.begun + 1 >= self._round.setting.steps:
             self.exit(0)
             return
-        self.begun += 1
+        self.begun += self._round.setting.stride
         self._round.enter(self)
 
     def finish(self) -> None:
@@ -274,6 +280,8 @@ class Agent:
 
     def die(self, *, silently: bool) -> None:
         """End at once, with the processes. If it is silent, nobody sees the connections break."""
+        if self.is_gone:
+            return
         self.is_gone, self.died_silently = True, silently
         self.ended_at = self.ended_at or self._schedule.now
         for process in self.processes:
@@ -281,7 +289,7 @@ class Agent:
         if not silently:
             for end in self.ends.values():
                 end.close()
-        self._round.break_()
+        self._round.break_(20.0 if silently else 0.0)
 
     def wake(self) -> None:
         """Look soon."""
@@ -490,7 +498,7 @@ class Agent:
 
     def _check_left(self, vote: Vote) -> None:
         for process in self.processes:
-            left = vote.agreed is not None and process.left_after == vote.agreed.step
+            left = vote.agreed is not None and process.left_after == self._round.last_step(vote.agreed.step)
             if process.exit_code != 0 and not (left and process.exit_code == EXIT_LEFT):
                 self._round.wrong.append(f"left: agent {self.rank} says so, and a process has not")
 
@@ -561,18 +569,24 @@ class Round:
             seconds = random.random() * self.setting.save_seconds
             self.schedule.after(seconds, "a process leaves", lambda one=one: one.exit(EXIT_LEFT))
 
-    def break_(self) -> None:
+    def break_(self, least_seconds: float = 0.0) -> None:
         """Have the controller tell the agents that a failure has ended the round."""
         if not self._is_broken:
             self._is_broken = True
             for agent in self.agents:
-                seconds = self.schedule.random.choice((0.05, 3.0, 20.0))
+                seconds = least_seconds + self.schedule.random.choice((0.05, 3.0, 20.0))
                 self.schedule.after(seconds, "an agent hears of a death", agent.learn_of_death)
+
+    def last_step(self, agreed: int) -> int:
+        """Return the first step that there is from the agreed one on."""
+        return agreed + (-1 - agreed) % self.setting.stride
 
     def check_counted(self, decision: Message) -> None:
         """Check that all have answered the vote that is decided; the chair's own agent does so unseen."""
+        if not all(process.speaks for process in self.processes):
+            self.wrong.append(f"counted: {decision} although a process takes part in no votes")
         for process in self.agents[0].processes:
-            if process.begun > decision.step and process.speaks == TAKES_PART:
+            if process.begun > self.last_step(decision.step) and process.speaks == TAKES_PART:
                 self.wrong.append(f"counted: {decision} although the chair has begun step {process.begun}")
         for agent in self.agents[1:]:
             if agent.answer.number != decision.number or agent.answer.step >= decision.step:
@@ -604,7 +618,7 @@ class Round:
         for process in self.processes:
             ballot = process.agent.ballot
             is_bound = ballot is not None and ballot.agreed is not None and process.speaks == TAKES_PART
-            if process.begun > agreed.step and is_bound:
+            if process.begun > self.last_step(agreed.step) and is_bound:
                 self.wrong.append(f"beyond: a process has begun step {process.begun} after {agreed}")
         asked = [agent.wish for agent in self.agents if agent.wish is not None]
         in_time = [agent.wish_in_time for agent in self.agents]

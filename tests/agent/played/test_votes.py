@@ -21,7 +21,7 @@ from agent.supervision.leaving import Outcome
 from tests.agent.played.rounds import Round, draw_setting
 from tests.played.schedule import Schedule, play_seeds
 
-SCHEDULES = 2_500
+SCHEDULES = 4_000
 
 pytestmark = pytest.mark.played
 
