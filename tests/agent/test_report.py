@@ -17,8 +17,8 @@ from agent.facts.failure import Failure
 from agent.kube.api import ApiClient
 from agent.monitor import accelerators
 from agent.monitor.stepping import Figures
-from agent.report.report import Facts, PendingReports, Report, whole
-from agent.report.reporter import NEWS_BURST, Reporter
+from agent.report.report import Facts, Report, whole
+from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
     Accelerators,
@@ -97,38 +97,6 @@ def reporter(api: FakeApi) -> Iterator[Reporter]:
     reporter.stop()
     if reporter.is_alive():
         reporter.join(300)
-
-
-@given(st.lists(st.tuples(st.sampled_from(AgentState), st.booleans())), st.data())
-def test_every_failure_is_told_and_the_last_word_is_the_latest(
-    changes: list[tuple[AgentState, bool]], data: st.DataObject
-) -> None:
-    pending, told, sequence, latest = PendingReports(), [], 0, None
-    for state, failed in changes:
-        sequence += failed
-        latest = Report(state, NOW, failure=failure(sequence) if sequence else None)
-        pending.put(latest)
-        if data.draw(st.booleans()):  # the API server takes one
-            first = pending.first()
-            assert first is not None
-            told.append(first)
-            pending.written(first)
-    while (first := pending.first()) is not None:
-        told.append(first)
-        pending.written(first)
-    assert [r.failures for r in told] == sorted(r.failures for r in told)
-    assert {r.failures for r in told} >= set(range(1, sequence + 1))
-    assert (told[-1] if told else None) == latest
-
-
-def test_what_was_replaced_while_it_was_written_is_written_anew() -> None:
-    pending = PendingReports()
-    old, new = Report(AgentState.READY, NOW), Report(AgentState.RUNNING, NOW)
-    pending.put(old)
-    first = pending.first()
-    pending.put(new)
-    pending.written(first)
-    assert pending.first() == new
 
 
 @given(
@@ -211,50 +179,6 @@ def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: Repor
     assert len(told) <= 3
 
 
-def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> None:
-    reporter.start()
-    assert reporter.flush(300)
-    trained: list[int] = []
-    reporter._figures = lambda: Figures(StepProgress(len(trained), NOW))
-    began = time.monotonic()
-    for step in range(99):
-        trained.append(step)
-        reporter.progress()
-    while (api.told[-1]["progress"] or {}).get("step") != 99:
-        assert api.attempts.acquire(timeout=300)
-    assert len(api.told) <= 3 + int((time.monotonic() - began) / 0.3)
-
-
-def test_news_that_never_ends_is_written_at_its_interval(api: FakeApi, reporter: Reporter) -> None:
-    """As where a training process sends its agent message after message."""
-    reporter._progress_seconds = 600.0
-    reporter.start()
-    assert reporter.flush(300)
-    began, step, sent = time.monotonic(), 0, NEWS_BURST + 30
-    reporter._figures = lambda: Figures(StepProgress(step, NOW))
-    for step in range(1, sent):
-        reporter.progress(within_seconds=0.0)
-        while step <= NEWS_BURST and (api.told[-1]["progress"] or {}).get("step") != step:
-            assert api.attempts.acquire(timeout=300)  # it does not wait
-        api.attempts.acquire(timeout=0.01)
-    while (api.told[-1]["progress"] or {}).get("step") != sent - 1:
-        assert api.attempts.acquire(timeout=300)
-    seconds = time.monotonic() - began
-    assert len(api.told) <= 1 + NEWS_BURST + seconds / reporter._news_seconds + 1
-
-
-def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, reporter: Reporter) -> None:
-    reporter._progress_seconds = 600.0
-    reporter.start()
-    assert reporter.flush(300)
-    attempts = len(api.told)
-    reporter.progress(within_seconds=0.0)
-    reporter.progress()  # does not put it off
-    assert api.attempts.acquire(timeout=300)
-    assert api.attempts.acquire(timeout=300)  # sooner than progress_seconds
-    assert attempts == 1
-
-
 def saved(api: FakeApi) -> list[int | None]:
     """The checkpoints that the writes have told of."""
     return [(each["progress"] or {}).get("checkpointStep") for each in api.told]
@@ -265,42 +189,9 @@ def wait_saved(api: FakeApi, step: int) -> None:
         assert api.attempts.acquire(timeout=300)
 
 
-def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_time_has_come(
-    api: FakeApi, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agent.report.reporter.CHECKPOINT_SECONDS", 600.0)
-    reporter._progress_seconds = 600.0
-    reporter.start()
-    assert reporter.flush(300)
-    newest = 1
-    reporter._figures = lambda: Figures(StepProgress(newest, NOW, newest))
-    began = time.monotonic()
-    reporter.checkpoint()
-    wait_saved(api, 1)  # it did not wait
-    monkeypatch.setattr("agent.report.reporter.CHECKPOINT_SECONDS", 1.0)
-    while time.monotonic() < began + 0.5:
-        newest += 1
-        reporter.checkpoint()
-        time.sleep(0.01)  # a script saves so often
-    wait_saved(api, newest)
-    assert len(api.told) <= 3 + int(time.monotonic() - began)
-    monkeypatch.setattr("agent.report.reporter.CHECKPOINT_SECONDS", 60.0)
-    reporter._checkpoint_reported_at -= 60  # a quiet time
-    newest += 1
-    reporter.checkpoint()
-    wait_saved(api, newest)
-    newest += 1
-    reporter.checkpoint(is_awaited=True)
-    wait_saved(api, newest)  # it did not wait for the others' sake
-    newest += 1
-    reporter.checkpoint()  # now it waits, and then somebody does
-    reporter.hasten()
-    wait_saved(api, newest)
-
-
 def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, reporter: Reporter) -> None:
     newest = 1
-    reporter._progress_seconds = 600.0
+    reporter._outbox.progress_seconds = 600.0
     reporter._figures = lambda: Figures(StepProgress(newest, NOW, newest))
     reporter.start()
     reporter.checkpoint()
