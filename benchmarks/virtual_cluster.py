@@ -227,6 +227,10 @@ class ApiServer:
 
     # --- the transport ------------------------------------------------------------------------------------
 
+    def apart(self) -> ApiServer:
+        """Return the transport of another client."""
+        return self
+
     async def send(self, call: Call, timeout_seconds: float) -> Answer:
         with running_loop().outside():
             answer = self._answer(call)
@@ -372,8 +376,10 @@ def _fields_of(obj: Mapping[str, Any]) -> Object:
 
 class _VirtualClient(Client):
     def __init__(self, server: ApiServer) -> None:
-        super().__init__(Connection("http://virtual", "the benchmark", NAMESPACE))
-        self._transport = server  # type: ignore[assignment]
+        super().__init__(
+            Connection("http://virtual", "the benchmark", NAMESPACE),
+            transport=server,  # type: ignore[arg-type]
+        )
 
 
 class VirtualController(Manager):

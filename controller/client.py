@@ -48,13 +48,14 @@ class Client:
         contact: Contact | None = None,
         call_timeout_seconds: float = CALL_TIMEOUT_SECONDS,
         attempts: int = ATTEMPTS,
+        transport: Transport | None = None,
     ) -> None:
         self.connection = connection
         self.contact = contact or Contact()
         self.call_timeout_seconds = call_timeout_seconds
         self._attempts = attempts
         self.observers: list[Observer] = []
-        self._transport = Transport(connection)
+        self._transport = transport or Transport(connection)
         self._guard: Callable[[], None] | None = None
         self._note_write: Callable[[Resource, Object], None] | None = None
         self._limiter: RequestLimiter | None = None
@@ -85,6 +86,15 @@ class Client:
         view._note_write = note_write
         view._limiter = limiter
         return view
+
+    def apart(self, *, call_timeout_seconds: float, attempts: int) -> Client:
+        """Return another client of the same server, with connections and a contact of its own."""
+        return Client(
+            self.connection,
+            call_timeout_seconds=call_timeout_seconds,
+            attempts=attempts,
+            transport=self._transport.apart(),
+        )
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         """Raises NotFound, without a request, for a name by which the path would be the collection's."""

@@ -83,8 +83,7 @@ class Manager:
         """Set once the servers listen."""
         self._lease_namespace = self.options.lease_namespace or client.connection.namespace
         self._raw_client = client
-        self._lease_client = Client(
-            client.connection,
+        self._lease_client = client.apart(
             call_timeout_seconds=self.options.election.renew_deadline_seconds,
             attempts=1,  # the elector counts from when each was sent
         )
@@ -219,7 +218,7 @@ class Manager:
         while True:
             last = self.contact.last_answer
             quiet_seconds = period if last is None else clock.monotonic() - last
-            if quiet_seconds < period:
+            if period - quiet_seconds > 0.001:
                 await asyncio.sleep(period - quiet_seconds)
                 continue
             try:

@@ -35,7 +35,7 @@ class Unavailable(Exception):
 
 
 class Capability(Enum):
-    """What only some backends can do; scenarios that need it are skipped elsewhere."""
+    """What only some backends can do; scenarios that need it are left out elsewhere."""
 
     CONTROL_PLANE = "signals to the processes of the control plane"
     WHOLE_CRASH = "killing the whole cluster at once"

@@ -8,26 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from e2e import embedded
 from e2e.cluster import Capability, Cluster, Unavailable, default_kubectl
 from e2e.embedded import DEFAULT_NODES, EmbeddedCluster
 from e2e.kind import KindCluster
 from e2e.kubeconfig import KubeconfigCluster
 from e2e.observation import Observation
 
+HERE = Path(__file__).parent
 SCENARIO_TIMEOUT_SECONDS = 1_800
 """Limit for a machine a quarter as fast as ours. What a scenario waits for has limits of its own."""
 LONGEST_FIRST = (
-    *("culprit", "slow", "node_check", "scale_plans", "deaths", "training", "control_plane"),
-    *("node_check_busy", "strangers", "elasticity_counts", "untold_steps", "faults_named", "shards"),
-    *("disturbed", "convert", "simulated", "stream", "node_check_links", "node_check_job"),
-    *("leaving", "elasticity", "groups_changes", "groups", "standby", "goodput", "hang", "nodes", "suspend"),
-    *("leader_election", "memory_checkpoint", "kubectl", "roles", "capacity", "lifecycle", "client"),
-    *("hostile", "dashboard", "map", "gang", "ends", "rights", "stacks", "bad_input"),
+    "tests/integrations/test_frameworks.py",
+    "tests/release/test_chart_on_a_cluster.py",
+    *(f"e2e/scenarios/test_{name}.py" for name in ("node_check", "leaving", "standby", "nodes", "training")),
 )
-"""Modules in the order in which they begin: no process is left with a long one at the end.
-
-Those of `make test` and of `make e2e-all` in one: what has slow scenarios alone is not there in the first.
-"""
+"""Modules of `make test` that begin, so that no process is left with a long one at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,16 +32,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(capability): skipped where the backend lacks it")
+    config.addinivalue_line("markers", "needs(capability): left out where the backend lacks it")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rank = {f"test_{name}.py": number for number, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
-    for item in items:
-        item.add_marker(pytest.mark.e2e)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is below e2e/, and leave out what the backend cannot do."""
+    there = _capabilities(config.getoption("--backend"))
+    scenarios = [item for item in items if item.path.is_relative_to(HERE)]
+    impossible = {item for item in scenarios if not _needs(item) <= there}
+    for item in scenarios:
+        item.add_marker(pytest.mark.real)
         if item.get_closest_marker("timeout") is None:  # a module's own would be further away than this one
             item.add_marker(pytest.mark.timeout(SCENARIO_TIMEOUT_SECONDS))
+    if impossible:
+        config.hook.pytest_deselected(items=[*impossible])
+        items[:] = [item for item in items if item not in impossible]
+    rank = {config.rootpath / name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+def _needs(item: pytest.Item) -> set[Capability]:
+    return {capability for mark in item.iter_markers("needs") for capability in mark.args}
+
+
+def _capabilities(backend: str) -> frozenset[Capability]:
+    if backend == "embedded":
+        return embedded.capabilities()
+    return (KindCluster if backend == "kind" else KubeconfigCluster).capabilities
 
 
 @pytest.hookimpl(wrapper=True)
@@ -94,20 +107,6 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
         "own_cluster" if hasattr(request.module, "NODES") else "shared_cluster"
     )
     return found
-
-
-@pytest.fixture(autouse=True)
-def _only_where_possible(request: pytest.FixtureRequest) -> None:
-    """Skips scenarios marked with a capability that the backend lacks, saying which."""
-    needed: list[Capability] = [
-        capability for mark in request.node.iter_markers("needs") for capability in mark.args
-    ]
-    if not needed:
-        return
-    cluster: Cluster = request.getfixturevalue("cluster")
-    for capability in needed:
-        if capability not in cluster.capabilities:
-            pytest.skip(f"the {cluster.name} backend has no {capability.value}")
 
 
 @pytest.fixture

@@ -242,16 +242,3 @@ class Mortals:
             return done.returncode == 0
 
         self.observation.wait_for(f"the eviction of {pod}", evicted)
-
-    def preempt(self, pod: str) -> None:
-        """Preempt as the scheduler does for a Pod of higher priority: with a condition, then a deletion."""
-        namespace = self.observation.namespace
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "PreemptionByScheduler",
-            "message": "default-scheduler: preempting to accommodate a higher priority pod",
-        }
-        patch = json.dumps({"status": {"conditions": [condition]}})
-        self.cluster.kubectl("patch", "pod", pod, "-n", namespace, "--subresource=status", "-p", patch)
-        self.cluster.delete_pod(namespace, pod)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from dlr.commands.cluster import controller_command
@@ -62,6 +63,18 @@ class ChildProcess(ControlPlaneProcess):
         self._child.send_signal(number)
 
 
+@cache
+def capabilities() -> frozenset[Capability]:
+    """What the embedded cluster can do on this machine."""
+    lacking = set() if links.can_be_had() else {Capability.NETWORK_NAMESPACES}
+    with tempfile.TemporaryDirectory() as folder:
+        if (groups := open_groups(Path(folder))) is None:
+            lacking.add(Capability.MEMORY_LIMITS)
+        else:
+            groups.close()
+    return frozenset(Capability) - lacking
+
+
 class EmbeddedCluster(Cluster):
     name = "embedded"
     examples = str(REPOSITORY / "examples")
@@ -71,12 +84,7 @@ class EmbeddedCluster(Cluster):
         self.home = Home(self._folder / "home")
         self.kubeconfig = self.home.kubeconfig
         self._nodes = nodes
-        lacking = set() if links.can_be_had() else {Capability.NETWORK_NAMESPACES}
-        if (groups := open_groups(self._folder)) is None:
-            lacking.add(Capability.MEMORY_LIMITS)
-        else:
-            groups.close()
-        self.capabilities = frozenset(Capability) - lacking
+        self.capabilities = capabilities()
 
     def start(self) -> None:
         self.dlr("up", "--nodes", str(self._nodes), timeout_seconds=UP_SECONDS)

@@ -16,8 +16,9 @@ from e2e.observation import PATIENCE_SECONDS, Observation
 from localcluster.quantities import parse_quantity
 
 GOOD_ACCURACY = 0.95
-QUICK_REPORTS = {"heartbeatTimeoutSeconds": 9}
-"""Agents tell their step three times in this time: scenarios that wait for steps need not wait long."""
+QUICK_REPORTS = {"heartbeatTimeoutSeconds": 18}
+"""Agents report their step three times in this time, so waits for steps are short; who stands still for ten
+seconds is not lost."""
 KEEP_PODS = {"cleanPodPolicy": "None"}
 """Else one whose agent takes more than five seconds to leave a finished job is deleted, with its log."""
 

@@ -16,7 +16,9 @@ import math
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from crds.names import ENV_JOB_KEY
@@ -30,6 +32,8 @@ RESPONSE_BYTES = SERVICE_BYTES + NONCE_BYTES + PROOF_BYTES
 
 HANDSHAKE_SECONDS = 1.0
 """Time limit for a new connection to prove the job's key."""
+LATE_SECONDS = HANDSHAKE_SECONDS / 2
+"""Age of a connection from which on the server may have closed it for its age. Clocks differ."""
 CONNECT_SECONDS = 10.0
 """Time limit for a connection and its handshake."""
 ATTEMPT_SECONDS = 0.25
@@ -62,9 +66,11 @@ class Challenge:
     nonce: bytes
 
     @classmethod
-    def draw(cls, key: bytes, address: bytes) -> Challenge:
+    def draw(
+        cls, key: bytes, address: bytes, draw: Callable[[int], bytes] = secrets.token_bytes
+    ) -> Challenge:
         """Draw a nonce for a new connection."""
-        return cls(key, address, secrets.token_bytes(NONCE_BYTES))
+        return cls(key, address, draw(NONCE_BYTES))
 
     def accept(self, response: bytes) -> tuple[str, bytes] | None:
         """Check a client's response, of RESPONSE_BYTES.
@@ -88,6 +94,113 @@ def packed_address(name: tuple[Any, ...]) -> bytes:
     return ipaddress.ip_address(host.partition("%")[0]).packed + port.to_bytes(2, "big")
 
 
+class _Stage(Enum):
+    """What a client waits for."""
+
+    CONNECTION = 0
+    NONCE = 1
+    PROOF = 2
+    END = 3
+    """The server has proved the key, or cannot."""
+
+
+class Client:
+    """The client's side, over as many connections as it takes. It does no I/O: `connect` carries it out.
+
+    Each attempt begins with `begin`; then come `connected`, `receive` until nothing is `wanted`, and `fail`
+    where something goes wrong.
+
+    Args:
+        seconds: time limit, of at most CONNECT_SECONDS.
+        draw: makes nonces.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        service: str,
+        seconds: float,
+        now: float,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._key = key
+        self._service = service.encode().ljust(SERVICE_BYTES, b"\0")
+        self._draw = draw
+        self._deadline = now + min(seconds, CONNECT_SECONDS)
+        self._attempt_seconds = ATTEMPT_SECONDS
+        self._address = self._proven = b""
+        self._received = bytearray()
+        self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """Begin an attempt, which first wants a connection."""
+        self._stage = _Stage.CONNECTION
+        self._began_at = now
+        self._length = 0
+        self._received.clear()
+        self.until = min(now + self._attempt_seconds, self._deadline)
+        """Time limit of what is waited for; after `fail`, the time of the next attempt."""
+
+    @property
+    def wanted(self) -> int:
+        """Number of bytes to read now, and no more: what follows is the service's. 0: the key is proved."""
+        return self._length - len(self._received)
+
+    def connected(self, address: bytes) -> None:
+        """Go on with a connection to an address, from `packed_address`."""
+        self._stage, self._address, self._length = _Stage.NONCE, address, NONCE_BYTES
+
+    def receive(self, data: bytes, now: float) -> bytes:
+        """Take in what was read, empty at the end of the connection; return what to send.
+
+        Raises:
+            TimeoutError: the time is over, however slowly the bytes trickle.
+            RefusedError: the server closed the connection, or does not have the key.
+        """
+        if not data:
+            raise RefusedError(
+                "the agent closed the connection: it has another key or address, or has not begun to serve"
+            )
+        self._received += data
+        if self.wanted:
+            if now >= self.until:
+                raise TimeoutError("timed out")
+            return b""
+        received = bytes(self._received)
+        self._received.clear()
+        if self._stage is _Stage.NONCE:
+            return self._answer(received)
+        self._stage, self._length = _Stage.END, 0
+        if not hmac.compare_digest(received, _proof(self._key, b"server", self._proven)):
+            raise RefusedError("it is no agent of this job")
+        return b""
+
+    def _answer(self, nonce: bytes) -> bytes:
+        self._stage, self._length, self.until = _Stage.PROOF, PROOF_BYTES, self._deadline
+        ours = self._draw(NONCE_BYTES)
+        self._proven = self._service + nonce + ours + self._address
+        return self._service + ours + _proof(self._key, b"client", self._proven)
+
+    def fail(self, error: OSError, now: float) -> None:
+        """Plan the next attempt, at `until`, where the server was too busy or one side too slow.
+
+        Raises:
+            OSError: another attempt would not help, or the time is over.
+        """
+        is_timeout = isinstance(error, TimeoutError)
+        is_closed = isinstance(error, ConnectionError)
+        is_busy = is_timeout if self._stage is _Stage.CONNECTION else self._stage is _Stage.NONCE
+        is_late = self._stage is _Stage.PROOF and now >= self._began_at + LATE_SECONDS
+        if not (is_timeout or is_closed) or not (is_busy or is_late):
+            raise error
+        if now >= self._deadline:
+            raise TimeoutError("the agent has not answered in time") from error
+        if is_late:  # a side that was stopped meanwhile; the server takes no proof after its time
+            self.until, self._attempt_seconds = now, ATTEMPT_SECONDS
+        else:
+            self._attempt_seconds *= 2
+
+
 def connect(host: str, port: int, key: bytes, service: str, seconds: float = math.inf) -> socket.socket:
     """Connect to a service of an agent of the same job.
 
@@ -102,27 +215,24 @@ def connect(host: str, port: int, key: bytes, service: str, seconds: float = mat
         OSError: the agent cannot be reached.
         RefusedError: it has another key, or does not offer the service now.
     """
-    deadline = time.monotonic() + min(seconds, CONNECT_SECONDS)
+    client = Client(key, service, seconds, time.monotonic())
     while True:
-        began_at = time.monotonic()
         try:
-            return _connected(host, port, key, service, deadline)
-        except ConnectionError:  # a process that was stopped meanwhile has proved the key too late
-            if not began_at + HANDSHAKE_SECONDS <= time.monotonic() < deadline:
-                raise
+            return _attempt(host, port, client)
+        except OSError as error:
+            client.fail(error, time.monotonic())
+        time.sleep(_seconds_until(client.until))
+        client.begin(time.monotonic())
 
 
-def _connected(host: str, port: int, key: bytes, service: str, deadline: float) -> socket.socket:
-    connection, nonce = _challenged(host, port, deadline)
+def _attempt(host: str, port: int, client: Client) -> socket.socket:
+    connection = socket.create_connection((host, port), _seconds_until(client.until))
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name = service.encode().ljust(SERVICE_BYTES, b"\0")
-        ours = secrets.token_bytes(NONCE_BYTES)
-        proven = name + nonce + ours + packed_address(connection.getpeername())
-        connection.sendall(name + ours + _proof(key, b"client", proven))
-        proof = _receive(connection, PROOF_BYTES, deadline)
-        if not hmac.compare_digest(proof, _proof(key, b"server", proven)):
-            raise RefusedError(f"{host}:{port} is no agent of this job")
+        client.connected(packed_address(connection.getpeername()))
+        while client.wanted:
+            connection.settimeout(_seconds_until(client.until))
+            connection.sendall(client.receive(connection.recv(client.wanted), time.monotonic()))
         connection.settimeout(CONNECT_SECONDS)
     except BaseException:
         connection.close()
@@ -130,53 +240,9 @@ def _connected(host: str, port: int, key: bytes, service: str, deadline: float) 
     return connection
 
 
-def _challenged(host: str, port: int, deadline: float) -> tuple[socket.socket, bytes]:
-    """Connect, and receive the server's nonce; again where the server is too busy to take the connection.
-
-    Raises:
-        OSError: the agent cannot be reached by the deadline, or does not listen.
-    """
-    seconds = ATTEMPT_SECONDS
-    while True:
-        attempt_deadline = min(time.monotonic() + seconds, deadline)
-        try:
-            return _challenged_once(host, port, attempt_deadline)
-        except (TimeoutError, RefusedError):
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(max(attempt_deadline - time.monotonic(), 0.0))  # where it was closed at once
-        seconds *= 2
-
-
-def _challenged_once(host: str, port: int, deadline: float) -> tuple[socket.socket, bytes]:
-    connection = socket.create_connection((host, port), max(deadline - time.monotonic(), 0.001))
-    try:
-        return connection, _receive(connection, NONCE_BYTES, deadline)
-    except BaseException:
-        connection.close()
-        raise
+def _seconds_until(moment: float) -> float:
+    return max(moment - time.monotonic(), 0.001)
 
 
 def _proof(key: bytes, role: bytes, proven: bytes) -> bytes:
     return hmac.digest(key, role + proven, "sha256")
-
-
-def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
-    """Receive exactly so many bytes, and no more: what follows is the service's.
-
-    Raises:
-        OSError: they have not come by the deadline, however slowly they trickle, or the connection has ended.
-    """
-    received = b""
-    while len(received) < count:
-        left_seconds = deadline - time.monotonic()
-        if left_seconds <= 0:
-            raise TimeoutError("timed out")
-        connection.settimeout(left_seconds)
-        part = connection.recv(count - len(received))
-        if not part:
-            raise RefusedError(
-                "the agent closed the connection: it has another key or address, or has not begun to serve"
-            )
-        received += part
-    return received

@@ -1,8 +1,7 @@
 """The one port of an agent: takes connections of agents of the same job, and closes all others.
 
-A connection that has not proved the job's key within a second is closed (`handshake`). Where there are many
-such connections, the oldest one of the address that has the most is closed, so that a stranger who keeps
-connections open, or opens them ever again, holds up nobody but itself: a peer needs a round trip.
+A connection that has not proved the job's key within a second is closed (`handshake`), or earlier where there
+are many of them (`admission`).
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ import select
 import socket
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from agent.connection.handshake import HANDSHAKE_SECONDS, RESPONSE_BYTES, Challenge, packed_address
+from agent.connection.admission import Admission
+from agent.connection.handshake import RefusedError, packed_address
 from crds.names import with_port
 
 logger = logging.getLogger(__name__)
 
-MAX_UNPROVEN = 256
-"""Connections that may be without a proof at a time; with one more, one is closed."""
 ACCEPTED_AT_ONCE = 32
 """Connections that are accepted before those that are there have their turn."""
 BACKLOG = 4_096
@@ -35,18 +32,6 @@ PAUSE_SECONDS = 0.1
 Service = Callable[[socket.socket], None]
 """Takes over a proven connection, a blocking socket without time limit. It must not block, nor send anything
 before the peer has: it has the connection when the peer learns that it is accepted."""
-
-
-@dataclass
-class _Unproven:
-    """A connection that has yet to prove the key."""
-
-    connection: socket.socket
-    source: str
-    """The address that it comes from."""
-    challenge: Challenge
-    deadline: float
-    received: bytearray = field(default_factory=bytearray)
 
 
 class Listener:
@@ -62,10 +47,8 @@ class Listener:
     def __init__(self, host: str, key: bytes) -> None:
         self._key = key
         self._services: dict[str, Service] = {}
-        self._unproven: OrderedDict[int, _Unproven] = OrderedDict()
-        """Connections by descriptor, the oldest first."""
-        self._sources: dict[str, OrderedDict[int, None]] = {}
-        """Their descriptors, the oldest first, by the address that they come from."""
+        self._connections: dict[int, socket.socket] = {}
+        """Connections that have yet to prove the key, by descriptor."""
         self._resumes_at: float | None = None
         """When connections are accepted again, after a pause."""
         self._closed = False
@@ -74,7 +57,7 @@ class Listener:
         self._socket.setblocking(False)
         self.host = host
         self.port: int = self._socket.getsockname()[1]
-        self._packed_address = packed_address(self._socket.getsockname())
+        self._admission = Admission(key, packed_address(self._socket.getsockname()))
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._socket, select.EPOLLIN)
@@ -117,21 +100,19 @@ class Listener:
                 try:
                     if fd == self._socket.fileno():
                         self._accept()
-                    elif fd in self._unproven:
+                    elif fd in self._admission:
                         self._receive(fd)
                 except Exception:  # one connection's trouble is no other's
                     logger.exception("a connection was given up")
                     self._give_up(fd)
             self._expire(looked_at)
-        for fd in list(self._unproven):
+        for fd in list(self._connections):
             self._give_up(fd)
         self._socket.close()
 
     def _wait_seconds(self) -> float | None:
         """Time until something expires; None if nothing does."""
-        ends = [next(iter(self._unproven.values())).deadline] if self._unproven else []
-        if self._resumes_at is not None:
-            ends.append(self._resumes_at)
+        ends = [end for end in (self._admission.deadline, self._resumes_at) if end is not None]
         return max(min(ends) - time.monotonic(), 0.0) if ends else None
 
     def _accept(self) -> None:
@@ -146,47 +127,41 @@ class Listener:
                 self._epoll.modify(self._socket, 0)
                 self._resumes_at = time.monotonic() + PAUSE_SECONDS
                 return
-            challenge = Challenge.draw(self._key, self._packed_address)
-            deadline = time.monotonic() + HANDSHAKE_SECONDS
             fd = connection.fileno()
             self._epoll.register(fd, select.EPOLLIN)
-            self._unproven[fd] = _Unproven(connection, source, challenge, deadline)
-            self._sources.setdefault(source, OrderedDict())[fd] = None
+            self._connections[fd] = connection
+            nonce, excess = self._admission.accept(fd, source, time.monotonic())
             with contextlib.suppress(OSError):  # it is gone again, which its next event says
-                connection.send(challenge.nonce, socket.MSG_DONTWAIT)
-            if len(self._unproven) > MAX_UNPROVEN:
-                most = max(self._sources.values(), key=len)
-                self._give_up(next(iter(most)))
+                connection.send(nonce, socket.MSG_DONTWAIT)
+            if excess is not None:
+                self._give_up(excess)
 
     def _receive(self, fd: int) -> None:
-        """Take in a part of a response. What a client sends after it is left to the service."""
-        unproven = self._unproven[fd]
+        """Take in a part of a response, and hand the connection over to its service once it is whole."""
+        connection = self._connections[fd]
         try:
-            part = unproven.connection.recv(RESPONSE_BYTES - len(unproven.received), socket.MSG_DONTWAIT)
+            data = connection.recv(self._admission.wanted(fd), socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
-            part = b""
-        unproven.received += part
-        if not part:
-            self._give_up(fd)
-        elif len(unproven.received) == RESPONSE_BYTES:
-            self._finish(fd, unproven)
-
-    def _finish(self, fd: int, unproven: _Unproven) -> None:
-        """Prove the key to a client that has, and hand its connection over."""
-        accepted = unproven.challenge.accept(bytes(unproven.received))
-        service = self._services.get(accepted[0]) if accepted is not None else None
-        if accepted is None or service is None:
+            data = b""
+        try:
+            accepted = self._admission.receive(fd, data)
+        except RefusedError:
             self._give_up(fd)
             return
-        connection = unproven.connection
+        if accepted is None:
+            return
+        name, proof = accepted
+        if (service := self._services.get(name)) is None:
+            self._give_up(fd)
+            return
         self._forget(fd)
         with contextlib.suppress(OSError):  # it is gone, which its service notices
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         service(connection)
         with contextlib.suppress(OSError):
-            connection.send(accepted[1])
+            connection.send(proof)
 
     def _expire(self, now: float) -> None:
         """End what has had its time.
@@ -195,24 +170,21 @@ class Listener:
             now: time before the last look at what has come. A response that is there by the deadline counts,
                 however late this thread reads it.
         """
-        while self._unproven and next(iter(self._unproven.values())).deadline <= now:
-            self._give_up(next(iter(self._unproven)))
+        for fd in self._admission.expire(now):
+            self._give_up(fd)
         if self._resumes_at is not None and self._resumes_at <= now:
             self._resumes_at = None
             self._epoll.modify(self._socket, select.EPOLLIN)
 
     def _give_up(self, fd: int) -> None:
-        if (unproven := self._forget(fd)) is not None:
-            unproven.connection.close()
+        if (connection := self._forget(fd)) is not None:
+            connection.close()
 
-    def _forget(self, fd: int) -> _Unproven | None:
-        if (unproven := self._unproven.pop(fd, None)) is not None:
+    def _forget(self, fd: int) -> socket.socket | None:
+        self._admission.forget(fd)
+        if (connection := self._connections.pop(fd, None)) is not None:
             self._epoll.unregister(fd)
-            of_source = self._sources[unproven.source]
-            del of_source[fd]
-            if not of_source:
-                del self._sources[unproven.source]
-        return unproven
+        return connection
 
 
 class Inbox:

@@ -14,7 +14,8 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
 from agent.connection.handshake import connect
-from agent.connection.store_server import SERVICE, Answer, Operation, decode, encode, length_of
+from agent.connection.store_server import SERVICE
+from agent.connection.store_state import Answer, Operation, decode, encode, length_of
 
 TIMEOUT_SECONDS = 60.0
 """Time limit of a call that waits for keys, unless `set_timeout` sets another."""

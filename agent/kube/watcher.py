@@ -50,6 +50,8 @@ class Watcher(threading.Thread, Generic[View]):
         parse: returns what matters in the object; only changes of that are changes.
         missing: stands for an object that is not there, or not any more.
         watch_seconds: how long one watch lasts, about.
+        stop: ends the thread, and is what it waits with between attempts.
+        monotonic: returns the time by which `stop` and the API server wait.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Watcher(threading.Thread, Generic[View]):
         parse: Callable[[Mapping[str, Any]], View],
         missing: View,
         watch_seconds: float = WATCH_SECONDS,
+        stop: threading.Event | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name=f"dlr-watch-{resource}", daemon=True)
         self._api = api
@@ -76,7 +80,8 @@ class Watcher(threading.Thread, Generic[View]):
         self._view: View | None = None
         self._resource_version: str | None = None
         self._on_change: Callable[[], None] = lambda: None
-        self._stop_event = threading.Event()
+        self._stop_event = stop or threading.Event()
+        self._monotonic = monotonic
         self._what = f"{resource} {namespace}/{name}"
         self._warnings = Warnings(logger, f"follow {self._what}")
 
@@ -125,7 +130,7 @@ class Watcher(threading.Thread, Generic[View]):
             version = self._resource_version or self._list()
             watch = self._open_watch(version)
             self._warnings.succeeded()
-            opened_at = time.monotonic()
+            opened_at = self._monotonic()
             for event in watch:
                 self.feed(event)
                 events += 1
@@ -141,7 +146,7 @@ class Watcher(threading.Thread, Generic[View]):
                 # Of a defect of ours, too: it must not have us pass over a state of the object.
                 self._resource_version = None
             raise
-        if not events and time.monotonic() - opened_at < SHORT_SECONDS:
+        if not events and self._monotonic() - opened_at < SHORT_SECONDS:
             self._resource_version = None
             self._api.reconnect()
             raise Unavailable("The API server ends watches at once.")

@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
 from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
 from agent.connection.store import PeerStore
-from agent.connection.store_server import Values, round_prefix
+from agent.connection.store_state import Values, round_prefix
 from agent.environment import Environment
 from agent.facts.world import Member, World
 from agent.rendezvous.agreement import Agreement, server_of_peer

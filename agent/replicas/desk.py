@@ -23,7 +23,8 @@ from torch.distributed import DistError, DistStoreError
 
 from agent.connection.handshake import connect
 from agent.connection.store import PeerStore
-from agent.connection.store_server import SERVICE, StoreServer, version_prefix
+from agent.connection.store_server import SERVICE, StoreServer
+from agent.connection.store_state import version_prefix
 from agent.environment import Environment, bound
 from agent.kube.watcher import Watcher
 from agent.replicas.facts import Groups, Training, summary

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -29,15 +30,26 @@ class Heartbeat(threading.Thread):
     """Renews the Lease at once, then every `heartbeat_seconds`, and a missed one as soon as it can.
 
     It ends when the API server will take nothing more from this agent.
+
+    Args:
+        stop: ends it, and is what it waits with.
+        monotonic: returns the time by which `stop` waits.
     """
 
-    def __init__(self, api: Api, me: Environment) -> None:
+    def __init__(
+        self,
+        api: Api,
+        me: Environment,
+        stop: threading.Event | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(name="dlr-heartbeat", daemon=True)
         self._api = api
         self._path = f"{LEASES_PATH}/namespaces/{me.namespace}/leases/{me.worker_name}"
         self._me = me
         self._period_seconds = max(me.heartbeat_seconds, 0.1)
-        self._stop_event = threading.Event()
+        self._stop_event = stop or threading.Event()
+        self._monotonic = monotonic
         self._warnings = Warnings(logger, f"renew lease {me.namespace}/{me.worker_name}")
 
     def stop(self) -> None:
@@ -50,13 +62,15 @@ class Heartbeat(threading.Thread):
             max_wait_seconds=max(MAX_WAIT_SECONDS, self._period_seconds / 2),
             is_final=lambda error: final_refusal(error, self._me),
         )
-        due_at = time.monotonic()
-        while not self._stop_event.wait(max(0.0, due_at - time.monotonic())):
+        due_at = self._monotonic()
+        while not self._stop_event.wait(max(0.0, due_at - self._monotonic())):
             try:
                 retry(self._renew)
             except Exception:
                 return  # asked to stop, or refused for good, which the reporter says
-            due_at = max(due_at + self._period_seconds, time.monotonic())
+            now, due_at = self._monotonic(), due_at + self._period_seconds
+            if due_at < now:  # some were missed, and this one was for all of them
+                due_at = now + self._period_seconds
 
     def _renew(self) -> None:
         self._api.merge_patch(self._path, renewal(self._me.pod_name, datetime.now(timezone.utc)))

@@ -1,6 +1,6 @@
 """One worker's part in a shard set: what it holds, what its processes have in hand, and what became of it.
 
-Plain data and arithmetic; `agent/shards/desk.py` brings processes and cluster to it.
+Plain data and arithmetic; `agent/shards/dealing.py` brings processes and cluster to it.
 """
 
 from __future__ import annotations

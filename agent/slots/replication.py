@@ -115,24 +115,20 @@ class Replication(threading.Thread):
             self._changed.notify_all()
 
     def run(self) -> None:
-        held: set[tuple[str, Mark]] = set()
-        failures, turn = _Failures(), self._turn
+        course = Course()
         while (peer := self._next_peer()) is not None:
-            if turn != self._turn:
-                failures, turn = _Failures(), self._turn
-            marks = self._own_marks() or ()
-            new = [mark for mark in marks if (peer, mark) not in held]
+            turn = self._turn
+            new = course.begin(peer, turn, self._own_marks() or ())
             if not new:
                 self._wait(turn, LOOK_SECONDS)
                 continue
             began = time.monotonic()
-            if not self._offer(peer, new):
-                now = time.monotonic()
-                self._wait(turn, failures.add(peer, new[0].step, now, now - began))
-                continue
-            failures = _Failures()
-            held = {(peer, mark) for mark in marks}
-            self._replicated(min(mark.step for mark in marks))
+            has_come = self._offer(peer, new)
+            pause_seconds = course.end(has_come, began, time.monotonic())
+            if has_come:
+                self._replicated(course.step)
+            else:
+                self._wait(turn, pause_seconds)
 
     def _next_peer(self) -> str | None:
         """Wait until there is a peer; None at the end."""
@@ -159,6 +155,40 @@ class Replication(threading.Thread):
         self._seconds = took if has_come else max(took, self._seconds)
         self._took(self._seconds)
         return has_come
+
+
+class Course:
+    """What is offered next, and when: without I/O, and without a clock."""
+
+    def __init__(self) -> None:
+        self._held: set[tuple[str, Mark]] = set()
+        self._failures, self._turn = _Failures(), 0
+        self._peer, self._marks, self._new = "", tuple[Mark, ...](), list[Mark]()
+
+    @property
+    def step(self) -> int:
+        """The oldest step of what was offered last."""
+        return min(mark.step for mark in self._marks)
+
+    def begin(self, peer: str, turn: int, marks: Sequence[Mark]) -> Sequence[Mark]:
+        """Return what to offer to a peer, of the newest checkpoint of each local rank.
+
+        Args:
+            turn: another one than before ends a pause, and the account of failures.
+        """
+        if turn != self._turn:
+            self._failures, self._turn = _Failures(), turn
+        self._peer, self._marks = peer, tuple(marks)
+        self._new = [mark for mark in marks if (peer, mark) not in self._held]
+        return self._new
+
+    def end(self, has_come: bool, began: float, now: float) -> float:
+        """Note what became of the offer, and return the seconds to wait, unless the turn changes."""
+        if not has_come:
+            return self._failures.add(self._peer, self._new[0].step, now, now - began)
+        self._failures = _Failures()
+        self._held = {(self._peer, mark) for mark in self._marks}
+        return 0.0
 
 
 class _Failures:

@@ -191,7 +191,14 @@ def _receive_slot(
         time.sleep((time.monotonic() - began_at) * (1 / share() - 1))
 
 
-def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> bytearray:
+def read(
+    address: str,
+    key: bytes,
+    mark: Mark,
+    start: int,
+    stop: int | None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> bytearray:
     """Read a range of a slot. A server that has too much to do is asked again, for BUSY_SECONDS.
 
     Args:
@@ -200,7 +207,7 @@ def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> 
     Raises:
         OSError: it could not be had; the message names the address.
     """
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = monotonic() + BUSY_SECONDS
     while True:
         try:
             with receive(address, key, mark, start, stop) as source:
@@ -210,7 +217,7 @@ def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> 
                 source.fill(memoryview(data))
                 return data
         except TimeoutError as error:
-            if time.monotonic() >= deadline or not is_there(address):
+            if monotonic() >= deadline or not is_there(address):
                 raise RefusedError(f"{address}: {error}") from error
             logger.info("%s has much to do, and is asked again: %s", address, error)
         except OSError as error:

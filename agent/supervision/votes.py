@@ -153,7 +153,8 @@ class Votes:
                 self._wait(processes, decision.seconds)
                 continue
             if isinstance(decision, Stop):
-                logger.warning("not all processes have left by vote in time: %s", found.agreed)
+                step = found.agreed.step if found.agreed is not None else None
+                logger.warning("not all processes have left after step %s in time", step)
                 processes.stop(signal.SIGTERM, decision.grace_seconds)
                 return Outcome.STOPPED
             if decision is Outcome.LEFT:

@@ -72,6 +72,10 @@ class Transport:
         self._renewing = asyncio.Lock()
         self._renew_at = 0.0
 
+    def apart(self) -> Transport:
+        """Return another one to the same server, for another event loop."""
+        return Transport(self.connection)
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()

@@ -81,10 +81,11 @@ def observe(previous: Observation | None, record: Record | None, now: float) -> 
     if previous is not None and record == previous.record:
         return previous
     if record is None:
-        # Someone deleted it; whoever held it may still believe to lead until its time is over.
-        if previous is None:
+        if previous is None or previous.record is None:
             return Observation(None, now, "")
-        return Observation(None, previous.free_at, previous.last_holder)
+        # Someone deleted it. Another may have taken or renewed it unseen, and leads on for a while.
+        seconds = max(previous.record.duration_seconds, ElectionTiming.lease_duration_seconds)
+        return Observation(None, now + seconds, previous.last_holder)
     if not record.holder:
         return Observation(record, now, "")
     return Observation(record, now + record.duration_seconds, record.holder)
@@ -162,12 +163,16 @@ class Move(Enum):
     WAIT = "wait"
 
 
-def decide(observation: Observation, identity: str, now: float) -> Move:
+def decide(observation: Observation, identity: str, now: float, *, leads: bool) -> Move:
+    """Decide what to do about a Lease.
+
+    Args:
+        leads: whether `identity` leads by its clock, so that no other does.
+    """
     record = observation.record
-    ours = observation.last_holder == identity
     if record is None:
-        return Move.CREATE if ours or now >= observation.free_at else Move.WAIT
-    if ours:
+        return Move.CREATE if leads or now >= observation.free_at else Move.WAIT
+    if observation.last_holder == identity:
         return Move.RENEW
     return Move.TAKE if now >= observation.free_at else Move.WAIT
 

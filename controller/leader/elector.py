@@ -232,7 +232,7 @@ class Elector:
     async def _claim(self) -> None:
         observation, now = self._tenure.observation, clock.monotonic()
         assert observation is not None
-        move = election.decide(observation, self.identity, now)
+        move = election.decide(observation, self.identity, now, leads=self.is_leader)
         if move is Move.WAIT:
             self._must_look = True
             return

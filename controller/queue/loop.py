@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
+from controller import clock
 from controller.api.api_wait import ApiWait, current_wait
 from controller.api.fairness import current_flow
 from controller.errors import (
@@ -101,7 +101,7 @@ class ReconcileLoop:
 
     async def process(self, request: Request) -> None:
         """One request, to its consequence for the queue."""
-        started = time.perf_counter()
+        started = clock.monotonic()
         try:
             result = await self._reconcile(request)
         except Exception as error:
@@ -113,7 +113,7 @@ class ReconcileLoop:
             if self._reporter is not None:
                 await self._report(self._reporter.succeeded(request), request)
         finally:
-            self._metrics.seconds.labels(self.name).observe(time.perf_counter() - started)
+            self._metrics.seconds.labels(self.name).observe(clock.monotonic() - started)
 
     async def _report(self, report: Coroutine[Any, Any, None], request: Request) -> None:
         """What cannot be shown is in the log; the next look tries to show it again."""

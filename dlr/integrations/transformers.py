@@ -41,7 +41,13 @@ def train(trainer: Trainer, path: str | os.PathLike[str], **options: Any) -> Tra
     step = checkpointer.find()
     if step is None:
         return trainer.train()
-    state = TrainerState(global_step=step, train_batch_size=trainer._train_batch_size)
+    # The Trainer's own saves look up the control and each callback that exports its state.
+    exporting = [
+        it for it in (*trainer.callback_handler.callbacks, trainer.control) if isinstance(it, ExportableState)
+    ]
+    state = TrainerState(
+        global_step=step, train_batch_size=trainer._train_batch_size, stateful_callbacks=exporting
+    )
     state.compute_steps(trainer.args, trainer.args.max_steps)
     trainer._load_from_checkpoint = lambda *_, **__: None  # the callback loads the model, too
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
+
+import pytest
 
 from e2e import capacity, elasticity, jobs
 from e2e.api import Object
@@ -13,45 +14,13 @@ from e2e.observation import Observation
 PROBE_SECONDS = 2
 
 
+@pytest.mark.named
 def test_a_freed_node_is_trained_on_until_a_pod_of_higher_priority_takes_it(
     cluster: Cluster, observation: Observation
 ) -> None:
     capacity.priority_classes(cluster)
     with capacity.others(cluster, observation, ["other-0", "other-1", "other-2"]):
         grow_and_shrink(cluster, observation)
-
-
-def test_a_grown_job_is_suspended_and_asked_to_grow_no_more_and_comes_back_to_its_count_each_time(
-    cluster: Cluster, observation: Observation
-) -> None:
-    """So a queue is asked for the count of the user, and who trains goes on in one restart."""
-    capacity.priority_classes(cluster)
-    job = capacity.grower(cluster, observation.namespace, probe_seconds=PROBE_SECONDS)
-    cluster.apply(job, observation.namespace)
-
-    def change(spec: Object) -> None:
-        patch = json.dumps({"spec": spec})
-        cluster.kubectl("patch", "ej", "grower", "--type=merge", "-p", patch, "-n", observation.namespace)
-
-    def count() -> int:
-        return int(observation.job("grower")["spec"]["replicaSpecs"]["worker"]["replicas"])
-
-    capacity.wait_for_steps(observation, [0, 1])
-    change({"suspend": True})
-    observation.wait_for("the count of the user", lambda: count() == 1)
-    observation.wait_for("no Pods", lambda: not observation.pods())
-    change({"suspend": False})
-    capacity.wait_for_steps(observation, [0, 1])
-    change({"elasticPolicy": {"opportunistic": None}})
-    capacity.wait_for_steps(observation, [0])
-    assert count() == 1
-    told = [event["message"] for event in observation.events(reason="ExtraWorkersGivenBack", of="grower")]
-    assert sorted(told) == [
-        "1 extra worker given back: elasticPolicy.opportunistic is gone from the job",
-        "1 extra worker given back: the job is suspended",
-    ]
-    capacity.end(cluster, observation)
-    jobs.assert_one_world_a_round(observation, "grower")
 
 
 def grow_and_shrink(cluster: Cluster, observation: Observation) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import ceil
 
-import pytest
-
 from e2e import capacity, elasticity, jobs
 from e2e.cluster import Cluster
 from e2e.observation import Observation
@@ -16,8 +14,6 @@ OTHERS = [f"other-{number}" for number in range(4)]
 BOUND_SECONDS = PROBE_SECONDS + 3
 """On a quiet machine; docs/capacity.md has what was measured."""
 MEBIBYTE = 2**20
-
-pytestmark = pytest.mark.slow
 
 
 def test_four_of_eight_nodes_are_freed_and_all_are_trained_on(

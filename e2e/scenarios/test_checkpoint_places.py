@@ -28,7 +28,6 @@ wait $!
 """
 
 
-@pytest.mark.slow
 def test_memory_and_storage_work_and_what_cannot_be_written_is_told() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root makes mount namespaces")

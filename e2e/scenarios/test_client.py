@@ -52,6 +52,7 @@ def kill_rank_1(cluster: Cluster, observation: Observation, name: str) -> None:
     cluster.kill_process(observation.namespace, jobs.current_pods(observation, name)[1])
 
 
+@pytest.mark.named
 def test_a_function_is_followed_through_a_kill_to_its_result(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -80,7 +81,6 @@ def test_a_function_is_followed_through_a_kill_to_its_result(
     assert client.jobs() == []
 
 
-@pytest.mark.slow
 def test_the_notebook(cluster: Cluster, observation: Observation, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("nbformat", "nbclient", "ipykernel"):
         pytest.importorskip(package, reason=f"{package} is not installed, which runs notebooks")

@@ -13,7 +13,6 @@ from e2e.cluster import Capability, Cluster, ControlPlaneProcess
 from e2e.observation import Observation
 from e2e.processes import TrainingProcess
 
-NODES = 4
 API_OUTAGE_SECONDS = 40
 
 
@@ -38,7 +37,8 @@ def assert_undisturbed(
 
 
 @pytest.mark.needs(Capability.CONTROL_PLANE)
-def test_killing_the_controller_twice_restarts_no_training_process(
+@pytest.mark.named
+def test_killing_the_controller_and_the_api_server_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
     manifest = jobs.digits(cluster, observation.namespace, step_delay_seconds=0.1, paced=True)
@@ -47,9 +47,8 @@ def test_killing_the_controller_twice_restarts_no_training_process(
     before = everything_that_trains(cluster, observation)
     assert len(before) == 2
 
-    controller = cluster.control_plane(embedded.CONTROLLER)
-    for _ in range(2):
-        kill_and_await_the_next(controller, observation)
+    for name in (embedded.CONTROLLER, embedded.API_SERVER):
+        kill_and_await_the_next(cluster.control_plane(name), observation)
         step = max(jobs.steps(observation))
         jobs.wait_until_training(observation, 2, beyond_step=step)
         assert_undisturbed(cluster, observation, world, before)

@@ -19,8 +19,6 @@ from e2e.observation import Observation
 
 JSON = dict[str, Any]
 
-pytestmark = pytest.mark.slow
-
 MANIFESTS = sorted((REPOSITORY / "tests" / "convert" / "manifests").glob("*.yaml"))
 STAND_IN = str(REPOSITORY / "e2e" / "fixtures" / "stand_in.py")
 SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")

@@ -37,7 +37,6 @@ LEAVES = "leave_early"
 WAYS = [*(way for pair in zip(HANGS, CRASHES, strict=True) for way in pair), LEAVES]
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.needs(Capability.STORAGE),
     pytest.mark.needs(Capability.NODE_PROCESSES),
 ]

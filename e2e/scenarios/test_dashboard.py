@@ -12,10 +12,9 @@ from dlr.kube.connection import connect
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals
 from e2e.observation import Observation
-from tests.dashboard.browser import CHROMIUM, Page, browser
+from tests.dashboard.browser import Page, browser
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed; the JSON is tested elsewhere"),
     pytest.mark.needs(Capability.STORAGE),
 ]
 
@@ -25,6 +24,7 @@ CLASSES = "[...document.querySelectorAll('#failures td [data-state]')].map((cell
 ROUND = "[...document.querySelectorAll('#top dd')].map((line) => line.textContent).join('; ')"
 
 
+@pytest.mark.named
 def test_a_kill_and_its_recovery_are_seen_live(cluster: Cluster, observation: Observation) -> None:
     mortals = Mortals(cluster, observation)
     mortals.submit(2)

@@ -16,16 +16,10 @@ from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation, Timeout
 
-NODES = 4
-HEARTBEAT_TIMEOUT_SECONDS = 9
 HANG_TIMEOUT_SECONDS = 30
 """The first step after a start may take three times as long, with all that is imported before it."""
-POLICY = {
-    "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
-    "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS,
-}
+POLICY = jobs.QUICK_REPORTS | {"hangTimeoutSeconds": HANG_TIMEOUT_SECONDS}
 FAILED_SECONDS = 300
-PREEMPTIONS = 10
 FALLEN_OFF_THE_BUS = 79
 """An Xid."""
 
@@ -230,6 +224,7 @@ def named_in_the_end(told: Sequence[str]) -> bool:
     return bool(last) and all("mortal-worker-2 rank 2: ValueError" in text for text in last.values())
 
 
+@pytest.mark.named
 def test_an_import_error_at_the_start_fails_the_job_in_seconds(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -277,37 +272,6 @@ def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Obs
     wait_for_events(mortals, ["FailurePolicy"], lambda told: told == [condition["message"]])
 
 
-@pytest.mark.slow
-def test_ten_preemptions_do_not_fail_a_job(cluster: Cluster, observation: Observation) -> None:
-    manifest = jobs.shell(cluster, "sleep 600", name="mortal")
-    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
-    template["spec"]["terminationGracePeriodSeconds"] = 1  # else a Pod is gone before it can say why
-    cluster.apply(manifest, observation.namespace)
-    mortals = Mortals(cluster, observation)
-    for number in range(1, PREEMPTIONS + 1):
-        pod = f"mortal-worker-0-{number}"
-        wait_until_running(observation, pod)
-        mortals.preempt(pod)
-    wait_until_running(observation, f"mortal-worker-0-{PREEMPTIONS + 1}")
-
-    counted = {"restarts": {"Preempted": PREEMPTIONS}, "restartCount": PREEMPTIONS}
-    wait_for_told(mortals, "all preemptions to be counted", lambda: mortals.worker(0)["status"], counted)
-    status = mortals.worker(0)["status"]
-    assert status["lastExit"]["reason"] == "PreemptionByScheduler"
-    assert not (status.get("failureBudget") or {}).get("spent")
-    assert mortals.condition("Failed") == {}
-    wait_for_events(mortals, ["WorkerRelaunched"], lambda told: any("Preempted: " in each for each in told))
-
-
-def wait_until_running(observation: Observation, pod: str) -> None:
-    def runs() -> bool:
-        found = observation.pods().get(pod, {})
-        return bool(found.get("status", {}).get("phase") == "Running")
-
-    observation.wait_for(f"{pod} to run", runs)
-
-
-@pytest.mark.slow
 @pytest.mark.needs(Capability.MEMORY_LIMITS)
 def test_a_pod_that_runs_out_of_memory_gets_more_until_the_job_finishes(
     cluster: Cluster, observation: Observation

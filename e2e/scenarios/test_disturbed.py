@@ -30,7 +30,6 @@ REFUSED_STEPS = 60
 FULL = "No space left on device"
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.needs(Capability.STORAGE),
     pytest.mark.needs(Capability.NODE_PROCESSES),

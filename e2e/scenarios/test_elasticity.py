@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 
 import pytest
 
 from e2e import elasticity, jobs
-from e2e.api import Kind
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 from e2e.samples import SampleLog
@@ -17,8 +15,6 @@ NODES = 6
 SAVE_EVERY_STEPS = 10
 EPOCHS = 10
 SMALL_LOSS = 0.5
-AT_ONCE_SECONDS = 60
-"""Half of the job's lastCallSeconds."""
 
 
 @pytest.mark.needs(Capability.POWER, Capability.STORAGE)
@@ -73,44 +69,3 @@ def is_ready(observation: Observation, index: int) -> bool:
     """Whether this worker's agent waits for a world."""
     worker = observation.workers("digits")[index]
     return bool(worker["status"]["agent"]["state"] == "Ready")
-
-
-@pytest.mark.slow
-def test_ten_workers_that_come_one_by_one_make_one_round_and_leave_in_one(
-    cluster: Cluster, observation: Observation
-) -> None:
-    manifest = elasticity.idle(cluster, workers=2, minimum=2, maximum=12, policy={"lastCallSeconds": 120})
-    cluster.apply(manifest, observation.namespace)
-    first = elasticity.wait_for_world(observation, [0, 1], "idle")
-
-    elasticity.scale(cluster, observation, 12, "idle")
-    large = elasticity.wait_for_world(observation, list(range(12)), "idle")
-    assert large["round"] == first["round"] + 1
-    joined = ready_times(observation, range(2, 12))
-    spread = jobs.seconds_between(min(joined), max(joined))
-    delay = jobs.seconds_between(max(joined), large["formedAt"])
-    elasticity.wait_until_all_run(observation, large, "idle")
-    print(f"ten workers joined within {spread:.1f} s: one round, {delay:.2f} s after the last")
-
-    asked_at = datetime.now(UTC).isoformat()
-    elasticity.scale(cluster, observation, 2, "idle")
-    small = elasticity.wait_for_world(observation, [0, 1], "idle")
-    assert small["round"] == large["round"] + 1
-    started = elasticity.wait_until_all_run(observation, small, "idle")
-    formed_seconds = jobs.seconds_between(asked_at, small["formedAt"])
-    print(
-        f"kubectl scale 12 → 2: world after {formed_seconds:.2f} s, "
-        f"its processes start after {jobs.seconds_between(asked_at, started):.2f} s"
-    )
-    assert formed_seconds < AT_ONCE_SECONDS, "a smaller world waits for nothing"
-    observation.wait_for("the ten to go", lambda: len(observation.pods()) == 2)
-
-
-def ready_times(observation: Observation, indices: range) -> list[str]:
-    """When each of these workers' agents first waited for a world."""
-    found: dict[int, str] = {}
-    for version in observation.history[Kind.WORKER]:
-        agent, index = version.get("status", {}).get("agent") or {}, version["spec"]["index"]
-        if index in indices and agent.get("state") == "Ready":
-            found.setdefault(index, agent["since"])
-    return list(found.values())

@@ -66,6 +66,7 @@ def test_the_end_of_training_counts_beside_a_sidecar_that_goes_on(
         assert job["lastFailure"]["message"] == "exit code 3: no dataset", observation.describe()
 
 
+@pytest.mark.named
 def test_a_crash_loop_is_counted_and_ends_the_job(cluster: Cluster, observation: Observation) -> None:
     manifest = jobs.shell(cluster, "echo no such option >&2; exit 2", name="loops")
     worker = manifest["spec"]["replicaSpecs"]["worker"]

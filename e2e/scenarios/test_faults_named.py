@@ -20,7 +20,7 @@ from e2e.scenarios.test_node_check_links import TIMEOUT_SECONDS, api_server, in_
 NODES = 4
 THROTTLED_SHARE = 0.1
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.STORAGE)]
+pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
 
 def assert_named(cluster: Cluster, observation: Observation, job: str, cause: str, *said: str) -> None:
@@ -43,7 +43,7 @@ def assert_named(cluster: Cluster, observation: Observation, job: str, cause: st
 
 def staged(cluster: Cluster, observation: Observation) -> Mortals:
     mortals = Mortals(cluster, observation)
-    mortals.submit(2, elasticPolicy={"heartbeatTimeoutSeconds": 9, "hangTimeoutSeconds": 30})
+    mortals.submit(2, elasticPolicy=jobs.QUICK_REPORTS | {"hangTimeoutSeconds": 30})
     mortals.wait_until_training()
     return mortals
 

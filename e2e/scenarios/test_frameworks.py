@@ -23,7 +23,7 @@ from e2e.observation import Observation
 NAME = "frameworks"
 IMPORT_SECONDS = 120
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.STORAGE)]
+pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
 
 def python_with(module: str, variable: str) -> str:

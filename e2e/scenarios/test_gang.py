@@ -12,6 +12,7 @@ from e2e.observation import Observation
 POD_GROUPS = "podgroups.scheduling.x-k8s.io"
 
 
+@pytest.mark.named
 def test_no_pod_of_a_gang_of_four_runs_with_room_for_three_and_all_do_with_room_for_four(
     cluster: Cluster, observation: Observation
 ) -> None:

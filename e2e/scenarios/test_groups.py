@@ -127,6 +127,7 @@ def assert_alike(lines: list[dict[str, Any]]) -> None:
     assert {step: each for step, each in digests.items() if len(each) > 1} == {}
 
 
+@pytest.mark.named
 def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster: Cluster) -> None:
     groups.submit()
     groups.wait_until_all_train()

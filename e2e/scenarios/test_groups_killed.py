@@ -109,7 +109,6 @@ class Run:
         self._observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300 + 10 * KILLS)
 @pytest.mark.needs(Capability.STORAGE)
 @pytest.mark.needs(Capability.CONTROL_PLANE)

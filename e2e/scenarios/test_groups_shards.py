@@ -75,7 +75,6 @@ def test_each_file_is_done_though_a_process_a_whole_group_and_the_controller_are
         assert not observation.job(f"{NAME}-group-{group}")["status"].get("shards")
 
 
-@pytest.mark.slow
 def test_a_group_that_is_removed_leaves_its_files_to_the_others(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -25,8 +25,6 @@ DRIVER = Path(__file__).parent.parent / "fixtures" / "horovod_driver.py"
 HOROVOD, ITS_NEEDS = "horovod==0.28.1", ("psutil", "cloudpickle", "pyyaml", "packaging")
 NAME = "hosts"
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,6 +1,6 @@
 """Objects that nobody would write, by a tenant of one namespace: nobody else's job or check notices.
 
-Of drawn objects `make e2e-all` stores fifty. Those that `make test` stores were found by an attack.
+Fifty are drawn; the others were found by an attack.
 """
 
 from __future__ import annotations
@@ -194,7 +194,6 @@ def test_an_object_that_was_found_by_an_attack_stops_nobody_else(
         tenant.delete(kind, name)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_drawn_objects_stop_nobody_else(tenant: Tenant, victim: Victim) -> None:
     from tests.hostile.strategies import api_objects

@@ -46,6 +46,7 @@ def kubectl(request: pytest.FixtureRequest, cluster: Cluster, observation: Obser
     yield Kubectl(cluster, request.param, observation.namespace)
 
 
+@pytest.mark.named
 def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Observation) -> None:
     """One job trains for all of them; each makes and deletes one of its own that is suspended."""
     namespace = observation.namespace
@@ -67,6 +68,9 @@ def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Obse
         described = kubectl("describe", "ej", "digits")
         for shown in ("Rendezvous", "Members", "Conditions", "Events"):
             assert shown in described, described
+        explained = kubectl("explain", "ej.spec.elasticPolicy")
+        for shown in ("heartbeatTimeoutSeconds", "nodeUnit", "multiple of this many workers"):
+            assert shown in explained, explained
 
     jobs.hurry(cluster, observation)
     for kubectl, follow in zip(kubectls, following, strict=True):
@@ -90,6 +94,7 @@ def follow_log(kubectl: Kubectl, pod: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.named
 def test_dlrovers_own_yaml_is_accepted_unchanged(cluster: Cluster, kubectl: Kubectl) -> None:
     manifest = FIXTURES / "dlrover-elasticjob.yaml"
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dlrover"}})
@@ -107,14 +112,3 @@ def test_dlrovers_own_yaml_is_accepted_unchanged(cluster: Cluster, kubectl: Kube
         )
     finally:
         cluster.kubectl("delete", "namespace", "dlrover", "--wait=true")
-
-
-def test_explain_tells_what_a_field_means(kubectl: Kubectl) -> None:
-    explained = kubectl("explain", "ej.spec.elasticPolicy")
-    for shown in (
-        "shrinkAfterSeconds",
-        "heartbeatTimeoutSeconds",
-        "nodeUnit",
-        "multiple of this many workers",
-    ):
-        assert shown in explained, explained

@@ -64,7 +64,6 @@ def test_another_controller_acts_within_the_lease_time_and_no_round_has_two_worl
     jobs.assert_one_world_a_round(observation)
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.CONTROL_PLANE)
 def test_an_api_server_that_answers_late_for_two_minutes_costs_no_leader_its_lease(
     cluster: Cluster, observation: Observation, tmp_path: Path

@@ -117,6 +117,7 @@ def leaver(cluster: Cluster, observation: Observation) -> Leaver:
     return Leaver(cluster, observation)
 
 
+@pytest.mark.named
 def test_another_count_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
     leaver.submit()
     leaver.train(3)
@@ -135,7 +136,6 @@ def test_another_count_costs_no_step(cluster: Cluster, observation: Observation,
     leaver.assert_no_step_was_lost()
 
 
-@pytest.mark.slow
 def test_another_count_of_shards_costs_no_step(
     cluster: Cluster, observation: Observation, leaver: Leaver
 ) -> None:
@@ -149,7 +149,6 @@ def test_another_count_of_shards_costs_no_step(
     leaver.assert_no_step_was_lost()
 
 
-@pytest.mark.slow
 def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
     leaver.submit()
     leaver.train(3)
@@ -166,7 +165,6 @@ def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation,
     leaver.assert_no_step_was_lost()
 
 
-@pytest.mark.slow
 def test_a_suspended_job_goes_on_where_it_was(
     cluster: Cluster, observation: Observation, leaver: Leaver
 ) -> None:
@@ -185,7 +183,6 @@ DRAIN = ["drain", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "-
 SPOT_TAINT = "aws-node-termination-handler/spot-itn"
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.STORAGE, Capability.POWER)
 @pytest.mark.parametrize("notice", ["drain", "spot taint"])
 def test_a_node_that_goes_costs_no_step(
@@ -213,7 +210,6 @@ def is_elsewhere(observation: Observation, node: str) -> bool:
     return jobs.node_of(observation, f"{NAME}-worker-0-2") not in ("", node)
 
 
-@pytest.mark.slow
 def test_a_script_without_the_sdk_is_stopped_as_ever(
     cluster: Cluster, observation: Observation, leaver: Leaver
 ) -> None:

@@ -23,6 +23,7 @@ def everything(cluster: Cluster, observation: Observation) -> list[str]:
     return found
 
 
+@pytest.mark.named
 def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
     cluster.apply(jobs.digits(cluster, namespace, epochs=jobs.ENDLESS_EPOCHS), namespace)
@@ -38,23 +39,13 @@ def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation
         )
 
 
-@pytest.mark.parametrize(
-    ("policy", "left"),
-    [
-        ("None", {"shell-worker-0-1", "shell-worker-1-1"}),
-        ("Running", {"shell-worker-0-1"}),
-        ("All", set()),
-    ],
-)
-def test_clean_pod_policy_of_a_failed_job(
-    cluster: Cluster, observation: Observation, policy: str, left: set[str]
-) -> None:
+def test_clean_pod_policy_of_a_failed_job(cluster: Cluster, observation: Observation) -> None:
     storage = cluster.storage(observation.namespace)
     other = f"{storage.path}/worker-1"
     # Worker 0 waits for the other one, which may else have no Pod yet when the job has failed.
     script = f'[ "$WORKER_ID" = 0 ] || {{ touch {other}; exec sleep 600; }}\n'
     script += f"until [ -e {other} ]; do sleep 0.1; done; exit 7"
-    manifest = jobs.shell(cluster, script, workers=2, runPolicy={"cleanPodPolicy": policy})
+    manifest = jobs.shell(cluster, script, workers=2, runPolicy={"cleanPodPolicy": "Running"})
     worker = manifest["spec"]["replicaSpecs"]["worker"]
     worker["restartCount"] = 0
     worker["template"]["spec"]["volumes"] = storage.volumes
@@ -62,9 +53,11 @@ def test_clean_pod_policy_of_a_failed_job(
     cluster.apply(manifest, observation.namespace)
 
     observation.wait_for("the job to fail", lambda: jobs.phase(observation, "shell") == "Failed")
-    observation.wait_for(f"just {left or 'no Pod'} to be left", lambda: set(observation.pods()) == left)
+    left = {"shell-worker-0-1"}
+    observation.wait_for(f"just {left} to be left", lambda: set(observation.pods()) == left)
 
 
+@pytest.mark.named
 def test_a_finished_job_goes_after_its_time_to_live(cluster: Cluster, observation: Observation) -> None:
     manifest = jobs.shell(cluster, "exit 0", runPolicy={"ttlSecondsAfterFinished": 2})
     cluster.apply(manifest, observation.namespace)
@@ -75,6 +68,7 @@ def test_a_finished_job_goes_after_its_time_to_live(cluster: Cluster, observatio
     observation.wait_for("the job to go", lambda: not everything(cluster, observation))
 
 
+@pytest.mark.named
 def test_a_job_fails_at_its_deadline(cluster: Cluster, observation: Observation) -> None:
     manifest = jobs.shell(cluster, "sleep 600", runPolicy={"activeDeadlineSeconds": 3})
     cluster.apply(manifest, observation.namespace)

@@ -32,6 +32,7 @@ def program(name: str) -> list[str]:
     return [sys.executable, str(REPOSITORY / "bin" / name)]
 
 
+@pytest.mark.named
 def test_all_lines_are_done_through_the_death_of_a_worker_and_those_that_fail_are_listed(
     cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
@@ -72,7 +73,6 @@ def test_all_lines_are_done_through_the_death_of_a_worker_and_those_that_fail_ar
     assert (known["done"], known["failed"], known["rest"], known["leases"]) == (119, 1, "", "")
 
 
-@pytest.mark.slow
 def test_a_recipe_of_kaldis_kind_runs_unchanged(
     cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:

@@ -10,11 +10,11 @@ from e2e.keepers import NAME, Training
 from e2e.observation import Observation
 
 
+@pytest.mark.named
+@pytest.mark.needs(Capability.STORAGE)
 def test_whatever_is_lost_training_goes_on_from_memory_and_ends_as_if_nothing_had_happened(
     cluster: Cluster, observation: Observation
 ) -> None:
-    if Capability.STORAGE not in cluster.capabilities:
-        pytest.skip("what the processes write has to be seen here")
     namespace = observation.namespace
     training = Training(cluster, observation)
     training.wait_for_start(1)

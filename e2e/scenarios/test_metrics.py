@@ -45,7 +45,6 @@ def scrape(cluster: Cluster, namespace: str) -> Series:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.CONTROL_PLANE)
 def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     cluster: Cluster, observation: Observation

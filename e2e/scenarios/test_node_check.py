@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,8 +10,7 @@ import yaml
 from e2e import checks, jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
-from e2e.embedded import EmbeddedCluster
-from e2e.faults import Broken, Held, NodeProbes, Slowed
+from e2e.faults import Held, NodeProbes, Slowed
 from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 300
@@ -19,58 +18,45 @@ SLOW_RATIO = 3.0
 """`Slowed` leaves its node a fourteenth."""
 
 
-def dlr_node_check(cluster: Cluster, *arguments: str) -> tuple[int, Object]:
-    """`dlr node-check`, as a person or a script calls it: its exit code, and what it printed."""
-    assert isinstance(cluster, EmbeddedCluster)
-    done = cluster.run_dlr(
-        "node-check",
-        f"--timeout={TIMEOUT_SECONDS}",
-        f"--straggler-ratio={checks.RATIO}",
-        "-o",
-        "json",
-        *arguments,
-        timeout_seconds=checks.FINISHED_SECONDS,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+BROKEN_NODE = """
+import os, sys
+if os.environ.get("DLR_NODE_NAME") == "node-2" and ".probes.gemm" in " ".join(sys.orig_argv):
+    with open({killed!r}, "a") as file:
+        file.write("x")
+    os.kill(os.getpid(), 9)
+"""
+"""A sitecustomize of the check's Pods: a probe dies on one node, whenever that comes to run."""
 
 
-@pytest.mark.needs(Capability.NODE_PROCESSES)
-def test_a_broken_node_is_cordoned_and_a_later_pass_lifts_our_cordon_but_not_another(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
+@pytest.mark.needs(Capability.STORAGE)
+@pytest.mark.named
+def test_a_broken_node_is_found_and_cordoned(cluster: Cluster, observation: Observation) -> None:
     nodes = ["node-0", "node-1", "node-2"]
-    everybody = ("--namespace", namespace, "--nodes", ",".join(nodes))
-    # As the namespace of administrators' checks has it (deploy/namespace.yaml).
-    cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-    with Broken(NodeProbes(namespace, "node-2", "gemm")) as fault:
-        code, found = dlr_node_check(cluster, *everybody)
-    assert len(fault.killed) == 2, "what a signal ends is tried once more"
-    assert code == 1, found
-    assert {entry["node"]: entry["verdict"] for entry in found["nodes"]} == {
-        **dict.fromkeys(nodes, "Healthy"),
-        "node-2": "Faulty",
+    folder = Path(cluster.storage(observation.namespace).path)
+    killed = folder / "killed"
+    (folder / "sitecustomize.py").write_text(BROKEN_NODE.format(killed=str(killed)))
+    container = {
+        "name": "check",
+        "image": cluster.image,
+        "command": ["dlr", "check-worker"],
+        "env": [{"name": "PYTHONPATH", "value": str(folder)}],
     }
-    assert "SIGKILL" in found["nodes"][2]["message"]
+    spec = {
+        "nodes": nodes,
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "stragglerRatio": checks.RATIO,
+        "cordon": True,
+        "template": {"spec": {"containers": [container]}},
+    }
+    cluster.apply(checks.node_check(spec), observation.namespace)
+    check = checks.wait_until_finished(observation)
+    print(checks.duration(check))
+    assert killed.read_text() == "xx", "what a signal ends is tried once more"
+    assert checks.verdicts(check) == {**dict.fromkeys(nodes, "Healthy"), "node-2": "Faulty"}
+    assert "SIGKILL" in check["status"]["nodeResults"][2]["message"]
     checks.wait_until_cordoned(cluster, observation, "node-2")
 
-    cluster.kubectl("cordon", "node-1")
-    try:
-        code, found = dlr_node_check(cluster, *everybody)
-        assert code == 0, found
-        assert [entry["verdict"] for entry in found["nodes"]] == 3 * ["Healthy"], (
-            "cordoned ones are tested too"
-        )
-        observation.wait_for(
-            "our cordon to be lifted", lambda: checks.is_in_service(checks.node(cluster, "node-2"))
-        )
-        assert checks.node(cluster, "node-1")["spec"]["unschedulable"], "a cordon made by hand stays"
-    finally:
-        cluster.kubectl("uncordon", "node-1")
 
-
-@pytest.mark.slow
 @pytest.mark.needs(Capability.NODE_PROCESSES)
 def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
     cluster: Cluster, observation: Observation
@@ -97,39 +83,35 @@ REFUSED: dict[str, tuple[Object, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_check_that_makes_no_sense_is_refused(
-    cluster: Cluster, observation: Observation, case: str
-) -> None:
-    spec, expected = REFUSED[case]
-    manifest = yaml.safe_dump(checks.node_check(spec))
-    done = cluster.kubectl("apply", "-n", observation.namespace, "-f", "-", stdin=manifest, check=False)
-    assert done.returncode != 0
-    assert expected in done.stderr, done.stderr
+def test_a_check_that_makes_no_sense_is_refused(cluster: Cluster, observation: Observation) -> None:
+    for case, (spec, expected) in REFUSED.items():
+        manifest = yaml.safe_dump(checks.node_check(spec))
+        done = cluster.kubectl("apply", "-n", observation.namespace, "-f", "-", stdin=manifest, check=False)
+        assert done.returncode != 0, case
+        assert expected in done.stderr, done.stderr
 
 
 HOPELESS: dict[str, tuple[Object, str, str]] = {
-    "a selector without nodes": (
+    "selects-nothing": (
         {"nodeSelector": {"no-such-label": "here"}},
         "NoNodes",
         "no node has the labels no-such-label=here",
     ),
-    "a node that does not exist": ({"nodes": ["node-0", "node-99"]}, "NodeNotFound", "node-99"),
-    "a job that does not exist": ({"jobName": "no-such-job"}, "JobNotFound", "no-such-job"),
+    "no-such-node": ({"nodes": ["node-0", "node-99"]}, "NodeNotFound", "node-99"),
+    "no-such-job": ({"jobName": "no-such-job"}, "JobNotFound", "no-such-job"),
 }
 
 
-@pytest.mark.parametrize("case", HOPELESS)
 def test_a_check_that_cannot_be_carried_out_fails_and_says_why(
-    cluster: Cluster, observation: Observation, case: str
+    cluster: Cluster, observation: Observation
 ) -> None:
-    spec, reason, expected = HOPELESS[case]
-    cluster.apply(checks.node_check(spec), observation.namespace)
-    check = checks.wait_until_finished(observation)
-    assert check["status"]["phase"] == "Failed"
-    failed = jobs.condition(check, "Failed")
-    assert failed["reason"] == reason, failed
-    assert expected in failed["message"]
+    for name, (spec, reason, expected) in HOPELESS.items():
+        cluster.apply(checks.node_check(spec, name), observation.namespace)
+        check = checks.wait_until_finished(observation, name)
+        assert check["status"]["phase"] == "Failed"
+        failed = jobs.condition(check, "Failed")
+        assert failed["reason"] == reason, failed
+        assert expected in failed["message"]
     assert not observation.pods()
 
 

@@ -20,7 +20,7 @@ RATIO = 1.5
 """The default: half as slow again is suspicious."""
 THROTTLED_SHARE = 0.1
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.NODE_PROCESSES)]
+pytestmark = [pytest.mark.needs(Capability.NODE_PROCESSES)]
 
 
 @pytest.fixture

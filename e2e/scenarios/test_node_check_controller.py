@@ -33,7 +33,6 @@ def renewed(cluster: Cluster) -> str:
     return str(cluster.controllers_lease()["renewTime"])
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.CONTROL_PLANE)
 @pytest.mark.needs(Capability.NODE_PROCESSES)
 def test_a_check_outlives_the_controller_in_the_middle_of_round_1_and_of_round_2(

@@ -32,7 +32,6 @@ def in_own_network(networks: NodeNetworks) -> Object:
     return {"spec": {"containers": [{"name": "check", "image": "any", "command": command}]}}
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.NETWORK_NAMESPACES)
 def test_a_cut_link_is_named_and_both_of_its_nodes_are_well(
     cluster: Cluster, observation: Observation
@@ -61,7 +60,6 @@ def test_a_cut_link_is_named_and_both_of_its_nodes_are_well(
     checks.assert_in_service(cluster, nodes)
 
 
-@pytest.mark.slow
 @pytest.mark.needs(Capability.NETWORK_NAMESPACES)
 def test_a_half_that_is_cut_off_is_named_and_none_of_its_nodes_is_blamed(
     cluster: Cluster, observation: Observation

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from e2e import jobs
 from e2e.api import Object
 from e2e.cluster import Cluster
@@ -33,6 +35,7 @@ print(json.dumps(found), flush=True)
 """
 
 
+@pytest.mark.named
 def test_pods_of_a_job_have_its_key_and_read_no_other_job(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
     worlds, jobs_path = (

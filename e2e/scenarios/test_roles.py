@@ -58,6 +58,7 @@ def told(folder: Path, version: int) -> Object:
     return found
 
 
+@pytest.mark.named
 def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_end_is_the_jobs(
     cluster: Cluster, observation: Observation
 ) -> None:

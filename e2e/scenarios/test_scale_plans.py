@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 
 import pytest
-import yaml
 
 from e2e import elasticity, embedded, jobs, plans
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
-NODES = 4
 SCALE_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces/{}/elasticjobs/idle/scale"
 SCALE_CALL = ("spec", "the scale subresource")
 """What tells them apart is metadata.managedFields, which the embedded API server does not keep."""
 
 
+@pytest.mark.named
 def test_whoever_asks_for_a_count_it_is_the_one_that_is_wanted_and_the_job_says_whose_it_was(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -78,105 +76,6 @@ def as_an_autoscaler_does(cluster: Cluster, observation: Observation, replicas: 
     observation.wait_for("the Scale to be put back", put_back)
 
 
-def test_others_keep_their_order_when_a_worker_is_removed_and_a_migrated_one_goes_once_the_next_joined(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    cluster.apply(elasticity.idle(cluster, workers=4, minimum=2, maximum=4), namespace)
-    first = elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
-
-    cluster.apply(plans.scale_plan("remove", remove=["idle-worker-1"]), namespace)
-    plans.wait_until_scaled(observation, "remove")
-    assert jobs.rendezvous(observation, "idle")["members"] == [0, 2, 3]
-    assert wanted(observation, 3) == "ScalePlan remove"
-    observation.wait_for("the Pod to be gone", lambda: len(observation.pods()) == 3)
-
-    cluster.apply(plans.scale_plan("migrate", migrate=["idle-worker-2-1"]), namespace)
-    plans.wait_until_scaled(observation, "migrate")
-    assert jobs.rendezvous(observation, "idle")["members"] == [0, 1, 3], "in the slot that is vacant"
-    observation.wait_for("the other to be gone", lambda: len(observation.pods()) == 3)
-    members = [world.members for world in elasticity.worlds(observation, "idle", since=first)]
-    assert members == [(0, 1, 2, 3), (0, 2, 3), (0, 1, 3)], "one round each"
-    assert_never_without_a_world(observation)
-    assert {pod["metadata"]["name"] for pod in observation.history[Kind.POD]} == {
-        f"idle-worker-{index}-1" for index in range(4)
-    }, "nobody else's Pod was made anew"
-
-
-def test_memory_doubled_by_a_plan_goes_through_three_workers_one_by_one(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    cluster.apply(elasticity.idle(cluster, workers=3, minimum=2, maximum=3), namespace)
-    first = elasticity.wait_for_world(observation, [0, 1, 2], "idle")
-
-    cluster.apply(plans.scale_plan("memory", resource={"memory": "512Mi"}), namespace)
-    job = plans.wait_until_scaled(observation, "memory")
-    plan = observation.objects(Kind.PLAN)["memory"]
-    members = [world.members for world in elasticity.worlds(observation, "idle", since=first)]
-    print(f"memory doubled within {plans.seconds(plan, job):.0f} s: worlds {members}")
-    assert members == [(0, 1, 2), (1, 2), (0, 1, 2), (0, 2), (0, 1, 2), (0, 1), (0, 1, 2)]
-    assert_never_without_a_world(observation)
-    wait_for_memory(observation, {f"idle-worker-{index}-2": "512Mi" for index in range(3)})
-
-
-def test_a_lone_worker_gets_more_memory_without_a_break(cluster: Cluster, observation: Observation) -> None:
-    namespace = observation.namespace
-    cluster.apply(elasticity.idle(cluster, workers=1, minimum=1, maximum=1), namespace)
-    elasticity.wait_for_world(observation, [0], "idle")
-
-    cluster.apply(plans.scale_plan("memory", resource={"memory": "512Mi"}), namespace)
-    plans.wait_until_scaled(observation, "memory")
-    assert [world.members for world in elasticity.worlds(observation, "idle")] == [(0,), (1,)]
-    assert_never_without_a_world(observation)
-    wait_for_memory(observation, {"idle-worker-1-1": "512Mi"})
-
-
-def wait_for_memory(observation: Observation, expected: dict[str, str]) -> None:
-    """Just these Pods are there, and ask for so much; those whose place they took may be a while in going."""
-
-    def asked() -> dict[str, str]:
-        return {
-            name: pod["spec"]["containers"][0]["resources"]["requests"]["memory"]
-            for name, pod in observation.pods().items()
-        }
-
-    observation.wait_for(f"just the Pods {expected}", lambda: asked() == expected)
-
-
-def assert_never_without_a_world(observation: Observation) -> None:
-    """Once there was one."""
-    phases = [
-        (version.get("status", {}).get("rendezvous") or {}).get("phase")
-        for version in observation.history[Kind.JOB]
-    ]
-    assert set(phases[phases.index("Formed") :]) == {"Formed"}
-
-
-def test_a_newer_plan_is_done_while_an_earlier_one_waits_for_room(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    manifest = elasticity.idle(cluster, workers=1, minimum=1, maximum=8)
-    cluster.apply(jobs.one_a_node(manifest, jobs.over_half_a_node(cluster)), namespace)
-    elasticity.wait_for_world(observation, [0], "idle")
-
-    cluster.apply(plans.scale_plan("too-many", replicas=8), namespace)
-    observation.wait_for(
-        "the job to say that it waits for room",
-        lambda: "cannot be scheduled" in said_of(jobs.warning, observation, "WorkersUnscheduled"),
-    )
-    assert "the world has 1 of 8 workers" in said_of(jobs.condition, observation, "Scaled")
-    cluster.apply(plans.scale_plan("two", replicas=2), namespace)
-    plans.wait_until_scaled(observation, "two")
-    assert jobs.rendezvous(observation, "idle")["members"] == [0, 1]
-
-
-def said_of(read: Callable[[Object, str], Object], observation: Observation, kind: str) -> str:
-    return str(read(observation.job("idle"), kind).get("message", ""))
-
-
-@pytest.mark.slow
 @pytest.mark.needs(Capability.CONTROL_PLANE)
 def test_a_controller_killed_at_each_step_of_a_plan_leaves_what_an_undisturbed_one_would(
     cluster: Cluster, observation: Observation
@@ -219,94 +118,3 @@ def kill_controller_at(cluster: Cluster, observation: Observation, plan: str, at
     killed = controller.pid()
     controller.signal(signal.SIGKILL)
     observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
-
-
-REFUSED = {
-    "above the maximum": (8, "maxReplicas"),
-    "below the minimum": (0, "minReplicas"),
-    "half a unit": (3, "nodeUnit"),
-}
-BAD_PLANS: dict[str, tuple[Object, str, tuple[str, ...]]] = {
-    "unknown-type": (
-        plans.scale_plan("unknown-type", type_="evaluator", replicas=1),
-        "UnknownType",
-        ("spec.replicaResourceSpecs[evaluator]", "has no type evaluator"),
-    ),
-    "above": (
-        plans.scale_plan("above", replicas=8),
-        "AboveMaximum",
-        ("spec.replicaResourceSpecs[worker].replicas", "maxReplicas"),
-    ),
-    "below": (
-        plans.scale_plan("below", replicas=0),
-        "BelowMinimum",
-        ("spec.replicaResourceSpecs[worker].replicas", "minReplicas"),
-    ),
-    "half-a-unit": (
-        plans.scale_plan("half-a-unit", replicas=3),
-        "NotWholeUnits",
-        ("spec.replicaResourceSpecs[worker].replicas", "nodeUnit"),
-    ),
-    "no-such-worker": (
-        plans.scale_plan("no-such-worker", remove=["idle-worker-7"]),
-        "WorkerNotFound",
-        ("spec.removePods[0]", "idle-worker-7"),
-    ),
-    "all-removed": (
-        plans.scale_plan("all-removed", remove=[f"idle-worker-{index}" for index in range(4)]),
-        "BelowMinimum",
-        ("spec.removePods", "minReplicas"),
-    ),
-    "too-large": (
-        plans.scale_plan("too-large", resource={"memory": "900Gi"}),
-        "NoNodeLargeEnough",
-        ("spec.replicaResourceSpecs[worker].resource", "900Gi"),
-    ),
-    "no-job": (plans.scale_plan("no-job", job="gone", replicas=2), "JobNotFound", ("spec.ownerJob", "gone")),
-}
-
-
-def test_what_cannot_be_is_refused_with_the_field_and_the_job_is_not_touched(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    manifest = elasticity.idle(cluster, workers=4, minimum=2, maximum=6, policy={"nodeUnit": 2})
-    cluster.apply(manifest, namespace)
-    world = elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
-    elasticity.wait_until_all_run(observation, world, "idle")
-    before = observation.job("idle")
-
-    for case, (replicas, field) in REFUSED.items():
-        arguments = ("scale", "ej/idle", f"--replicas={replicas}", "-n", namespace)
-        done = cluster.kubectl(*arguments, check=False)
-        assert done.returncode != 0, f"{case} was accepted"
-        assert field in done.stderr, done.stderr
-    cluster.kubectl(
-        "apply",
-        "-n",
-        namespace,
-        "-f",
-        "-",
-        stdin=yaml.safe_dump_all(plan for plan, _, _ in BAD_PLANS.values()),
-    )
-    for name, (_, reason, told) in BAD_PLANS.items():
-        plan = plans.wait_for_verdict(observation, name)
-        refused = jobs.condition(plan, "Applied")
-        assert (plan["status"]["phase"], refused.get("reason")) == ("Refused", reason), observation.describe()
-        for text in told:
-            assert text in refused["message"], refused["message"]
-
-    after = observation.job("idle")
-    assert after["metadata"]["generation"] == before["metadata"]["generation"]
-    assert after["status"]["rendezvous"] == before["status"]["rendezvous"]
-    assert len(observation.pods()) == 4
-
-
-def test_a_plan_for_a_suspended_job_is_refused_with_the_reason(
-    cluster: Cluster, observation: Observation
-) -> None:
-    cluster.apply(jobs.shell(cluster, "exit 0", name="idle", suspend=True), observation.namespace)
-    cluster.apply(plans.scale_plan("late", replicas=2), observation.namespace)
-    applied = jobs.condition(plans.wait_for_verdict(observation, "late"), "Applied")
-    assert (applied["status"], applied["reason"]) == ("False", "JobSuspended")
-    assert "spec.ownerJob" in applied["message"]

@@ -87,7 +87,6 @@ def check_sum(folder: Path, files: int) -> None:
     assert sum(result["sum"] for result in found) == sum(samples)
 
 
-@pytest.mark.slow
 def test_the_sum_over_all_samples_is_exact_through_kills_of_every_worker(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -118,6 +117,7 @@ def test_the_sum_over_all_samples_is_exact_through_kills_of_every_worker(
     assert jobs.condition(observation.job(NAME), "ShardsDone")["status"] == "True"
 
 
+@pytest.mark.named
 def test_a_file_that_cannot_be_done_is_named_and_the_others_are_done(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -133,7 +133,6 @@ def test_a_file_that_cannot_be_done_is_named_and_the_others_are_done(
     )
 
 
-@pytest.mark.slow
 def test_more_failures_than_may_be_fail_the_job_with_their_names(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -146,7 +145,6 @@ def test_more_failures_than_may_be_fail_the_job_with_their_names(
     assert "1 element failed for good (element 17), and max_failed is 0" in failed["message"]
 
 
-@pytest.mark.slow
 def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -166,7 +164,6 @@ def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
     assert (known["done"], known["rest"], known["leases"]) == (150, "", "")
 
 
-@pytest.mark.slow
 def test_all_workers_go_back_to_the_checkpoint_of_a_set_and_do_what_is_not_in_it_once(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -188,7 +185,6 @@ def test_all_workers_go_back_to_the_checkpoint_of_a_set_and_do_what_is_not_in_it
     assert known["done"] == 150 and known["restoration"] > 1
 
 
-@pytest.mark.slow
 def test_each_element_is_in_the_final_state_once_an_epoch_through_kills_and_another_number_of_workers(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -29,7 +29,7 @@ TOLERANCE = 0.03
 BETWEEN_SECONDS = 15.0
 """Between two faults, so that what a busy machine adds to a recovery is a point or two at most."""
 
-pytestmark = [pytest.mark.needs(Capability.STORAGE, Capability.POWER), pytest.mark.slow]
+pytestmark = [pytest.mark.needs(Capability.STORAGE, Capability.POWER)]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ PAST_SECONDS = 30 + 5 * (24 + 12 + 2)
 """Windows of five looks, and what a busy machine takes."""
 NOTICED_SECONDS = 180
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.STORAGE)]
+pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
 
 def test_steps_that_take_longer_are_told_once_with_what_changed_then(

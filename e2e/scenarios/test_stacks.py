@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from e2e import jobs
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 from e2e.scenarios.test_hang import NAME, hanging
 
 
+@pytest.mark.named
 def test_stacks_of_all_ranks_the_odd_one_first(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
     job = hanging(cluster, namespace)

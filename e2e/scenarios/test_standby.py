@@ -16,19 +16,17 @@ from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation
 
-NODES = 4
-POLICY = {"heartbeatTimeoutSeconds": 9}
-"""Many times what it takes, and less than the 120 s for which a lost worker is waited."""
 CHECKED = {"enabled": True, "timeoutSeconds": 300, "stragglerRatio": checks.RATIO}
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
 
+@pytest.mark.named
 def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     cluster: Cluster, observation: Observation
 ) -> None:
     mortals = Mortals(cluster, observation)
-    mortals.submit(2, standby=1, elasticPolicy=POLICY)
+    mortals.submit(2, standby=1, elasticPolicy=jobs.QUICK_REPORTS)
     life = mortals.wait_until_training(world_of=2)
     first = mortals.world()["round"]
     assert first == 1, "who stands by makes no round of its own"
@@ -96,7 +94,6 @@ def started_anew(observation: Observation, earlier_uid: str) -> bool:
     return bool(workers[1].get("status", {}).get("podUid"))
 
 
-@pytest.mark.slow
 def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -5,7 +5,6 @@ The agent is injected. A bare virtual environment stands for an image with torch
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> BareVenv:
     return bare
 
 
+@pytest.mark.named
 def test_ddp_with_snapshots_by_torchrun_on_path(
     cluster: Cluster, observation: Observation, image: BareVenv
 ) -> None:
@@ -57,6 +57,7 @@ def test_a_gpt_of_several_modules_by_bash_that_activates_its_environment(
     job.survive_a_kill(victim=0, local_rank=0)
 
 
+@pytest.mark.named
 def test_fsdp2_with_dcp_by_torchruns_own_path(
     cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
@@ -88,7 +89,6 @@ def test_the_users_own_modules_of_our_names_are_the_only_ones(
     job.survive_a_kill(victim=0)
 
 
-@pytest.mark.slow
 def test_an_interpreter_without_pidfd_open(
     cluster: Cluster, observation: Observation, image: BareVenv
 ) -> None:
@@ -97,32 +97,3 @@ def test_an_interpreter_without_pidfd_open(
     command = ["torchrun", str(SCRIPTS / "ddp.py"), FOREVER, "--snapshot", str(job.snapshot)]
     job.submit(command, variables={"PATH": image.path, "PYTHONPATH": str(job.folder)})
     job.survive_a_kill(victim=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
-def test_loader_processes_of_each_start_method(
-    cluster: Cluster, observation: Observation, image: BareVenv, start_method: str
-) -> None:
-    job = Stranger(cluster, observation, f"loader-{start_method}")
-    python = [str(image.program("python3")), "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    script = [str(SCRIPTS / "ddp.py"), FOREVER, "--snapshot", str(job.snapshot)]
-    job.submit([*python, *script, "--loader-processes=2", f"--start-method={start_method}"])
-    job.survive_a_kill(victim=0, local_rank=1)
-    assert job.loss() < GOOD_LOSS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("packages", [["accelerate"], ["lightning"], ["transformers", "accelerate"]])
-def test_frameworks_by_torchrun(
-    cluster: Cluster, observation: Observation, tmp_path: Path, packages: list[str]
-) -> None:
-    """Run the frameworks that are installed."""
-    try:
-        image = BareVenv(tmp_path / "venv", extras=packages)
-    except PackageNotFoundError as missing:
-        pytest.skip(f"{missing.name} is not installed")
-    job = Stranger(cluster, observation, packages[0])
-    script = [str(SCRIPTS / f"with_{packages[0]}.py"), "20", "--snapshot", str(job.snapshot)]
-    job.submit(["torchrun", *script], workers=2, variables={"PATH": image.path})
-    job.survive_a_kill(victim=1)

@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "stream" / "train.py"
 EPOCHS = 2
 FILES = 100
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs(Capability.STORAGE)]
+pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
 
 def steps_in(folder: Path) -> dict[int, dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from e2e import elasticity, jobs
 from e2e.api import Kind
 from e2e.cluster import Cluster
@@ -25,6 +27,7 @@ def wait_until_suspended(observation: Observation) -> None:
     )
 
 
+@pytest.mark.named
 def test_a_job_made_suspended_makes_no_pods_and_one_suspended_later_goes_on_from_its_checkpoint(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from e2e import jobs
 from e2e.api import Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 
+@pytest.mark.named
 def test_digits_train_through_a_killed_process_and_a_deleted_pod(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -34,6 +37,7 @@ def test_digits_train_through_a_killed_process_and_a_deleted_pod(
     jobs.assert_one_world_a_round(observation)
 
 
+@pytest.mark.named
 def test_losing_rank_0_of_dlrovers_command_makes_one_new_round_that_goes_on_from_the_checkpoint(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -58,6 +62,7 @@ def test_losing_rank_0_of_dlrovers_command_makes_one_new_round_that_goes_on_from
     jobs.assert_one_world_a_round(observation)
 
 
+@pytest.mark.named
 def test_stock_torchrun_with_the_dlr_rendezvous_backend_trains(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -72,6 +77,7 @@ def test_stock_torchrun_with_the_dlr_rendezvous_backend_trains(
     assert (world["members"], world["worldSize"]) == ([0, 1], 2)
 
 
+@pytest.mark.named
 def test_the_text_of_a_failure_is_shown_on_the_job(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
     broken = jobs.digits(cluster, namespace, workers=1, epochs=-1)

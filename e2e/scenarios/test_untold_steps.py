@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ EPOCHS = "60"
 pytestmark = [
     pytest.mark.needs(Capability.STORAGE),
     pytest.mark.needs(Capability.NODE_PROCESSES),
-    pytest.mark.slow,
 ]
 
 UNKNOWN = "it is unknown which step the last start went on with"
@@ -44,16 +42,11 @@ WITH_SGD = pytest.mark.parametrize(
     ("script", "packages"),
     [("ddp", []), ("with_accelerate", ["accelerate"]), ("with_lightning", ["lightning"])],
 )
-OF_LOOPS = pytest.mark.parametrize(("script", "packages"), [("ddp", []), ("with_accelerate", ["accelerate"])])
-"""SGD in a loop of the script's own."""
 
 
 def submitted(job: Stranger, folder: Path, script: str, packages: list[str]) -> None:
-    """Two workers of one rank each, where its framework is installed."""
-    try:
-        image = BareVenv(folder / "venv", extras=packages)
-    except PackageNotFoundError as missing:
-        pytest.skip(f"{missing.name} is not installed")
+    """Submit two workers of one rank each."""
+    image = BareVenv(folder / "venv", extras=packages)
     command = ["torchrun", str(SCRIPTS / f"{script}.py"), EPOCHS, "--snapshot", str(job.snapshot)]
     job.submit(command, workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
 
@@ -108,19 +101,18 @@ def test_goodput_after_a_kill_is_no_more_than_that_of_its_own_log_and_said_to_be
     assert jobs.warning(observation.job(job.name), "StartUnknown")["message"].startswith(UNKNOWN)
 
 
-@OF_LOOPS
 def test_goodput_after_a_kill_before_the_first_save_is_that_of_its_own_log_though_nobody_knows_it(
-    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+    cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
-    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-early")
+    job = Stranger(cluster, observation, "ddp-early")
     (job.folder / "pause-before-save").touch()
-    submitted(job, tmp_path, script, packages)
+    submitted(job, tmp_path, "ddp", [])
     job.kill_at("before-save", victim=1)
     job.finish()
     assert account(job).startswith(UNKNOWN)
 
 
-@OF_SCRIPTS
+@pytest.mark.parametrize(("script", "packages"), [("ddp", []), ("with_lightning", ["lightning"])])
 def test_a_rank_whose_storage_does_not_answer_is_blamed(
     cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 SECONDS = 300.0
 PATIENT: dict[str, Any] = dict.fromkeys(
     (
-        *("agent.connection.handshake.CONNECT_SECONDS", "agent.connection.listener.HANDSHAKE_SECONDS"),
+        *("agent.connection.handshake.CONNECT_SECONDS", "agent.connection.admission.HANDSHAKE_SECONDS"),
         *("agent.connection.store.SILENCE_SECONDS", "agent.link.FLUSH_SECONDS"),
         *("agent.monitor.accelerators.NVML_SECONDS", "agent.monitor.stacks.PATIENCE_SECONDS"),
         "agent.node_check.__main__.FLUSH_SECONDS",

@@ -230,7 +230,6 @@ def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) ->
 
 
 @pytest.mark.real
-@pytest.mark.slow
 def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
     done = run(tmp_path, "time.sleep(1000)", "--memory-checkpoint=64Mi", "--hang-timeout=4")
     assert done.returncode == 0, done.stderr
@@ -240,7 +239,6 @@ def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.slow
 def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PULLS)
@@ -253,7 +251,6 @@ def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.slow
 def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "termination-log"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))

@@ -1,178 +1,266 @@
 from __future__ import annotations
 
+import os
 import select
-import time
-from collections.abc import Iterator, Mapping
-from queue import Queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.facts.world import (
-    WAIT,
-    JobView,
-    Member,
-    next_action,
-)
+from agent.facts.world import WAIT, JobView, Member, next_action
 from agent.kube.api import ApiClient, _event, _lines
-from agent.kube.watcher import IDLE_SECONDS, Watcher
+from agent.kube.watcher import IDLE_SECONDS, SHORT_SECONDS, Watcher
 from controller.errors import (
+    ApiError,
     Conflict,
     Forbidden,
     Gone,
     Invalid,
     NotFound,
+    SilentWatch,
     Unauthorized,
     Unavailable,
     error_of,
 )
 from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
-
-pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
+from tests.played.schedule import Schedule, play_seeds
 
 JobWatcher = Watcher[JobView]
 
 
-@pytest.fixture
-def watcher(cluster: FakeCluster) -> Iterator[JobWatcher]:
-    api = ApiClient.in_cluster(cluster.environ(0))
-    watcher = Watcher(api, "elasticworlds", NAMESPACE, JOB, parse=JobView.parse, missing=JobView())
-    yield watcher
-    watcher.stop()
+class Server:
+    """An API server with one object, which tells of changes late, breaks, forgets and shuts down.
+
+    It is the watcher's `Api`, its clock and its stop event: whatever waits lets time pass, in which things change.
+    """
+
+    def __init__(self, seed: int, *, changes: float = 0.3) -> None:
+        self.schedule = Schedule(seed)
+        self.version = self.forgotten = 0
+        self.phase = "Pending"
+        self.history: list[tuple[int, str]] = []
+        self.changes = changes
+        self.ends_at = self.schedule.now + 300.0
+        self.lists = self.reconnects = self.asked = 0
+        self.stop = _Stop(self)
+
+    def clock(self) -> float:
+        return self.schedule.now
+
+    def publish(self, phase: str) -> None:
+        self.version += 1
+        self.phase = phase
+        self.history.append((self.version, phase))
+
+    def forget(self) -> None:
+        self.forgotten = self.version
+        self.history.clear()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, with what happens in it."""
+        self.schedule.now += seconds
+        if self.is_faulty():
+            if self.schedule.chance(self.changes):
+                self.publish(self.schedule.random.choice(("Pending", "Running", "Failed", "Succeeded")))
+            if self.schedule.chance(0.1):
+                self.forget()
+
+    def is_faulty(self) -> bool:
+        return self.schedule.now < self.ends_at - 200.0
+
+    def _answer(self) -> None:
+        self.asked += 1
+        self.pass_time(0.01)
+        if self.is_faulty() and self.schedule.chance(0.2):
+            raise self.schedule.random.choice(
+                (Unavailable("reset"), error_of(500, b""), error_of(403, b""), RuntimeError("a defect"))
+            )
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        self._answer()
+        self.lists += 1
+        return {
+            "items": [self._world(self.version, self.phase)],
+            "metadata": {"resourceVersion": str(self.version)},
+        }
+
+    def watch(
+        self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float
+    ) -> Iterable[dict[str, Any]]:
+        self._answer()
+        at = int(query["resourceVersion"])
+        if at < self.forgotten:
+            raise Gone(410, "Expired", "too old")
+        return self._events(at, self.clock() + float(query["timeoutSeconds"]), idle_timeout_seconds)
+
+    def _events(self, at: int, until: float, idle_seconds: float) -> Iterator[dict[str, Any]]:
+        heard_at = self.clock()
+        while self.clock() < min(until, self.ends_at):
+            for version, phase in [each for each in self.history if each[0] > at]:
+                at, heard_at = version, self.clock()
+                yield {"type": "MODIFIED", "object": self._world(version, phase)}
+            if self.is_faulty():
+                match self.schedule.random.randrange(12):
+                    case 0:
+                        raise Unavailable("broken")
+                    case 1:
+                        return
+                    case 2:
+                        raise RuntimeError("a defect")
+                    case 3:
+                        self.schedule.now += idle_seconds
+            if at < self.forgotten:
+                raise Gone(410, "Expired", "too old")
+            if self.clock() - heard_at >= idle_seconds:
+                raise SilentWatch("silent")
+            if self.schedule.chance(0.1):
+                heard_at, at = self.clock(), self.version
+                yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}}
+            self.pass_time(5.0)
+
+    def reconnect(self) -> None:
+        self.reconnects += 1
+
+    def silent_seconds(self) -> float:
+        return 0.0
+
+    def merge_patch(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @staticmethod
+    def _world(version: int, phase: str) -> dict[str, Any]:
+        return {"metadata": {"resourceVersion": str(version)}, "spec": {"jobPhase": phase}}
 
 
-def wait_phase(watcher: JobWatcher, phase: str, timeout_seconds: float = 300.0) -> float:
-    """Seconds until the watcher woke us with that phase."""
-    started_at = time.monotonic()
-    poll = select.poll()
-    poll.register(watcher.fileno(), select.POLLIN)
-    while (watcher.take() or JobView()).phase != phase:
-        left_seconds = started_at + timeout_seconds - time.monotonic()
-        assert left_seconds > 0, f"no {phase}: {watcher.view()}"
-        poll.poll(left_seconds * 1000)
-    return time.monotonic() - started_at
+class _Stop(threading.Event):
+    """The watcher's wait. It is set at the end of the schedule."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+
+    def is_set(self) -> bool:
+        return self._server.clock() >= self._server.ends_at
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._server.pass_time(timeout or 0.0)
+        return self.is_set()
 
 
-def test_wakes_with_every_change(cluster: FakeCluster, watcher: JobWatcher) -> None:
-    cluster.publish(phase="Pending")
-    watcher.start()
-    wait_phase(watcher, "Pending")
-    cluster.publish(phase="Running")
-    assert wait_phase(watcher, "Running") < IDLE_SECONDS, "it was not the next watch that told of it"
-    poll = select.poll()
-    poll.register(watcher.fileno(), select.POLLIN)
-    assert poll.poll(0) == []  # until the next change
-
-
-def test_who_asks_is_called_with_every_change(cluster: FakeCluster, watcher: JobWatcher) -> None:
-    phases: Queue[str] = Queue()
-    watcher.call_at_changes(lambda: phases.put((watcher.view() or JobView()).phase))
-    cluster.publish(phase="Pending")
-    watcher.start()
-    assert phases.get(timeout=300) == "Pending"
-    cluster.publish(phase="Pending")  # says nothing new
-    cluster.publish(phase="Running")
-    assert phases.get(timeout=300) == "Running"
-
-
-def test_goes_on_from_where_it_was_when_the_watch_breaks(cluster: FakeCluster, watcher: JobWatcher) -> None:
-    watcher.start()
-    cluster.publish(phase="Pending")
-    wait_phase(watcher, "Pending")
-    cluster.stop()
-    cluster.publish(phase="Running")  # missed, but in the history
-    cluster.start()
-    wait_phase(watcher, "Running")
-    assert cluster.lists == 1
-
-
-def test_lists_anew_when_its_version_is_gone(cluster: FakeCluster, watcher: JobWatcher) -> None:
-    watcher.start()
-    cluster.publish(phase="Pending")
-    wait_phase(watcher, "Pending")
-    cluster.stop()
-    cluster.publish(phase="Running")
-    cluster.expire()
-    cluster.start()
-    wait_phase(watcher, "Running")
-    assert cluster.lists == 2
-
-
-def test_a_server_that_shuts_down_and_ends_watches_at_once_is_left(
-    cluster: FakeCluster, watcher: JobWatcher
-) -> None:
-    watcher.start()
-    cluster.publish(phase="Pending")
-    wait_phase(watcher, "Pending")
-    cluster.stop(draining=True)
-    cluster.publish(phase="Running")
-    cluster.start()
-    wait_phase(watcher, "Running")
-
-
-def test_a_watch_whose_connection_is_forgotten_is_opened_anew(
-    cluster: FakeCluster,
-    watcher: JobWatcher,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("agent.kube.watcher.IDLE_SECONDS", 0.5, raising=False)
-    watcher.start()
-    cluster.publish(phase="Pending")
-    wait_phase(watcher, "Pending")
-    cluster.wait(lambda: cluster.watches, "the watch")
-    cluster.freeze_watches()
-    cluster.publish(phase="Running")
-    wait_phase(watcher, "Running")
-    assert cluster.lists == 1
-    assert "silent" not in caplog.text, "a quiet watch is no reason to warn"
-
-
-def test_survives_a_server_that_errs(cluster: FakeCluster, watcher: JobWatcher) -> None:
-    cluster.broken_status = 500
-    watcher.start()
-    for status in (403, None):
-        cluster.wait_refusals(len(cluster.refusals) + 2)
-        cluster.broken_status = status
-    cluster.publish(phase="Running")
-    wait_phase(watcher, "Running")
-
-
-def test_survives_a_defect_in_what_reads_the_object(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    defects = iter(
-        [AttributeError("no such thing"), RecursionError("too deep"), None, OSError("in an event")]
+def watcher_of(server: Server) -> JobWatcher:
+    return Watcher(
+        server,
+        "elasticworlds",
+        NAMESPACE,
+        JOB,
+        parse=JobView.parse,
+        missing=JobView(),
+        stop=server.stop,
+        monotonic=server.clock,
     )
 
-    def parse(world: Mapping[str, Any]) -> JobView:
-        if (defect := next(defects, None)) is not None:
-            raise defect
-        return JobView.parse(world)
 
-    api = ApiClient.in_cluster(cluster.environ(0))
-    watcher = Watcher(api, "elasticworlds", NAMESPACE, JOB, parse=parse, missing=JobView())
-    cluster.publish(phase="Pending")
-    watcher.start()
-    wait_phase(watcher, "Pending")
-    cluster.publish(phase="Running")
-    wait_phase(watcher, "Running")
-    assert next(defects, None) is None and watcher.is_alive()
-    watcher.stop()
-    assert "AttributeError: no such thing" in caplog.text, "with its traceback"
+def play(seed: int) -> list[str]:
+    """Play one schedule.
+
+    Whatever breaks, the newest state is seen once the server is well; who asks is called with each change of it; a
+    server is asked about as often as there is a reason; the thread lives through defects.
+    """
+    server = Server(seed)
+    watcher, seen, wrong = watcher_of(server), list[str](), list[str]()
+    watcher.call_at_changes(lambda: seen.append((watcher.view() or JobView()).phase))
+    watcher.run()
+    if (watcher.view() or JobView()).phase != server.phase:
+        wrong.append(f"it sees {watcher.view()}, not {server.phase}")
+    if seen[-1:] != [server.phase] or any(a == b for a, b in pairwise(seen)):
+        wrong.append(f"who asks is called for {seen}")
+    if server.asked > 250:
+        wrong.append(f"the server was asked {server.asked} times in 300 s")
+    return wrong
 
 
-def test_bookmarks_move_the_version_only(cluster: FakeCluster, watcher: JobWatcher) -> None:
+@pytest.mark.played
+def test_watches() -> None:
+    play_seeds(play, 150)
+
+
+class Script(Server):
+    """One that ends watches as it is told; each end is an exception, or None."""
+
+    def __init__(self, *ends: Exception | None) -> None:
+        super().__init__(1)
+        self.ends_at = self.schedule.now + 10_000.0
+        self.ends = list(ends)
+        self.watched: list[str] = []
+
+    def is_faulty(self) -> bool:
+        return False
+
+    def watch(
+        self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float
+    ) -> Iterable[dict[str, Any]]:
+        assert idle_timeout_seconds == IDLE_SECONDS
+        self.watched.append(query["resourceVersion"])
+        if not self.ends:
+            self.ends_at = self.clock()
+        elif (end := self.ends.pop(0)) is not None:
+            raise end
+        return []
+
+
+@pytest.mark.parametrize(
+    ("end", "lists", "wait_seconds"),
+    [
+        (SilentWatch("quiet"), 1, 0.0),
+        (Unavailable("broken"), 1, 5.0),
+        (error_of(403, b""), 1, 5.0),
+        (Gone(410, "Expired", "too old"), 2, 5.0),
+        (RecursionError("a defect of ours"), 2, 5.0),
+        (None, 2, 5.0),
+    ],
+    ids=[
+        "silent",
+        "broken",
+        "refused",
+        "too old",
+        "defect",
+        "ended at once, as a server that shuts down does",
+    ],
+)
+def test_a_watch_that_ends_is_opened_again(
+    end: ApiError | None, lists: int, wait_seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Script(end)
+    watcher_of(server).run()
+    assert (server.lists, len(server.watched)) == (lists, 2)
+    assert server.clock() - 1_000.0 <= wait_seconds + SHORT_SECONDS
+    assert server.reconnects == (1 if end is None else 0) + (0 if server.ends else 1)
+    assert ("cannot follow" in caplog.text) is not isinstance(end, SilentWatch)
+    assert ("RecursionError: a defect of ours" in caplog.text) is isinstance(end, RecursionError)
+
+
+def test_it_wakes_with_changes_alone() -> None:
+    watcher = watcher_of(Script())
+
+    def is_woken() -> bool:
+        try:
+            return bool(os.eventfd_read(watcher.fileno()))
+        except BlockingIOError:
+            return False
+
     world = {"metadata": {"resourceVersion": "5"}, "spec": {"jobPhase": "Running"}}
     watcher.feed({"type": "ADDED", "object": world})
+    assert is_woken() and watcher.take() == JobView("Running")
     watcher.feed({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}})
-    assert watcher._resource_version == "9"
-    assert watcher.view() == JobView("Running")
+    watcher.feed({"type": "MODIFIED", "object": world})
+    assert not is_woken()
     watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
-    assert watcher.view() == JobView()
+    assert is_woken() and watcher.view() == JobView()
 
 
 def test_a_job_that_is_gone_asks_for_nothing() -> None:
@@ -180,6 +268,31 @@ def test_a_job_that_is_gone_asks_for_nothing() -> None:
     assert next_action(gone.world, Member(0, 1), 3, AgentState.RUNNING, gone.phase) == WAIT
 
 
+@pytest.mark.real
+def test_it_follows_a_server_that_stops_and_comes_back(cluster: FakeCluster, patient: None) -> None:
+    api = ApiClient.in_cluster(cluster.environ(0))
+    watcher = Watcher(api, "elasticworlds", NAMESPACE, JOB, parse=JobView.parse, missing=JobView())
+    poll = select.poll()
+    poll.register(watcher.fileno(), select.POLLIN)
+
+    def wait_phase(phase: str) -> None:
+        while (watcher.take() or JobView()).phase != phase:
+            assert poll.poll(300_000), f"no {phase}: {watcher.view()}"
+
+    watcher.start()
+    cluster.publish(phase="Pending")
+    wait_phase("Pending")
+    cluster.publish(phase="Running")
+    wait_phase("Running")
+    cluster.stop()
+    cluster.publish(phase="Succeeded")  # missed, but in the history
+    cluster.start()
+    wait_phase("Succeeded")
+    assert cluster.lists == 1
+    watcher.stop()
+
+
+@pytest.mark.real
 def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:
     api = ApiClient.in_cluster(cluster.environ(0))
     path = f"/apis/elastic.iml.github.io/v1alpha1/namespaces/{NAMESPACE}/elasticworlds"

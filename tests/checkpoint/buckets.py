@@ -38,10 +38,10 @@ class Bucket:
 
 def served() -> Iterator[str]:
     """Run the server, named in the environment, as long as it is needed."""
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    server = moto.ThreadedMotoServer("127.0.0.1", 0)
+    server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
     host, port = server.get_host_and_port()
     given = {

@@ -176,7 +176,6 @@ def test_links_and_steps_of_another_form_are_neither_counted_nor_removed(tmp_pat
 
 
 def test_no_message_has_the_password_of_an_address() -> None:
-    pytest.importorskip("fsspec")
     files = RemoteFiles("memory://user:hunter2@bucket/run")
     assert str(files) == "memory://bucket/run" and "hunter2" in files.address("step-1")
 

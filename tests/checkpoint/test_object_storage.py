@@ -37,6 +37,7 @@ def save(url: str, step: int, job: str = "", keep: int | None = 2, round: int = 
     slot.close()
 
 
+@pytest.mark.named
 def test_a_training_saves_keeps_the_newest_and_goes_on(bucket: Bucket) -> None:
     made = state(0)
     checkpointer = Checkpointer(bucket.url, made, persist_every=1, keep=2)

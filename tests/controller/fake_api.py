@@ -1,4 +1,4 @@
-"""A tiny API server over real HTTP: a few collections, versions, watches, and faults on demand."""
+"""A tiny API server: a few collections, versions, watches, and faults on demand; in memory, or over real HTTP."""
 
 import asyncio
 import json
@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
+from controller.api.calls import Answer
 from controller.client import Client
 from controller.connection import Connection
+from controller.errors import SilentWatch
 
 
 class FakeApi:
@@ -88,27 +90,30 @@ class FakeApi:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    async def handle(self, request):
-        body = await request.read()
-        self.requests.append((request.method, request.path, dict(request.query), request.content_type, body))
+    async def answer(self, method, path, query, content_type, body):
+        """The status, headers and content of an answer; the content of a watch is an iterator of events."""
+        self.requests.append((method, path, query, content_type, body))
         await self.running.wait()
         if self.faults:
             status, headers, fault = self.faults.pop(0)
-            return web.Response(status=status, headers=headers, body=json.dumps(fault or {}))
-        if "watch" in request.query:
-            return await self._watch(request)
-        return getattr(self, f"_{request.method.lower()}")(request, json.loads(body) if body else None)
+            return status, headers, fault or {}
+        if "watch" in query:
+            if int(query["resourceVersion"]) < self.oldest:
+                return self._refuse(410, "Expired", "too old resource version")
+            return 200, {}, self._events(self._collection(path), int(query["resourceVersion"]))
+        if method == "GET":
+            return self._get(path, query)
+        return getattr(self, f"_{method.lower()}")(path, json.loads(body) if body else None)
 
     def _collection(self, path):
         head, sep, tail = path.partition("/namespaces/")
         return f"{head}/{tail.split('/')[1]}" if sep and tail.count("/") else path
 
-    def _get(self, request, _):
-        path = request.path
+    def _get(self, path, query):
         if path == "/version":
-            return web.json_response({"gitVersion": "v1.37.0-fake"})
+            return 200, {}, {"gitVersion": "v1.37.0-fake"}
         if path in self.objects:
-            return web.json_response(self.objects[path])
+            return 200, {}, self.objects[path]
         collection = self._collection(path)
         if path.rpartition("/")[2] != collection.rpartition("/")[2]:
             return self._refuse(404, "NotFound", f"{path} not found")
@@ -117,73 +122,63 @@ class FakeApi:
             for p, o in sorted(self.objects.items())
             if self._collection(p.rpartition("/")[0]) == collection
         ]
-        start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0))
+        start, limit = int(query.get("continue", 0)), int(query.get("limit", 0))
         metadata = {"resourceVersion": str(self.version)}
         if limit and start + limit < len(items):
             metadata["continue"] = str(start + limit)
-        return web.json_response(
-            {"items": items[start : start + limit if limit else None], "metadata": metadata}
-        )
+        return 200, {}, {"items": items[start : start + limit if limit else None], "metadata": metadata}
 
-    def _post(self, request, obj):
-        path = f"{request.path}/{obj['metadata']['name']}"
+    def _post(self, collection, obj):
+        path = f"{collection}/{obj['metadata']['name']}"
         if path in self.objects:
             return self._refuse(409, "AlreadyExists", f"{path} already exists")
-        return web.json_response(self.put(self._collection(request.path), obj), status=201)
+        return 201, {}, self.put(self._collection(collection), obj)
 
-    def _put(self, request, obj):
-        current = self.objects.get(request.path)
+    def _put(self, path, obj):
+        current = self.objects.get(path)
         if current is None:
-            return self._refuse(404, "NotFound", f"{request.path} not found")
+            return self._refuse(404, "NotFound", f"{path} not found")
         if obj["metadata"].get("resourceVersion") != current["metadata"]["resourceVersion"]:
             return self._refuse(409, "Conflict", "the object has been modified")
-        return web.json_response(self.put(self._collection(request.path.rpartition("/")[0]), obj))
+        return 200, {}, self.put(self._collection(path.rpartition("/")[0]), obj)
 
-    def _patch(self, request, patch):
-        path = request.path.removesuffix("/status")
+    def _patch(self, path, patch):
+        path = path.removesuffix("/status")
         current = self.objects.get(path)
         if current is None:
             return self._refuse(404, "NotFound", f"{path} not found")
         wanted = patch.get("metadata", {}).get("resourceVersion")
         if wanted and wanted != current["metadata"]["resourceVersion"]:
             return self._refuse(409, "Conflict", "the object has been modified")
-        return web.json_response(self.put(self._collection(path.rpartition("/")[0]), _merged(current, patch)))
+        return 200, {}, self.put(self._collection(path.rpartition("/")[0]), _merged(current, patch))
 
-    def _delete(self, request, options):
-        current = self.objects.get(request.path)
+    def _delete(self, path, options):
+        current = self.objects.get(path)
         if current is None:
-            return self._refuse(404, "NotFound", f"{request.path} not found")
+            return self._refuse(404, "NotFound", f"{path} not found")
         uid = (options or {}).get("preconditions", {}).get("uid")
         if uid and uid != current["metadata"]["uid"]:
             return self._refuse(409, "Conflict", "the UID in the precondition does not match")
-        self.remove(self._collection(request.path.rpartition("/")[0]), current)
-        return web.json_response({"kind": "Status", "status": "Success"})
+        self.remove(self._collection(path.rpartition("/")[0]), current)
+        return 200, {}, {"kind": "Status", "status": "Success"}
 
-    async def _watch(self, request):
-        at = int(request.query["resourceVersion"])
-        if at < self.oldest:
-            return self._refuse(410, "Expired", "too old resource version")
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(b"\n")  # aiohttp keeps the headers back until something is written
+    async def _events(self, watched, at):
         self.watches += 1
-        with suppress(ConnectionError):
-            while not self.closing:
-                changed = self.changed
-                await self.running.wait()
-                await self.watching.wait()
-                if at < self.oldest:
-                    await _send(response, {"type": "ERROR", "object": _status(410, "Expired", "too old")})
-                    return response
-                for version, collection, event in self.history:
-                    if version > at and collection == self._collection(request.path):
-                        await _send(response, event)
-                        at = version
-                await changed.wait()
-        return response
+        while not self.closing:
+            changed = self.changed
+            await self.running.wait()
+            await self.watching.wait()
+            if at < self.oldest:
+                yield {"type": "ERROR", "object": _status(410, "Expired", "too old")}
+                return
+            for version, collection, event in list(self.history):
+                if version > at and collection == watched:
+                    at = version
+                    yield event
+            await changed.wait()
 
     def _refuse(self, code, reason, message):
-        return web.json_response(_status(code, reason, message), status=code)
+        return code, {}, _status(code, reason, message)
 
 
 async def _send(response, event):
@@ -206,11 +201,105 @@ def _merged(target, patch):
     return merged
 
 
+class MemoryTransport:
+    """In place of `Transport`: calls reach a fake server without a socket."""
+
+    def __init__(self, api):
+        self.api = api
+
+    def apart(self):
+        return MemoryTransport(self.api)
+
+    async def close(self):
+        pass
+
+    async def send(self, call, timeout_seconds):
+        status, headers, content = await self._ask(call, timeout_seconds)
+        return Answer(status, json.dumps(content).encode(), headers.get("Retry-After"))
+
+    @asynccontextmanager
+    async def stream(self, call, open_timeout_seconds):
+        status, headers, content = await self._ask(call, open_timeout_seconds)
+        if status >= 400:
+            Answer(status, json.dumps(content).encode(), headers.get("Retry-After")).raise_for_status()
+        stream = MemoryStream(content)
+        try:
+            yield stream
+        finally:
+            await stream.close()
+
+    async def _ask(self, call, timeout_seconds):
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self.api.answer(
+                    call.method, call.path, dict(call.query), call.content_type, call.body or b""
+                )
+        except TimeoutError as error:
+            request = f"{call.method} {call.path}"
+            raise connection_to("http://memory").late(round(timeout_seconds, 1), request) from error
+
+
+class MemoryStream:
+    """In place of `WatchStream`."""
+
+    def __init__(self, events):
+        self._events = events
+        self._next = None
+
+    async def lines(self, idle_timeout_seconds):
+        if self._next is None:
+            self._next = asyncio.ensure_future(anext(self._events, None))
+        done, _ = await asyncio.wait([self._next], timeout=idle_timeout_seconds)
+        if not done:
+            raise SilentWatch("the watch is silent")
+        event, self._next = self._next.result(), None
+        return None if event is None else [json.dumps(event).encode()]
+
+    async def close(self):
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.wait([self._next])
+        await self._events.aclose()
+
+
+def memory_client(api: FakeApi, **options) -> Client:
+    return Client(connection_to("http://memory"), transport=MemoryTransport(api), **options)
+
+
+@asynccontextmanager
+async def memory_api(**options) -> AsyncIterator[tuple[FakeApi, Client]]:
+    """One in memory, and a client of it."""
+    api = FakeApi()
+    yield api, memory_client(api, **options)
+
+
+async def _handle(api, request):
+    status, headers, content = await api.answer(
+        request.method, request.path, dict(request.query), request.content_type, await request.read()
+    )
+    if isinstance(content, dict | list):
+        response = web.json_response(content, status=status)
+        response.headers.update(headers)
+        return response
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"\n")  # aiohttp keeps the headers back until something is written
+    with suppress(ConnectionError):
+        async for event in content:
+            await _send(response, event)
+    return response
+
+
 @asynccontextmanager
 async def fake_api() -> AsyncIterator[FakeApi]:
+    """One over real HTTP."""
     api = FakeApi()
     app = web.Application(client_max_size=2**26)
-    app.router.add_route("*", "/{path:.*}", api.handle)
+
+    async def handle(request):
+        return await _handle(api, request)
+
+    app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ import pytest
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.contact import Contact
 from controller.errors import (
     AlreadyExists,
     ConfigError,
@@ -25,21 +23,16 @@ from controller.errors import (
 from controller.events import EventRecorder
 from controller.kubeconfig import load_connection
 from controller.leader.election import ElectionTiming
-from controller.leader.elector import Elector, LeadershipLost
 from controller.leader.lease_namespace import find_lease_namespace
-from controller.manager import Manager, ManagerOptions
 from controller.resources import (
     CONFIGMAPS,
     EVENTS,
-    LEASES,
     NAMESPACES,
     ROLEBINDINGS,
     ROLES,
     SERVICEACCOUNTS,
 )
-from controller.serving.servers import Listen
 from controller.watch.informer import WatchTiming
-from e2e.slow_api import SlowApi
 from tests.conformance.backend import EmbeddedCluster
 
 pytestmark = pytest.mark.real
@@ -77,17 +70,6 @@ async def background(coroutine):
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-async def some_at_a_time(calls, most=16):
-    """All at once would take longer than one call may, on a busy machine."""
-    turn = asyncio.Semaphore(most)
-
-    async def one(call):
-        async with turn:
-            await call
-
-    await asyncio.gather(*map(one, calls))
 
 
 async def eventually(condition, seconds=300):
@@ -150,15 +132,6 @@ async def test_a_wrong_token_is_refused(cluster):
             await client.get(CONFIGMAPS, "any", "default")
 
 
-async def test_long_lists_come_in_pages(cluster):
-    async with client_to(cluster) as client:
-        await some_at_a_time(client.create(CONFIGMAPS, config_map(f"many-{n:04}")) for n in range(520))
-        body = await client.list(CONFIGMAPS, "default", label_selector="test=controller")
-        names = [item["metadata"]["name"] for item in body["items"]]
-        assert len(names) == len(set(names)) == 520
-        await some_at_a_time(client.delete(CONFIGMAPS, name, "default") for name in names)
-
-
 async def test_cache_follows_through_a_kill_and_restart_of_the_server(cluster):
     async with client_to(cluster) as client:
         cache = Cache(client, label_selectors={CONFIGMAPS: "test=controller"}, timing=TIMING)
@@ -177,102 +150,6 @@ async def test_cache_follows_through_a_kill_and_restart_of_the_server(cluster):
             await eventually(lambda: len(store) == 1 and store.list()[0]["data"] == {"a": "2"})
             await client.patch(CONFIGMAPS, "stays", {"metadata": {"labels": {"test": None}}}, "default")
             await eventually(lambda: not store.list())  # left the selector
-
-
-async def test_a_stopped_server_breaks_contact_and_the_watch_goes_on_afterwards(cluster):
-    contact = Contact(gap_seconds=0.5)
-    async with client_to(cluster, contact=contact, call_timeout_seconds=1.0) as client:
-        cache = Cache(client, timing=TIMING)
-        store = cache.store(CONFIGMAPS)
-        async with background(cache.run()):
-            await cache.wait_synced(300)
-            before = contact.since
-            cluster.apiserver.send_signal(signal.SIGSTOP)
-            stopped = asyncio.get_running_loop().time()
-            with pytest.raises(Unavailable, match="did not answer"):
-                await client.create(CONFIGMAPS, config_map("stopped"))
-            await asyncio.sleep(2.5)
-            cluster.apiserver.send_signal(signal.SIGCONT)
-            await created_at_last(client, config_map("stopped"))
-            assert contact.since > stopped + 2.5 > before
-            await eventually(lambda: store.get("default", "stopped"))
-    async with client_to(cluster) as client:
-        await client.delete(CONFIGMAPS, "stopped", "default")
-
-
-async def created_at_last(client, obj):
-    """Once the server has caught up; an attempt that timed out may have come through."""
-    async with asyncio.timeout(300):
-        while True:
-            with suppress(Unavailable):
-                with suppress(AlreadyExists):
-                    await client.create(CONFIGMAPS, obj)
-                return
-
-
-async def test_leadership_ends_in_time_when_the_server_stands_still_and_is_won_again(cluster):
-    timing = ElectionTiming(lease_duration_seconds=4.5, renew_deadline_seconds=3, retry_period_seconds=0.3)
-    async with client_to(cluster) as client:
-        leader = Elector(client, namespace="default", name="elect", identity="first", timing=timing)
-        standby = Elector(client, namespace="default", name="elect", identity="second", timing=PATIENT)
-        await leader.acquire()
-        async with background(standby.acquire()) as following:
-            cluster.apiserver.send_signal(signal.SIGSTOP)  # before the standby has asked for anything
-            with pytest.raises(LeadershipLost):
-                await asyncio.wait_for(leader.hold(), 300)
-            assert not leader.is_leader and not standby.is_leader
-            cluster.apiserver.send_signal(signal.SIGCONT)
-            await asyncio.wait_for(following, 300)
-            assert standby.is_leader and not leader.is_leader
-        lease = await client.get(LEASES, "elect", "default")
-        assert lease["spec"]["holderIdentity"] == "second" and lease["spec"]["leaseTransitions"] == 1
-        await standby.release()
-        assert (await client.get(LEASES, "elect", "default"))["spec"]["holderIdentity"] == ""
-
-
-def compute(seconds):
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
-
-
-async def test_a_busy_leader_keeps_its_lease_on_a_server_whose_answers_come_late(cluster, tmp_path):
-    """It is renewed again and again though the leader's own event loop computes most of the time."""
-    options = ManagerOptions(
-        name="late", listen=Listen(health_port=None, metrics_port=None), election=PATIENT
-    )
-    with SlowApi(cluster.kubeconfig, tmp_path) as slow:
-        async with client_to(cluster) as prompt, Client(load_connection(slow.kubeconfig)) as late:
-            manager, stop = Manager(late, options), asyncio.Event()
-            rival = Elector(prompt, namespace="default", name="late", identity="rival", timing=PATIENT)
-            async with background(manager.run(stop)) as running:
-                await eventually(lambda: manager.is_leader)
-                async with background(rival.acquire()):
-                    slow.delay_seconds = 1.05
-                    ends = set()
-                    while len(ends) < 5:
-                        compute(0.2)
-                        await asyncio.sleep(0.01)
-                        ends.add(manager._elector._tenure.leads_until)
-                        assert manager.is_leader and not rival.is_leader and not running.done()
-                    slow.delay_seconds = 0.0
-                stop.set()
-                await asyncio.wait_for(running, 300)
-            lease = await prompt.get(LEASES, "late", "default")
-            assert lease["spec"]["leaseTransitions"] == 0 and lease["spec"]["holderIdentity"] == ""
-
-
-async def test_process_that_is_started_anew_under_its_identity_leads_at_once_and_no_other_does(cluster):
-    def candidate(client: Client, identity: str) -> Elector:
-        return Elector(client, namespace="default", name="anew", identity=identity, timing=PATIENT)
-
-    async with client_to(cluster) as client:
-        await candidate(client, "pod").acquire()  # and dies
-        other = candidate(client, "other")
-        async with background(other.acquire()):
-            successor = candidate(client, "pod")
-            await asyncio.wait_for(successor.acquire(), 300)
-            assert successor.is_leader and not other.is_leader
 
 
 async def test_events_are_accepted_and_counted(cluster):
@@ -305,15 +182,6 @@ async def test_the_lease_of_an_account_that_works_from_elsewhere_is_in_its_own_n
                 r"Lease another in namespace default or dlr-system: say where it may with --lease-namespace",
             ):
                 await find_lease_namespace(client, "another")
-
-
-async def test_an_account_that_may_not_create_the_lease_is_told_so_at_once(cluster):
-    async with client_to(cluster) as admin:
-        for resource, obj in an_account_with_a_lease("half-the-rights", may_create=False):
-            await admin.create(resource, obj)
-        async with patient_client(await account_of(admin, "half-the-rights")) as client:
-            with pytest.raises(ConfigError, match="may not get, create and update the Lease dlr-controller"):
-                await find_lease_namespace(client, "dlr-controller")
 
 
 def an_account_with_a_lease(namespace, *, may_create=True):

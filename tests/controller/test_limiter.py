@@ -6,9 +6,8 @@ import pytest
 
 from controller.api.fairness import FairQueue, current_flow
 from controller.api.limiter import RequestLimiter
+from controller.clock import monotonic as now
 from controller.errors import NotFound, Unavailable
-from tests.controller import virtual_time
-from tests.controller.virtual_time import now
 
 
 class Server:
@@ -48,20 +47,17 @@ def test_a_slow_server_is_asked_for_no_more_than_it_answers_promptly():
         assert server.free_at == pytest.approx(100.0), "and it was never idle"
         return limiter
 
-    limiter = virtual_time.run(scenario())
+    limiter = asyncio.run(scenario())
     assert limiter.in_flight == 0
 
 
-def test_the_limit_comes_back_with_the_server():
-    async def scenario():
-        limiter, server = RequestLimiter(), Server(work_seconds=0.5)
-        await flood(limiter, server, 300)
-        assert limiter.limit == 4
-        server.work_seconds = 0.001
-        await flood(limiter, server, 3000)
-        assert limiter.limit == 64
-
-    virtual_time.run(scenario())
+async def test_the_limit_comes_back_with_the_server():
+    limiter, server = RequestLimiter(), Server(work_seconds=0.5)
+    await flood(limiter, server, 300)
+    assert limiter.limit == 4
+    server.work_seconds = 0.001
+    await flood(limiter, server, 3000)
+    assert limiter.limit == 64
 
 
 @pytest.mark.parametrize(
@@ -72,60 +68,48 @@ def test_the_limit_comes_back_with_the_server():
         Unavailable("late"),
     ],
 )
-def test_overload_halves_the_limit_once_for_all_that_were_on_their_way(error):
-    async def scenario():
-        limiter = RequestLimiter()
+async def test_overload_halves_the_limit_once_for_all_that_were_on_their_way(error):
+    limiter = RequestLimiter()
 
-        async def request():
-            with pytest.raises(Unavailable):
-                async with limiter.slot():
-                    await asyncio.sleep(0.1)
-                    raise error
+    async def request():
+        with pytest.raises(Unavailable):
+            async with limiter.slot():
+                await asyncio.sleep(0.1)
+                raise error
 
-        await asyncio.gather(*(request() for _ in range(64)))
-        assert limiter.limit == 32
-
-    virtual_time.run(scenario())
+    await asyncio.gather(*(request() for _ in range(64)))
+    assert limiter.limit == 32
 
 
-def test_a_server_that_cannot_be_reached_or_refuses_is_not_slow():
-    async def scenario():
-        limiter = RequestLimiter()
-        for error in (Unavailable("refused", processed=False), NotFound(404, "NotFound", "no")):
-            with pytest.raises(type(error)):
-                async with limiter.slot():
-                    raise error
-        assert limiter.limit == 64
-
-    virtual_time.run(scenario())
+async def test_a_server_that_cannot_be_reached_or_refuses_is_not_slow():
+    limiter = RequestLimiter()
+    for error in (Unavailable("refused", processed=False), NotFound(404, "NotFound", "no")):
+        with pytest.raises(type(error)):
+            async with limiter.slot():
+                raise error
+    assert limiter.limit == 64
 
 
-def test_one_request_of_another_flow_does_not_wait_for_a_thousand():
-    async def scenario():
-        limiter, server = RequestLimiter(), Server(work_seconds=0.1)
-        big = asyncio.create_task(flood(limiter, server, 1000))
-        await asyncio.sleep(30.0)
-        asked = now()
-        await flood(limiter, server, 1, flow="small")
-        assert now() - asked < 2.0
-        assert not big.done()
-        big.cancel()
-
-    virtual_time.run(scenario())
+async def test_one_request_of_another_flow_does_not_wait_for_a_thousand():
+    limiter, server = RequestLimiter(), Server(work_seconds=0.1)
+    big = asyncio.create_task(flood(limiter, server, 1000))
+    await asyncio.sleep(30.0)
+    asked = now()
+    await flood(limiter, server, 1, flow="small")
+    assert now() - asked < 2.0
+    assert not big.done()
+    big.cancel()
 
 
-def test_who_gives_up_waiting_leaves_no_slot_behind():
-    async def scenario():
-        limiter, server = RequestLimiter(most=1, least=1), Server(work_seconds=1.0)
-        tasks = [asyncio.create_task(flood(limiter, server, 1)) for _ in range(10)]
-        await asyncio.sleep(0.5)
-        for task in tasks[1:9]:
-            task.cancel()
-        await asyncio.wait(tasks)
-        assert tasks[9].exception() is None
-        assert limiter.in_flight == 0 and now() == pytest.approx(2.0)
-
-    virtual_time.run(scenario())
+async def test_who_gives_up_waiting_leaves_no_slot_behind():
+    limiter, server = RequestLimiter(most=1, least=1), Server(work_seconds=1.0)
+    tasks = [asyncio.create_task(flood(limiter, server, 1)) for _ in range(10)]
+    await asyncio.sleep(0.5)
+    for task in tasks[1:9]:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert tasks[9].exception() is None
+    assert limiter.in_flight == 0 and now() == pytest.approx(2.0)
 
 
 def test_flows_take_turns_and_each_keeps_its_order():

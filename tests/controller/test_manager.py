@@ -1,4 +1,4 @@
-"""The whole runtime against a tiny server over real HTTP."""
+"""The whole runtime against a tiny server in memory; and over real HTTP, with its thread and its ports."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ import pytest
 
 from controller.api import limiter
 from controller.builder import ControllerBuilder, controller_owner
-from controller.contact import Contact
+from controller.clock import monotonic as now
 from controller.errors import Unavailable
 from controller.leader.election import ElectionTiming
 from controller.leader.elector import LeadershipLost
@@ -20,16 +20,37 @@ from controller.resources import NODES, PODS
 from controller.serving.servers import Listen
 from controller.tasks import LoopThread
 from reconcilers.runtime.kinds import ELASTICJOBS
-from tests.controller.fake_api import client_of, fake_api
-
-pytestmark = pytest.mark.real
+from tests.controller.fake_api import client_of, fake_api, memory_api, memory_client
 
 JOBS_PATH = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
 PODS_PATH = "/api/v1/pods"
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/dlr/leases/dlr-controller"
+NO_PORTS = Listen("127.0.0.1", None, None)
 FREE = Listen("127.0.0.1", 0, 0)
 PATIENT_ELECTION = ElectionTiming(60.0, 40.0, 0.1)
 """A machine that is busy for a while costs no leadership."""
+
+
+class SameLoop:
+    """In place of `LoopThread`: the event loop of all others."""
+
+    def __init__(self, name):
+        pass
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def run(self, coroutine):
+        return await coroutine
+
+
+@pytest.fixture(autouse=True)
+def threads(request, monkeypatch):
+    if request.node.get_closest_marker("real") is None:
+        monkeypatch.setattr("controller.manager.LoopThread", SameLoop)
 
 
 def job(name, **metadata):
@@ -85,7 +106,7 @@ class Marking(Reconciler):
 def make_manager(client, **options):
     manager = Manager(
         client,
-        ManagerOptions(**{"listen": FREE, "election": PATIENT_ELECTION, "graceful_seconds": 300.0} | options),
+        ManagerOptions(**{"listen": NO_PORTS, "graceful_seconds": 300.0} | options),
     )
     reconciler = Marking(manager)
     ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(PODS).with_workers(2).build(reconciler)
@@ -114,10 +135,11 @@ async def eventually(condition):
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.real
 async def test_reconciles_what_is_there_what_comes_and_what_its_children_do():
     async with fake_api() as api, client_of(api) as client:
         api.put(JOBS_PATH, job("early"))
-        manager, reconciler = make_manager(client)
+        manager, reconciler = make_manager(client, listen=FREE, election=PATIENT_ELECTION)
         async with running(manager) as task:
             await reconciler.until_called_for("early")
             api.put(JOBS_PATH, job("late"))
@@ -137,27 +159,9 @@ async def test_reconciles_what_is_there_what_comes_and_what_its_children_do():
         assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""  # given back
 
 
-async def test_the_second_manager_acts_when_the_first_stops():
-    async with fake_api() as api, client_of(api) as one, client_of(api) as two:
-        first, first_reconciler = make_manager(one)
-        second, second_reconciler = make_manager(two)
-        async with running(second):
-            async with running(first):
-                await eventually(lambda: first.is_leader or second.is_leader)
-                leader, standby = (first, second) if first.is_leader else (second, first)
-                api.put(JOBS_PATH, job("a"))
-                await eventually(
-                    lambda: "status" in api.objects[f"{JOBS_PATH[:-12]}/namespaces/ns/elasticjobs/a"]
-                )
-                await eventually(lambda: standby.cache.synced)
-                assert not standby.is_leader
-                assert not (first_reconciler if standby is first else second_reconciler).requests
-            if leader is first:
-                await second_reconciler.until_called_for("a")
-
-
 async def test_a_standby_whose_watches_hang_acts_on_what_is_there_when_it_takes_over():
-    async with fake_api() as api, client_of(api) as one, client_of(api) as two, AsyncExitStack() as standby:
+    async with memory_api() as (api, one), AsyncExitStack() as standby:
+        two = memory_client(api)
         first, _ = make_manager(one)
         second, reconciler = make_manager(two)
         async with running(first):
@@ -170,13 +174,13 @@ async def test_a_standby_whose_watches_hang_acts_on_what_is_there_when_it_takes_
 
 
 async def test_a_leader_cut_off_from_the_server_ends_with_a_clear_error():
-    async with fake_api() as api, client_of(api) as client:
-        manager, _ = make_manager(client, election=ElectionTiming(1.0, 0.7, 0.1))
+    async with memory_api() as (api, client):
+        manager, _ = make_manager(client)
         async with running(manager) as task:
             await eventually(lambda: manager.is_leader or task.done())
             api.stop_answering()
             with pytest.raises(
-                LeadershipLost, match=r"lease dlr/dlr-controller could not be renewed within 0\.7 s"
+                LeadershipLost, match=r"lease dlr/dlr-controller could not be renewed within 10 s"
             ):
                 async with asyncio.timeout(300):
                     await task
@@ -197,9 +201,10 @@ def renewals(api):
     return [request[0] for request in api.requests if request[1] == LEASE_PATH].count("PUT")
 
 
+@pytest.mark.real
 async def test_the_lease_is_renewed_while_a_look_computes_and_the_event_loop_stands_still():
     async with fake_api_in_a_thread() as api, client_of(api) as client:
-        manager, reconciler = make_manager(client)
+        manager, reconciler = make_manager(client, listen=FREE, election=PATIENT_ELECTION)
         leads = []
 
         async def look(request):
@@ -219,7 +224,7 @@ async def test_the_lease_is_renewed_while_a_look_computes_and_the_event_loop_sta
 
 async def test_the_lease_is_renewed_while_all_our_other_requests_wait_for_a_slow_server(monkeypatch):
     monkeypatch.setattr(limiter, "SLOW_SECONDS", math.inf)  # or late answers would leave fewer slots
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         api.put(JOBS_PATH, job("a"))
         manager, reconciler = make_manager(client)
 
@@ -239,7 +244,7 @@ async def test_the_lease_is_renewed_while_all_our_other_requests_wait_for_a_slow
 
 
 async def test_stop_lets_what_is_in_work_finish_while_still_leading():
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         api.put(JOBS_PATH, job("a"))
         manager, reconciler = make_manager(client)
         reconciler.hold = asyncio.Event()
@@ -257,7 +262,7 @@ async def test_stop_lets_what_is_in_work_finish_while_still_leading():
 
 
 async def test_stop_does_not_wait_for_ever():
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         api.put(JOBS_PATH, job("a"))
         manager, reconciler = make_manager(client, graceful_seconds=0.2)
         reconciler.hold = asyncio.Event()
@@ -265,23 +270,17 @@ async def test_stop_does_not_wait_for_ever():
             await reconciler.until_called_for("a")
 
 
-async def test_a_cache_that_cannot_sync_ends_the_manager_with_the_reason(monkeypatch):
-    async with fake_api() as api, client_of(api) as client:
+async def test_a_cache_that_cannot_sync_ends_the_manager_with_the_reason():
+    async with memory_api() as (api, client):
         api.fail_next(403, {"message": "forbidden for you"}, times=1000)
-        manager, _ = make_manager(client, cache_sync_timeout_seconds=0.2)
-        wait_synced = manager.cache.wait_synced
-
-        async def once_refused(timeout_seconds):
-            await eventually(lambda: any(each.last_error for each in manager.cache._informers.values()))
-            await wait_synced(timeout_seconds)
-
-        monkeypatch.setattr(manager.cache, "wait_synced", once_refused)
+        manager, _ = make_manager(client)
         with pytest.raises(Unavailable, match=r"could not list .*forbidden for you"):
             await manager.run(asyncio.Event())
 
 
 async def test_stop_works_at_every_stage_of_the_start():
-    async with fake_api() as api, client_of(api) as client, client_of(api) as other:
+    async with memory_api() as (api, client):
+        other = memory_client(api)
         manager, _ = make_manager(client)
         async with running(manager):  # stopped while the first caches fill
             pass
@@ -296,22 +295,19 @@ async def test_stop_works_at_every_stage_of_the_start():
 
 
 async def test_idle_manager_keeps_contact_and_an_outage_begins_it_anew():
-    async with fake_api() as api, client_of(api) as client:
-        time_of = {"contact": -1000.0}  # long ago, so that it probes
-        contact = client.contact = Contact(gap_seconds=5.0, now=lambda: time_of["contact"])
-        manager, _ = make_manager(client, leader_election=False, probe_period_seconds=0.05)
+    async with memory_api() as (api, client):
+        contact = client.contact
+        manager, _ = make_manager(client, leader_election=False)
         async with running(manager):
-            await eventually(lambda: manager.health.not_ready is None)
+            await asyncio.sleep(60)
             started = contact.since
-            for _ in range(3):
-                time_of["contact"] += 4
-                await eventually(lambda: contact.last_answer == time_of["contact"])
-            assert contact.since == started
+            assert started < 5 and now() - contact.last_answer < 5
             api.stop_answering()
-            time_of["contact"] += 6
+            await asyncio.sleep(60)
+            assert now() - contact.last_answer > 50
             api.go_on()
-            await eventually(lambda: contact.last_answer == time_of["contact"])
-            assert contact.since == started + 18
+            await asyncio.sleep(20)
+            assert contact.since > 100
 
 
 def test_owner_is_the_one_that_controls_and_of_that_kind():

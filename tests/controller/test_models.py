@@ -8,8 +8,6 @@ from crds.elasticworker import ElasticWorker
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers import build
 
-pytestmark = pytest.mark.real
-
 
 def raw(version, **status):
     wire = build.worker(0, **status).to_wire()
@@ -17,7 +15,7 @@ def raw(version, **status):
     return wire
 
 
-def test_all_who_ask_a_cache_share_one_model_of_each_version():
+async def test_all_who_ask_a_cache_share_one_model_of_each_version():
     cache = Cache(None)
     store = cache.store(ELASTICWORKERS)
     store.apply(raw(1))
@@ -30,7 +28,7 @@ def test_all_who_ask_a_cache_share_one_model_of_each_version():
     assert second is not first and second.status.node_name == "node-9"
 
 
-def test_models_go_with_their_objects():
+async def test_models_go_with_their_objects():
     cache = Cache(None)
     store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
     assert models.parse(raw(1)).spec.index == 0
@@ -42,7 +40,7 @@ def test_models_go_with_their_objects():
     assert len(models._parsed) == 0
 
 
-def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
+async def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
     cache = Cache(None)
     store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
     broken = raw(1)
@@ -62,7 +60,7 @@ def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
     assert cache.unreadable_counts() == {ELASTICWORKERS.group_resource: 0}
 
 
-def test_what_is_yet_to_be_read_is_counted():
+async def test_what_is_yet_to_be_read_is_counted():
     cache = Cache(None)
     store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
     store.apply(raw(1))

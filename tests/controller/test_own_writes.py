@@ -4,24 +4,20 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import Conflict
 from controller.resources import LEASES, PODS
 from controller.watch.informer import Informer
 from reconcilers.runtime.kinds import ELASTICJOBS
-from tests.controller.fake_api import client_of, fake_api
+from tests.controller.fake_api import memory_api
 from tests.controller.test_client import PODS_PATH, pod
 from tests.controller.test_informer import Heard, running_cache
 from tests.controller.test_manager import JOBS_PATH, job
 
-pytestmark = pytest.mark.real
-
 
 async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         api.put(JOBS_PATH, job("a"))
         async with running_cache(client, ELASTICJOBS) as cache:
             await cache.wait_synced(300)
@@ -41,27 +37,8 @@ async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():
             assert steps == [0, 1, 2, 3, 4, None], "each told once, and in order"
 
 
-async def test_who_writes_beside_the_cache_conflicts_with_itself_as_long_as_the_watch_is_late():
-    """The counter-example: what the test above would be without the note."""
-    async with fake_api() as api, client_of(api) as client:
-        api.put(JOBS_PATH, job("a"))
-        async with running_cache(client, ELASTICJOBS) as cache:
-            await cache.wait_synced(300)
-            api.hold_watches()
-            version = cache.store(ELASTICJOBS).get("ns", "a")["metadata"]["resourceVersion"]
-            patch = {"metadata": {"resourceVersion": version}, "status": {"step": 1}}
-            await client.patch(ELASTICJOBS, "a", patch, "ns", subresource="status")
-            seen = cache.store(ELASTICJOBS).get("ns", "a")
-            assert seen["metadata"]["resourceVersion"] == version
-            try:
-                await client.patch(ELASTICJOBS, "a", patch, "ns", subresource="status")
-            except Conflict:
-                return
-            raise AssertionError("no conflict")
-
-
 async def test_what_the_cache_does_not_watch_is_not_taken_into_it():
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         informer = Informer(client, PODS, namespace="ns", label_selector="ours=yes")
         for _ in range(2):
             await informer.advance()

@@ -75,23 +75,6 @@ def names(informer):
     return sorted(each["metadata"]["name"] for each in informer.store.list())
 
 
-async def test_lists_in_pages_then_watches_from_the_list():
-    informer, asks = await asked(page(obj("a", 1), token="next"), page(obj("b", 2)), OPENED)
-    assert asks == [("list", None, True), ("list", "next", True), ("watch", "9"), "read"]
-    assert names(informer) == ["a", "b"] and informer.synced.is_set()
-
-
-async def test_events_and_bookmarks_move_the_version_on():
-    bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "20"}, "spec": {"x": None}})
-    for events, version, left in (
-        ([event("ADDED", obj("a", 10))], "10", ["a"]),
-        ([event("ADDED", obj("a", 10)), event("DELETED", obj("a", 11))], "11", []),
-        ([bookmark], "20", []),
-    ):
-        informer, asks = await asked(page(), OPENED, events, ENDED)
-        assert asks[-1] == ("watch", version) and names(informer) == left
-
-
 @pytest.mark.parametrize("answer", [ENDED, SILENT, Unavailable("reset")])
 async def test_a_stream_that_ends_falls_silent_or_breaks_goes_on_from_the_last_version(answer):
     informer, asks = await asked(page(version="20"), OPENED, answer)
@@ -99,19 +82,6 @@ async def test_a_stream_that_ends_falls_silent_or_breaks_goes_on_from_the_last_v
     assert str(informer.last_error) == (
         "reset" if isinstance(answer, Unavailable) and answer is not SILENT else "None"
     )
-
-
-@pytest.mark.parametrize(
-    "answers", [(OPENED, [event("ERROR", status(410))]), (GONE,)], ids=["in the stream", "on opening"]
-)
-async def test_410_lists_again(answers):
-    informer, asks = await asked(page(), *answers)
-    assert asks[-1] == ("list", None, True) and informer.last_error is None
-
-
-async def test_an_expired_page_token_lists_again_in_one_piece():
-    informer, asks = await asked(page(obj("a", 1), token="token"), GONE, page(obj("b", 2)))
-    assert asks[-2:] == [("list", None, False), ("watch", "9")] and names(informer) == ["b"]
 
 
 async def test_410_for_the_whole_list_is_a_failure_not_a_loop():
@@ -122,11 +92,6 @@ async def test_410_for_the_whole_list_is_a_failure_not_a_loop():
 async def test_other_errors_inside_the_stream_are_told_and_the_watch_goes_on():
     informer, asks = await asked(page(), OPENED, [event("ERROR", status(500, message="boom"))])
     assert "boom" in str(informer.last_error) and asks[-1] == ("watch", "9")
-
-
-async def test_a_failed_page_is_asked_for_again_and_what_was_read_is_kept():
-    informer, asks = await asked(page(obj("a", 1), token="next"), Unavailable("x"), page(obj("b", 2)))
-    assert asks[1:3] == [("list", "next", True)] * 2 and names(informer) == ["a", "b"]
 
 
 async def test_a_page_that_is_refused_leads_to_a_new_list_which_may_ask_by_another_token():
@@ -178,9 +143,8 @@ async def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(
     assert len(informer.unreadable) == 1 and asks[-1] == "read"
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(("type", "unreadable"), [("MODIFIED", [TOO_DEEP]), ("DELETED", [])])
-async def test_an_object_that_cannot_be_read_moves_the_version_on(type, unreadable):
+async def test_an_object_that_cannot_be_read_moves_the_version_on(threadless, type, unreadable):
     class TooDeep(Script):
         async def lines(self, idle_timeout_seconds):
             text = orjson.dumps({"type": type, "object": {**obj("a", 7), "spec": {"x": "deep"}}})

@@ -15,37 +15,12 @@ def by_job(o):
     return [job] if job else []
 
 
-def test_objects_are_found_by_name_namespace_and_index():
-    store = Store()
-    store.add_index("job", by_job)
-    a, b = obj("a", job="j"), obj("b", namespace="other", job="j")
-    store.apply(a)
-    store.apply(b)
-    assert store.get("ns", "a") is a
-    assert store.list("other") == [b]
-    assert store.by_index("job", "j") == [a, b]
-    assert store.by_index("job", "nobody") == []
-
-
-def test_an_index_added_late_covers_what_is_there():
-    store = Store()
-    store.apply(obj("a", job="j"))
-    store.add_index("job", by_job)
-    assert len(store.by_index("job", "j")) == 1
-
-
 def test_two_indexes_of_one_name_are_refused():
     store = Store()
     store.add_index("job", by_job)
     store.add_index("job", by_job)
     with pytest.raises(ValueError, match="another index"):
         store.add_index("job", lambda o: [])
-
-
-def test_cluster_scoped_objects_have_no_namespace():
-    store = Store()
-    store.apply(obj("node-0", namespace=None))
-    assert store.get(None, "node-0")
 
 
 def test_replacing_tells_only_what_changed_and_what_is_gone():

@@ -4,14 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.clock import monotonic as now
 from controller.queue.workqueue import (
     BACKOFF_CAP_SECONDS,
     READY_AT_ONCE,
     QueueShutDown,
     WorkQueue,
 )
-from tests.controller import virtual_time
-from tests.controller.virtual_time import now
 
 
 async def take(queue, within=0.0):
@@ -19,181 +18,90 @@ async def take(queue, within=0.0):
         return await queue.get()
 
 
-def test_key_added_twice_is_worked_on_once():
-    async def scenario():
-        queue = WorkQueue()
-        queue.add("a")
-        queue.add("a")
-        assert await take(queue) == "a"
-        queue.done("a")
-        with pytest.raises(TimeoutError):
-            await take(queue)
+async def test_a_delay_goes_on_as_long_as_there_are_seconds_left():
+    queue, asked_at = WorkQueue(), []
 
-    virtual_time.run(scenario())
+    def seconds_left():
+        asked_at.append(now())
+        return 11 - now()
 
-
-def test_key_added_while_in_work_waits_until_done():
-    async def scenario():
-        queue = WorkQueue()
-        queue.add("a")
-        await take(queue)
-        queue.add("a")
-        with pytest.raises(TimeoutError):
-            await take(queue)
-        queue.done("a")
-        assert await take(queue) == "a"
-
-    virtual_time.run(scenario())
+    queue.add_after("a", 5, seconds_left)
+    assert await take(queue, within=20) == "a"
+    assert now() == pytest.approx(11)
+    assert asked_at == pytest.approx([5, 11])
 
 
-def test_earliest_of_several_delays_holds():
-    async def scenario():
-        queue = WorkQueue()
-        queue.add_after("a", 5)
-        queue.add_after("a", 2)
-        queue.add_after("a", 9)
-        assert await take(queue, within=20) == "a"
-        assert now() == pytest.approx(2)
-        queue.done("a")
-        with pytest.raises(TimeoutError):
-            await take(queue, within=20)
-
-    virtual_time.run(scenario())
+async def test_a_delay_ends_where_nobody_can_tell_what_is_left():
+    queue = WorkQueue()
+    queue.add_after("a", 5, lambda: 1 / 0)
+    assert await take(queue, within=6) == "a"
 
 
-def test_a_delay_goes_on_as_long_as_there_are_seconds_left():
-    async def scenario():
-        queue, asked_at = WorkQueue(), []
-
-        def seconds_left():
-            asked_at.append(now())
-            return 11 - now()
-
-        queue.add_after("a", 5, seconds_left)
-        assert await take(queue, within=20) == "a"
-        assert now() == pytest.approx(11)
-        assert asked_at == pytest.approx([5, 11])
-
-    virtual_time.run(scenario())
-
-
-def test_a_delay_ends_where_nobody_can_tell_what_is_left():
-    async def scenario():
-        queue = WorkQueue()
-        queue.add_after("a", 5, lambda: 1 / 0)
-        assert await take(queue, within=6) == "a"
-
-    virtual_time.run(scenario())
-
-
-def test_adding_now_overtakes_a_delay():
-    async def scenario():
-        queue = WorkQueue()
-        queue.add_after("a", 5)
-        queue.add("a")
-        assert await take(queue) == "a"
-        queue.done("a")
-        with pytest.raises(TimeoutError):
-            await take(queue, within=20)
-
-    virtual_time.run(scenario())
-
-
-def test_back_off_doubles_per_key_up_to_the_cap_and_forget_resets_it():
-    async def scenario():
-        queue = WorkQueue()
-        waits = []
-        for _ in range(20):
-            before = now()
-            queue.add_rate_limited("a")
-            await take(queue, within=2 * BACKOFF_CAP_SECONDS)
-            queue.done("a")
-            waits.append(now() - before)
-        assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04], abs=1e-6)
-        assert waits[-1] == pytest.approx(BACKOFF_CAP_SECONDS)
-        queue.forget("a")
+async def test_back_off_doubles_per_key_up_to_the_cap_and_forget_resets_it():
+    queue = WorkQueue()
+    waits = []
+    for _ in range(20):
         before = now()
         queue.add_rate_limited("a")
-        await take(queue, within=1)
-        assert now() - before == pytest.approx(0.005, abs=1e-6)
+        await take(queue, within=2 * BACKOFF_CAP_SECONDS)
         queue.done("a")
-
-    virtual_time.run(scenario())
-
-
-def test_another_key_has_its_own_back_off():
-    async def scenario():
-        queue = WorkQueue()
-        for _ in range(10):
-            queue.add_rate_limited("bad")
-            await take(queue, within=100)
-            queue.done("bad")
-        before = now()
-        queue.add_rate_limited("good")
-        assert await take(queue, within=1) == "good"
-        assert now() - before == pytest.approx(0.005, abs=1e-6)
-
-    virtual_time.run(scenario())
+        waits.append(now() - before)
+    assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04], abs=1e-6)
+    assert waits[-1] == pytest.approx(BACKOFF_CAP_SECONDS)
+    queue.forget("a")
+    before = now()
+    queue.add_rate_limited("a")
+    await take(queue, within=1)
+    assert now() - before == pytest.approx(0.005, abs=1e-6)
+    queue.done("a")
 
 
-def test_shut_down_drops_what_waits_and_drains_what_is_in_work():
-    async def scenario():
-        queue = WorkQueue()
-        for key in ("a", "b"):
-            queue.add(key)
-        queue.add_after("c", 1)
-        await take(queue)
-        queue.shut_down()
-        queue.add("d")
-        with pytest.raises(QueueShutDown):
-            await queue.get()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await queue.drained()
-        queue.done("a")
-        await queue.drained()
-
-    virtual_time.run(scenario())
+async def test_shut_down_drops_what_waits_and_drains_what_is_in_work():
+    queue = WorkQueue()
+    for key in ("a", "b"):
+        queue.add(key)
+    queue.add_after("c", 1)
+    await take(queue)
+    queue.shut_down()
+    queue.add("d")
+    with pytest.raises(QueueShutDown):
+        await queue.get()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await queue.drained()
+    queue.done("a")
+    await queue.drained()
 
 
-def test_shut_down_wakes_those_who_wait():
-    async def scenario():
-        queue = WorkQueue()
-        waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
+async def test_shut_down_wakes_those_who_wait():
+    queue = WorkQueue()
+    waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    queue.shut_down()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [QueueShutDown] * 3
+
+
+async def test_thousands_are_added_without_keeping_others_waiting():
+    queue = WorkQueue()
+    queue.add_all(range(3 * READY_AT_ONCE - 1))
+    assert len(queue) == READY_AT_ONCE
+    turns = 0
+    while len(queue) < 3 * READY_AT_ONCE - 1:
         await asyncio.sleep(0)
-        queue.shut_down()
-        results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(result) for result in results] == [QueueShutDown] * 3
-
-    virtual_time.run(scenario())
+        turns += 1
+    assert turns == 2
+    assert [await take(queue) for _ in range(len(queue))] == list(range(3 * READY_AT_ONCE - 1))
 
 
-def test_thousands_are_added_without_keeping_others_waiting():
-    async def scenario():
-        queue = WorkQueue()
-        queue.add_all(range(3 * READY_AT_ONCE - 1))
-        assert len(queue) == READY_AT_ONCE
-        turns = 0
-        while len(queue) < 3 * READY_AT_ONCE - 1:
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns == 2
-        assert [await take(queue) for _ in range(len(queue))] == list(range(3 * READY_AT_ONCE - 1))
-
-    virtual_time.run(scenario())
-
-
-def test_overtaken_delays_do_not_pile_up():
-    async def scenario():
-        queue = WorkQueue()
-        for _ in range(10_000):
-            queue.add_after("a", 300)
-            queue.add("a")
-            await take(queue)
-            queue.done("a")
-        assert len(queue._due) < 200
-
-    virtual_time.run(scenario())
+async def test_overtaken_delays_do_not_pile_up():
+    queue = WorkQueue()
+    for _ in range(10_000):
+        queue.add_after("a", 300)
+        queue.add("a")
+        await take(queue)
+        queue.done("a")
+    assert len(queue._due) < 200
 
 
 class CountingObserver:
@@ -231,57 +139,55 @@ STEPS = st.lists(
 
 @given(steps=STEPS, work_seconds=st.floats(0, 4), workers=st.integers(1, 3))
 @settings(max_examples=200, deadline=None)
-def test_every_wish_is_worked_on_after_it_was_made_and_never_twice_at_once(steps, work_seconds, workers):
+async def test_every_wish_is_worked_on_after_it_was_made_and_never_twice_at_once(
+    steps, work_seconds, workers
+):
     """For any interleaving: one in flight a key, no key lost, none too early, and the queue comes to rest."""
+    observer = CountingObserver()
+    queue = WorkQueue(observer=observer)
+    in_work = set()
+    started = {key: [] for key in "abc"}
 
-    async def scenario():
-        observer = CountingObserver()
-        queue = WorkQueue(observer=observer)
-        in_work = set()
-        started = {key: [] for key in "abc"}
+    async def worker():
+        while True:
+            try:
+                key = await queue.get()
+            except QueueShutDown:
+                return
+            assert key not in in_work
+            in_work.add(key)
+            started[key].append(now())
+            await asyncio.sleep(work_seconds)
+            in_work.remove(key)
+            queue.done(key)
 
-        async def worker():
-            while True:
-                try:
-                    key = await queue.get()
-                except QueueShutDown:
-                    return
-                assert key not in in_work
-                in_work.add(key)
-                started[key].append(now())
-                await asyncio.sleep(work_seconds)
-                in_work.remove(key)
-                queue.done(key)
-
-        tasks = [asyncio.create_task(worker()) for _ in range(workers)]
-        wishes = []
-        earliest = {key: float("inf") for key in "abc"}
-        for step in steps:
-            match step:
-                case ("add", key):
-                    queue.add(key)
-                    wishes.append((key, now()))
-                    earliest[key] = min(earliest[key], now())
-                case ("after", key, delay, more):
-                    until = now() + delay + more
-                    queue.add_after(key, delay, lambda until=until: until - now())
-                    wishes.append((key, now()))
-                    earliest[key] = min(earliest[key], now() + delay)
-                case ("fail", key):
-                    queue.add_rate_limited(key)
-                    wishes.append((key, now()))
-                    earliest[key] = min(earliest[key], now() + 0.005)
-                case ("pass", seconds):
-                    await asyncio.sleep(seconds)
-        await asyncio.sleep(BACKOFF_CAP_SECONDS * 2)
-        assert len(queue) == 0 and not in_work
-        for key, wished_at in wishes:
-            assert started[key][-1] >= wished_at
-        for key, times in started.items():
-            assert not times or times[0] >= earliest[key] - 1e-6
-        assert observer.takes == observer.ends == sum(map(len, started.values()))
-        assert observer.depth == 0
-        queue.shut_down()
-        await asyncio.gather(*tasks)
-
-    virtual_time.run(scenario())
+    tasks = [asyncio.create_task(worker()) for _ in range(workers)]
+    wishes = []
+    earliest = {key: float("inf") for key in "abc"}
+    for step in steps:
+        match step:
+            case ("add", key):
+                queue.add(key)
+                wishes.append((key, now()))
+                earliest[key] = min(earliest[key], now())
+            case ("after", key, delay, more):
+                until = now() + delay + more
+                queue.add_after(key, delay, lambda until=until: until - now())
+                wishes.append((key, now()))
+                earliest[key] = min(earliest[key], now() + delay)
+            case ("fail", key):
+                queue.add_rate_limited(key)
+                wishes.append((key, now()))
+                earliest[key] = min(earliest[key], now() + 0.005)
+            case ("pass", seconds):
+                await asyncio.sleep(seconds)
+    await asyncio.sleep(BACKOFF_CAP_SECONDS * 2)
+    assert len(queue) == 0 and not in_work
+    for key, wished_at in wishes:
+        assert started[key][-1] >= wished_at
+    for key, times in started.items():
+        assert not times or times[0] >= earliest[key] - 1e-6
+    assert observer.takes == observer.ends == sum(map(len, started.values()))
+    assert observer.depth == 0
+    queue.shut_down()
+    await asyncio.gather(*tasks)

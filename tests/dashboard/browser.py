@@ -1,4 +1,4 @@
-"""A headless Chromium that is spoken to by its DevTools protocol, where one is installed."""
+"""A headless Chromium that is spoken to by its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -93,14 +93,18 @@ class Page:
 @asynccontextmanager
 async def browser() -> AsyncIterator[Page]:
     """A page of a new Chromium."""
-    assert CHROMIUM is not None
+    assert CHROMIUM, "no Chromium on PATH: install one (Debian: apt install chromium)"
     with tempfile.TemporaryDirectory(prefix="dlr-chromium-", ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
             CHROMIUM,
-            "--headless=new",
+            "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            "--disable-quic",
             "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
             "--hide-scrollbars",
             "--remote-debugging-port=0",
             f"--user-data-dir={profile}",

@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader
 from tests.agent.test_step_counter import counting
 from tests.integrations import training
 
+pytestmark = pytest.mark.real
 STEPS = 5
 
 
 def test_lightning_goes_on_with_the_number_of_its_own_checkpoint(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
+    import lightning.pytorch as lightning
 
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -49,8 +50,7 @@ def test_lightning_goes_on_with_the_number_of_its_own_checkpoint(tmp_path: Path)
 
 
 def test_hugging_faces_trainer_goes_on_with_the_number_of_its_own_checkpoint(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
+    import transformers
 
     class Trainer(transformers.Trainer):  # type: ignore[misc,name-defined]
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Tensor:

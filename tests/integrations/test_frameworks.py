@@ -1,7 +1,4 @@
-"""Real frameworks: what is killed or asked to leave goes on with the next batch, as if nothing had been.
-
-Each is skipped where its package is not installed: `pip install accelerate lightning transformers`.
-"""
+"""Real frameworks: what is killed or asked to leave goes on with the next batch, as if nothing had been."""
 
 from __future__ import annotations
 
@@ -26,12 +23,15 @@ from tests.checkpoint import worlds
 from tests.checkpoint.worlds import Slots
 from tests.integrations import training
 
+pytestmark = pytest.mark.real
+
 Main = Callable[[list[str]], None]
 Batch = tuple[int, float, float]
 
 WORLD = 2
 STEPS_AN_EPOCH = training.SAMPLES // training.BATCH_SIZE // WORLD
 LAST_STEP = training.EPOCHS * STEPS_AN_EPOCH
+KILLED_IN = STEPS_AN_EPOCH + 2
 LAUNCHED = {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # what Lightning knows torchrun by
 
 MAINS = {
@@ -39,12 +39,6 @@ MAINS = {
     "lightning": training.with_lightning,
     "transformers": training.with_transformers,
 }
-
-
-@pytest.fixture(params=MAINS)
-def main(request: pytest.FixtureRequest) -> Main:
-    pytest.importorskip(request.param)
-    return MAINS[request.param]
 
 
 @pytest.fixture
@@ -86,14 +80,30 @@ def order_to_leave(folder: Path, step: int) -> dict[str, str]:
     return {ENV_PROGRESS_FILE: str(folder / "record")}
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.named
+@pytest.mark.parametrize("framework", MAINS)
+def test_a_training_with_default_arguments_is_killed_and_goes_on_to_its_end(
+    framework: str, slots: Slots, tmp_path: Path
+) -> None:
+    common: dict[str, Any] = {"slots": slots, "main": MAINS[framework], "environ": LAUNCHED}
+    run(tmp_path, [-9, -9], "--defaults", f"--die-in={KILLED_IN}", round=1, **common)
+    run(tmp_path, [0] * WORLD, "--defaults", round=2, **common)
+    for rank in range(WORLD):
+        steps = [step for step, _, _ in batches(tmp_path, rank)]
+        assert steps[:KILLED_IN] == [*range(1, KILLED_IN + 1)]
+        assert KILLED_IN - 1 <= steps[KILLED_IN] <= KILLED_IN, "it goes on from what memory had"
+        assert steps[KILLED_IN:] == [*range(steps[KILLED_IN], LAST_STEP + 1)]
+
+
+@pytest.mark.parametrize(
+    ("framework", "accumulate"), [("accelerate", 2), ("lightning", 2), ("transformers", 1)]
+)
 def test_killed_and_left_within_epochs_and_between_them(
-    main: Main, slots: Slots, tmp_path: Path, accumulate: int
+    framework: str, slots: Slots, tmp_path: Path, accumulate: int
 ) -> None:
     """A killed step is begun again, and one more where its copy was not complete; nothing else is, nothing is
     left out, and all losses are the same. (Steps take milliseconds here: docs/checkpoints.md, steps redone.)"""
-    if main is training.with_transformers and accumulate > 1:
-        pytest.skip("it is the Trainer's own")
+    main = MAINS[framework]
     arguments = f"--accumulate={accumulate}"
     expected = undisturbed(tmp_path / "undisturbed", main, arguments)
     an_epoch = STEPS_AN_EPOCH // accumulate
@@ -113,11 +123,12 @@ def test_killed_and_left_within_epochs_and_between_them(
         assert [once[step] for step in sorted(once)] == expected[rank]
 
 
+@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
 def test_one_rank_instead_of_two_goes_on_in_the_same_part_of_the_epoch(
-    main: Main, slots: Slots, tmp_path: Path
+    framework: str, slots: Slots, tmp_path: Path
 ) -> None:
-    if main is training.with_transformers:
-        pytest.skip("the Trainer counts epochs by steps")
+    """The Trainer counts epochs by steps."""
+    main = MAINS[framework]
     half = STEPS_AN_EPOCH // 2
     common: dict[str, Any] = {"slots": slots, "main": main}
     leaves = {**LAUNCHED, **order_to_leave(tmp_path, STEPS_AN_EPOCH + half)}
@@ -134,7 +145,6 @@ def test_one_rank_instead_of_two_goes_on_in_the_same_part_of_the_epoch(
 @pytest.mark.parametrize("hook", ["on_validation_start", "on_train_epoch_end"])
 def test_lightning_exchanges_no_weights_that_are_being_copied(hook: str) -> None:
     """As its WeightAveraging does, by `.data`, so that torch counts no change."""
-    pytest.importorskip("lightning")
     from dlr.integrations.lightning import MemoryCheckpoint
 
     callback, waits = MemoryCheckpoint("/nowhere"), []

@@ -1,6 +1,7 @@
 """A small training in each framework, with dropout and shuffled samples, under its checkpoints in memory.
 
-Each rank appends its loss of each batch to OUT.<rank>, before the optimizer's step.
+Each rank appends its loss of each batch to OUT.<rank>, before the optimizer's step. With --defaults, the framework has
+the arguments that it has without any; on a CPU, two of them are one world only if they are told to use it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,18 @@ class Log:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Regression(nn.Module):
+    """A model as the Trainer has it: its forward names the columns of the data, and returns the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = model()
+
+    def forward(self, points: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        found = self.net(points)
+        return {"loss": nn.functional.mse_loss(found, labels), "logits": found}
+
+
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.2), nn.Linear(8, 1))
@@ -50,8 +63,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("path")
     parser.add_argument("--die-in", type=int)
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--defaults", action="store_true")
     torch.set_num_threads(1)
     return parser.parse_args(arguments)
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of the checkpointer: steps of milliseconds would be saved at intervals else."""
+    return {"every": 1} if args.defaults else {"every": 1, "persist_every": None}
 
 
 def with_accelerate(arguments: list[str]) -> None:
@@ -67,7 +86,7 @@ def with_accelerate(arguments: list[str]) -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8)
     loader = DataLoader(data(), BATCH_SIZE, shuffle=True)
     net, optimizer, loader, scheduler = accelerator.prepare(net, optimizer, loader, scheduler)
-    ckpt = AcceleratorCheckpointer(args.path, accelerator, every=1, persist_every=None)
+    ckpt = AcceleratorCheckpointer(args.path, accelerator, **options_of(args))
     ckpt.load()
     for epoch in range(ckpt.epoch, EPOCHS):
         for points, targets in ckpt.batches(loader, epoch):
@@ -80,7 +99,8 @@ def with_accelerate(arguments: list[str]) -> None:
                 scheduler.step()
                 optimizer.zero_grad()
     ckpt.close()
-    accelerator.end_training()
+    # Without end_training: DDP's reducer, which would be the last to have the group then, ends its threads while it
+    # holds the GIL, and one of them may wait for that (torch 2.13, ~Reducer and ~ProcessGroupGloo).
 
 
 def with_lightning(arguments: list[str]) -> None:
@@ -112,20 +132,20 @@ def with_lightning(arguments: list[str]) -> None:
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8)]
 
     size = int(os.environ["LOCAL_WORLD_SIZE"])
+    callbacks: list[Any] = [MemoryCheckpoint(args.path, **options_of(args))]
+    more: dict[str, Any] = {}
+    if not args.defaults:
+        callbacks.append(ModelCheckpoint(f"{args.path}-lightning", monitor="validation"))
+        more = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(
-        accelerator="cpu",
         strategy="ddp",
         devices=size,
         num_nodes=int(os.environ["WORLD_SIZE"]) // size,
         max_epochs=EPOCHS,
         accumulate_grad_batches=args.accumulate,
-        callbacks=[
-            MemoryCheckpoint(args.path, every=1, persist_every=None),
-            ModelCheckpoint(f"{args.path}-lightning", monitor="validation"),
-        ],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        callbacks=callbacks,
+        default_root_dir=f"{args.path}-lightning",
+        **more,
     )
     trainer.fit(Module(), DataLoader(data(), BATCH_SIZE, shuffle=True), DataLoader(data(), BATCH_SIZE))
 
@@ -140,26 +160,14 @@ def with_transformers(arguments: list[str]) -> None:
 
     class Logging(Trainer):  # type: ignore[misc,type-arg]
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Tensor:
-            loss = nn.functional.mse_loss(model(inputs["points"]), inputs["targets"])
-            if self.model.training:
-                log.note(self.state.global_step + 1, inputs["points"], loss)
+            loss: Tensor = model(**inputs)["loss"]
+            log.note(self.state.global_step + 1, inputs["points"], loss)
             return loss
 
-    samples = [{"points": points, "targets": targets} for points, targets in data()]
+    more: dict[str, Any] = {} if args.defaults else {"save_strategy": "no", "report_to": "none"}
     trainer = Logging(
-        model=model(),
-        args=TrainingArguments(
-            output_dir=f"{args.path}-transformers",
-            num_train_epochs=EPOCHS,
-            per_device_train_batch_size=BATCH_SIZE,
-            learning_rate=0.01,
-            save_strategy="no",
-            report_to="none",
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            use_cpu=True,
-        ),
-        train_dataset=samples,
-        data_collator=lambda rows: {name: torch.stack([row[name] for row in rows]) for name in rows[0]},
+        model=Regression(),
+        args=TrainingArguments(f"{args.path}-transformers", use_cpu=True, **more),
+        train_dataset=[{"points": points, "labels": targets} for points, targets in data()],
     )
-    train(trainer, args.path, every=1, persist_every=None)
+    train(trainer, args.path, **options_of(args))

@@ -709,7 +709,6 @@ def size(staged: Stage) -> int:
 
 
 @pytest.mark.real
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() -> None:
     staged = stage(MANY, Agents(passes=lambda round_, members: False))

@@ -86,9 +86,7 @@ class Fleet:
             await asyncio.sleep(self._times.node_beat)
 
 
-@pytest.mark.parametrize(
-    "times", [SHORT, pytest.param(USUAL, marks=pytest.mark.slow)], ids=lambda times: times.job
-)
+@pytest.mark.parametrize("times", [SHORT, USUAL], ids=lambda times: times.job)
 async def test_agents_that_are_cut_off_lose_no_pod_and_a_dead_node_is_noticed_within_the_time_out(
     hollow: Hollow, times: Times
 ) -> None:

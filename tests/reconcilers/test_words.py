@@ -231,7 +231,7 @@ def _fails(**failure: Any) -> Callable[[Life, ElasticWorker], ElasticWorker]:
         told = {
             **failure,
             "rank": rank,
-            "stacks": [TypeAdapter(RankStack).validate_python(each) for each in where],
+            "stacks": tuple(TypeAdapter(RankStack).validate_python(each) for each in where),
         }
         return objects.failed(worker, life.job.world.round, life.now, **told)
 
@@ -246,13 +246,13 @@ def _slow(life: Life, worker: ElasticWorker) -> ElasticWorker:
 
 def _non_finite(life: Life, worker: ElasticWorker) -> ElasticWorker:
     told = RoundProgress(round=life.job.world.round, first_step=1, last_step=9, non_finite_step=8)
-    return objects.reporting(worker, rounds=[told])
+    return objects.reporting(worker, rounds=(told,))
 
 
 def _troubled(life: Life, worker: ElasticWorker) -> ElasticWorker:
     trouble = AgentCheckpointTrouble(reason=CheckpointTrouble.STORAGE, message=f"step {life.looks}: full")
     told = RoundProgress(round=life.job.world.round, first_step=1, last_step=9)
-    return objects.reporting(worker, rounds=[told], checkpoint_trouble=trouble)
+    return objects.reporting(worker, rounds=(told,), checkpoint_trouble=trouble)
 
 
 def _silenced(life: Life, worker: ElasticWorker) -> ElasticWorker:

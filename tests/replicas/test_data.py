@@ -38,8 +38,8 @@ def lines_of(fleet: Fleet) -> list[dict[str, Any]]:
     ("what", "options"),
     [
         (learn, {"constant_batch": True}),
-        pytest.param(learn, {"constant_batch": False}, marks=pytest.mark.slow),
-        pytest.param(learn_shards, {}, marks=pytest.mark.slow),
+        (learn, {"constant_batch": False}),
+        (learn_shards, {}),
     ],
 )
 def test_every_sample_once_an_epoch_while_processes_of_groups_are_killed(

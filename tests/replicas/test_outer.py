@@ -236,9 +236,7 @@ def check_against_replay(lines: list[dict[str, Any]], steps: int, sync_every: in
     return groups_of
 
 
-@pytest.mark.parametrize(
-    ("groups", "size", "kills"), [pytest.param(3, 1, 3, marks=pytest.mark.slow), (2, 2, 1)]
-)
+@pytest.mark.parametrize(("groups", "size", "kills"), [(3, 1, 3), (2, 2, 1)])
 def test_groups_that_are_killed_in_their_rounds_follow_the_paper_bit_by_bit(
     groups: int, size: int, kills: int, tmp_path: Path
 ) -> None:
@@ -283,7 +281,7 @@ def test_no_outer_step_is_lost_or_made_twice_by_what_fails_in_it(
         assert 1 in groups_of[6]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_rounds_with_ddp_and_fsdp2_within_the_group(kind: str, tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, rounds.train_kind, 2, 2, minimum=1, kind=kind, sync_every=5)
     run(fleet, 1, seed=1)

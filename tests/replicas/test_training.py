@@ -83,9 +83,9 @@ def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
         ("fsdp2", 2),
         ("scaler", 1),
         ("rates", 1),
-        pytest.param("ddp", 2, marks=pytest.mark.slow),
-        pytest.param("clip", 1, marks=pytest.mark.slow),
-        pytest.param("accumulate", 1, marks=pytest.mark.slow),
+        ("ddp", 2),
+        ("clip", 1),
+        ("accumulate", 1),
     ],
 )
 def test_scripts_of_all_kinds_go_on_through_a_kill(kind: str, size: int, tmp_path: Path) -> None:

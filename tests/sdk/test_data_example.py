@@ -57,7 +57,6 @@ def samples(directory: Path) -> dict[int, list[int]]:
 
 # Five processes import torch. The scenario of six workers, four and six again trains this example too, with each
 # sample once an epoch; test_data_gradients has the same losses at every number of ranks.
-@pytest.mark.slow
 def test_the_example_stopped_and_resumed_with_more_workers_trains_as_if_it_had_not_been(
     tmp_path: Path,
 ) -> None:

@@ -31,7 +31,6 @@ def test_the_closed_form_of_rsc_holds(nodes: int) -> None:
     assert Simulation(fleet, 1).run(days).full_speed == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.slow
 def test_replica_groups_bring_what_ft_hsdp_says() -> None:
     everybody = Simulation(example("ft-hsdp"), 0).run(4)
     groups = Simulation(example("ft-hsdp-groups"), 0).run(6)
@@ -39,7 +38,6 @@ def test_replica_groups_bring_what_ft_hsdp_says() -> None:
     assert groups.full_speed == pytest.approx(0.80, abs=0.05)
 
 
-@pytest.mark.slow
 def test_a_tenth_of_aire_sims_fleet_recovers_as_its_own_formula_says() -> None:
     """Nothing fails while it recovers: one over one and what recoveries take of a second of training."""
     fleet = example("airesim")

@@ -118,7 +118,6 @@ def test_what_a_failure_leaves_in_memory_is_persisted(cluster: FakeCluster, agen
     verify(files, manifest, manifest.files)
 
 
-@pytest.mark.slow
 def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) -> None:
     training = Training(cluster, agents, 2, **MEMORY)
     training.form([0, 1])

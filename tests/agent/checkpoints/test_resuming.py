@@ -177,21 +177,3 @@ def test_a_damaged_slot_is_not_used_again(cluster: FakeCluster, agents: Agents, 
     cluster.form([0, 1])
     logs.wait_steps(3, range(2), 1)
     assert logs.resumed(3, 0) == logs.resumed(3, 1) < mark.step
-
-
-def test_a_world_of_another_size_is_told_where_all_shards_are(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    logs = Logs(cluster, tmp_path / "work")
-    start(agents, cluster, 2, **MEMORY)
-    logs.wait_steps(1, range(2), 2)
-    agents.start(2, SCRIPT, warm=True, **MEMORY)
-    cluster.wait_state({2: "Ready"}, 1)
-    cluster.form([0, 1, 2])
-    logs.wait_steps(2, range(3), logs.last_step(1, 0) + 1)
-    reached = max(logs.last_step(1, 0), logs.last_step(1, 1))
-    (resumed,) = {logs.resumed(2, rank) for rank in range(3)}
-    assert reached - 1 <= resumed <= reached + 1  # the last one may have been kept, and not yet been noted
-    told = logs.told(2, 0)["resume"]
-    assert told["world_size"] == 2 and told["shards"]["0"].startswith("/proc/")
-    assert told["shards"]["1"].startswith("tcp://")

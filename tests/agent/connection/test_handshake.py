@@ -5,50 +5,142 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Queue
-from types import SimpleNamespace
-from typing import Any
+from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.connection import handshake
-from agent.connection import listener as listening
+from agent.connection.admission import MAX_UNPROVEN, Admission
 from agent.connection.handshake import (
+    ATTEMPT_SECONDS,
+    CONNECT_SECONDS,
+    HANDSHAKE_SECONDS,
     NONCE_BYTES,
     PROOF_BYTES,
     RESPONSE_BYTES,
     SERVICE_BYTES,
     Challenge,
+    Client,
     RefusedError,
     connect,
     key_from_text,
     packed_address,
 )
-from agent.connection.listener import MAX_UNPROVEN, Inbox, Listener
+from agent.connection.listener import Inbox, Listener
 
-pytestmark = pytest.mark.real
-
-KEY = bytes(range(32))
-OTHER_KEY = bytes(32)
-ADDRESS = ("10.0.0.1", 4711)
-HANDSHAKE_SECONDS = listening.HANDSHAKE_SECONDS
+KEY, OTHER_KEY = bytes(range(32)), bytes(32)
+ADDRESS = packed_address(("10.0.0.1", 4711))
+CHALLENGE = Challenge.draw(KEY, ADDRESS, Random(1).randbytes)
 
 
-@pytest.fixture(autouse=True)
-def clock(patient: None, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of listeners, which stands still: a handshake is late where a test has it so."""
-    now = [0.0]
-    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", HANDSHAKE_SECONDS)
-    monkeypatch.setattr(listening, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
+def client_at(now: float = 0.0, key: bytes = KEY, seconds: float = 99.0) -> Client:
+    return Client(key, "echo", seconds, now, Random(2).randbytes)
+
+
+def response_to(challenge: Challenge, key: bytes = KEY) -> bytes:
+    client = client_at(key=key)
+    client.connected(ADDRESS)
+    return client.receive(challenge.nonce, 0.0)
+
+
+def test_a_servers_proof_is_no_clients() -> None:
+    """A stranger who has an agent prove its key learns nothing that another agent accepts."""
+    accepted = CHALLENGE.accept(response_to(CHALLENGE))
+    assert accepted is not None
+    forged = b"echo".ljust(SERVICE_BYTES, b"\0") + CHALLENGE.nonce + accepted[1]
+    assert Challenge.draw(KEY, ADDRESS).accept(forged) is None and CHALLENGE.accept(forged) is None
+
+
+@given(st.binary(min_size=RESPONSE_BYTES, max_size=RESPONSE_BYTES), st.integers(0, RESPONSE_BYTES * 8 - 1))
+def test_no_response_but_the_right_one_is_accepted(guess: bytes, bit: int) -> None:
+    assert CHALLENGE.accept(guess) is None
+    flipped = bytearray(response_to(CHALLENGE))
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert CHALLENGE.accept(bytes(flipped)) is None
+
+
+def test_a_challenge_does_not_show_the_key() -> None:
+    assert repr(KEY)[2:-1] not in repr(CHALLENGE)
+
+
+def test_a_server_that_trickles_is_given_up_within_the_time() -> None:
+    client, now = client_at(), 0.0
+    with pytest.raises(TimeoutError):
+        while True:
+            client.begin(now)
+            client.connected(ADDRESS)
+            try:
+                for _ in range(NONCE_BYTES - 1):
+                    client.receive(b"x", now)
+                    now += ATTEMPT_SECONDS / 4
+            except OSError as error:
+                client.fail(error, now)
+                now = max(now, client.until)
+    assert now <= CONNECT_SECONDS
+
+
+def test_a_peer_knocks_again_ever_more_slowly_where_the_agent_is_too_busy() -> None:
+    """Its queue is full, or it has closed the connection as one too many, or it has lost it unseen."""
+    client, ends = client_at(), []
+    for error in (TimeoutError(), ConnectionResetError(), RefusedError()):
+        if not isinstance(error, TimeoutError):
+            client.connected(ADDRESS)
+        client.fail(error, client.until)
+        ends.append(client.until)
+        client.begin(client.until)
+    assert ends == [ATTEMPT_SECONDS, 3 * ATTEMPT_SECONDS, 7 * ATTEMPT_SECONDS]
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("nobody listens"), OSError("no route")])
+def test_an_agent_that_is_gone_is_missed_at_once(error: OSError) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        client_at().fail(error, 0.1)
+
+
+def test_a_peer_that_was_stopped_before_it_proved_the_key_does_it_again() -> None:
+    client = client_at()
+    client.connected(ADDRESS)
+    client.receive(CHALLENGE.nonce, 2 * HANDSHAKE_SECONDS)
+    client.fail(RefusedError(), 2 * HANDSHAKE_SECONDS)
+    assert client.until == 2 * HANDSHAKE_SECONDS
+    client.begin(client.until)
+    client.connected(ADDRESS)
+    client.receive(CHALLENGE.nonce, 2 * CONNECT_SECONDS)
+    with pytest.raises(TimeoutError, match="not answered in time"):
+        client.fail(RefusedError(), 2 * CONNECT_SECONDS)
+
+
+@pytest.mark.parametrize("sent", [1, RESPONSE_BYTES - 1])
+def test_a_truncated_handshake_is_closed_within_its_time_or_at_its_end(sent: int) -> None:
+    admission = Admission(KEY, ADDRESS)
+    for number in (1, 2):
+        admission.accept(number, "10.0.0.2", 0.0)
+        assert admission.receive(number, bytes(sent)) is None
+    with pytest.raises(RefusedError):
+        admission.receive(1, b"")
+    assert admission.expire(HANDSHAKE_SECONDS - 0.01) == [] and admission.expire(HANDSHAKE_SECONDS) == [2]
+    assert admission.deadline is None
+
+
+def test_a_flood_of_200_connections_a_second_closes_none_before_its_time() -> None:
+    assert MAX_UNPROVEN > 200 * HANDSHAKE_SECONDS
+
+
+@pytest.mark.parametrize("text", ["", "00", "zz" * 32, "00" * 33])
+def test_a_key_that_is_none_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match="DLR_JOB_KEY is not 64 hexadecimal digits"):
+        key_from_text(text)
+    assert key_from_text(KEY.hex()) == KEY
+
+
+# The shells, over real sockets.
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
+def listener(patient: None) -> Iterator[Listener]:
     made = Listener("127.0.0.1", KEY)
     yield made
     made.close()
@@ -73,8 +165,26 @@ def taken(listener: Listener) -> Queue[socket.socket]:
     return connections
 
 
-def stranger(listener: Listener) -> socket.socket:
-    return socket.create_connection((listener.host, listener.port), 300)
+def stranger(listener: Listener, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection((listener.host, listener.port), 300, (source, 0))
+
+
+@contextlib.contextmanager
+def serving(server: socket.socket, answer: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Answer each connection: one that stood still meanwhile knocks again."""
+
+    def run() -> None:
+        with contextlib.suppress(OSError):  # until it is closed
+            while True:
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):
+                    answer(connection)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    server.shutdown(socket.SHUT_RDWR)  # which ends the wait for another one
+    thread.join()
 
 
 def rest_of(connection: socket.socket) -> bytes:
@@ -86,6 +196,7 @@ def rest_of(connection: socket.socket) -> bytes:
     return received
 
 
+@pytest.mark.real
 def test_a_peer_is_connected_to_the_service_that_it_asks_for(
     listener: Listener, taken: Queue[socket.socket]
 ) -> None:
@@ -95,54 +206,12 @@ def test_a_peer_is_connected_to_the_service_that_it_asks_for(
     assert taken.qsize() == 1
 
 
-def test_what_a_peer_sends_right_after_its_proof_reaches_the_service(
+@pytest.mark.real
+def test_who_has_another_key_or_asks_for_another_service_is_refused(
     listener: Listener, taken: Queue[socket.socket]
 ) -> None:
-    with stranger(listener) as connection:
-        nonce = connection.recv(NONCE_BYTES)
-        connection.sendall(response_to(nonce, (listener.host, listener.port)) + b"early")
-        received = b""
-        while len(received) < PROOF_BYTES + len(b"early"):
-            received += connection.recv(100)
-        assert b"early" in received
-
-
-def response_to(nonce: bytes, address: tuple[str, int]) -> bytes:
-    """What a peer that has connected to that address answers."""
-    sent: list[bytes] = []
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(nonce)
-        theirs.shutdown(socket.SHUT_WR)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(socket, "create_connection", lambda *_: ours)
-            patch.setattr(socket.socket, "setsockopt", lambda *_: None)
-            patch.setattr(socket.socket, "getpeername", lambda _: address)
-            with contextlib.suppress(OSError):
-                connect(*address, KEY, "echo")
-        sent.append(theirs.recv(4096))
-    assert len(sent[0]) == RESPONSE_BYTES
-    return sent[0]
-
-
-def test_another_key_is_refused_by_both_sides(listener: Listener, taken: Queue[socket.socket]) -> None:
     with pytest.raises(RefusedError, match="another key"):
         connect(listener.host, listener.port, OTHER_KEY, "echo")
-    assert taken.empty()
-    impostor = socket.create_server(("127.0.0.1", 0))
-
-    def pretend() -> None:
-        connection, _ = impostor.accept()
-        connection.sendall(bytes(NONCE_BYTES))
-        connection.recv(RESPONSE_BYTES)
-        connection.sendall(bytes(PROOF_BYTES))
-
-    threading.Thread(target=pretend, daemon=True).start()
-    with impostor, pytest.raises(RefusedError, match="is no agent of this job"):
-        connect("127.0.0.1", impostor.getsockname()[1], KEY, "echo")
-
-
-def test_a_service_that_is_not_offered_is_refused(listener: Listener, taken: Queue[socket.socket]) -> None:
     with pytest.raises(RefusedError, match="has not begun to serve"):
         connect(listener.host, listener.port, KEY, "other")
     listener.withdraw("echo")
@@ -151,273 +220,66 @@ def test_a_service_that_is_not_offered_is_refused(listener: Listener, taken: Que
     assert taken.empty()
 
 
-def test_a_recorded_handshake_is_of_no_use_again(listener: Listener, taken: Queue[socket.socket]) -> None:
-    with stranger(listener) as first:
-        recorded = response_to(first.recv(NONCE_BYTES), (listener.host, listener.port))
-        first.sendall(recorded)
-        assert len(first.recv(PROOF_BYTES)) == PROOF_BYTES
-    assert taken.get(timeout=300)
-    with stranger(listener) as again:
-        assert len(again.recv(NONCE_BYTES)) == NONCE_BYTES
-        again.sendall(recorded)
-        assert rest_of(again) == b""
-    assert taken.empty()
+@pytest.mark.real
+def test_an_agent_that_does_not_have_the_key_is_refused(patient: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+
+        def pretend(connection: socket.socket) -> None:
+            connection.sendall(bytes(NONCE_BYTES))
+            connection.recv(RESPONSE_BYTES)
+            connection.sendall(bytes(PROOF_BYTES))
+
+        with serving(impostor, pretend), pytest.raises(RefusedError, match="is no agent of this job"):
+            connect("127.0.0.1", impostor.getsockname()[1], KEY, "echo")
 
 
-def test_a_servers_proof_is_no_clients(listener: Listener, taken: Queue[socket.socket]) -> None:
-    """A stranger who has an agent prove its key learns nothing that another agent accepts."""
-    victim, target = (
-        Challenge.draw(KEY, packed_address(ADDRESS)),
-        Challenge.draw(KEY, packed_address(ADDRESS)),
-    )
-    accepted = victim.accept(response_to(victim.nonce, ADDRESS))
-    assert accepted is not None
-    forged = b"echo".ljust(SERVICE_BYTES, b"\0") + victim.nonce + accepted[1]
-    assert target.accept(forged) is None
-    assert victim.accept(forged) is None
-
-
+@pytest.mark.real
 def test_a_stranger_who_got_the_address_of_an_agent_passes_no_handshake_on_to_another(
     listener: Listener, taken: Queue[socket.socket]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as relay:
 
-        def pass_on() -> None:
-            peer, _ = relay.accept()
-            with peer, stranger(listener) as agent:
+        def pass_on(peer: socket.socket) -> None:
+            with stranger(listener) as agent:
                 peer.sendall(agent.recv(NONCE_BYTES))
                 agent.sendall(peer.recv(RESPONSE_BYTES))
                 peer.sendall(rest_of(agent))
 
-        thread = threading.Thread(target=pass_on, daemon=True)
-        thread.start()
-        with pytest.raises(RefusedError, match="address"):
+        with serving(relay, pass_on), pytest.raises(RefusedError, match="address"):
             connect("127.0.0.1", relay.getsockname()[1], KEY, "echo")
-        thread.join()
     assert taken.empty()
 
 
-@settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=200,
-)
-@given(st.binary(min_size=RESPONSE_BYTES, max_size=RESPONSE_BYTES), st.integers(0, RESPONSE_BYTES * 8 - 1))
-def test_no_response_but_the_right_one_is_accepted(guess: bytes, bit: int) -> None:
-    challenge = Challenge.draw(KEY, packed_address(ADDRESS))
-    assert challenge.accept(guess) is None
-    right = response_to(challenge.nonce, ADDRESS)
-    assert challenge.accept(right) is not None
-    flipped = bytearray(right)
-    flipped[bit // 8] ^= 1 << bit % 8
-    assert challenge.accept(bytes(flipped)) is None
-
-
-def test_a_challenge_does_not_show_the_key() -> None:
-    assert repr(KEY)[2:-1] not in repr(Challenge.draw(KEY, packed_address(ADDRESS)))
-
-
-@pytest.mark.parametrize("sent", [0, 1, NONCE_BYTES, RESPONSE_BYTES - 1])
-def test_a_truncated_handshake_is_closed_within_its_time(
-    listener: Listener, taken: Queue[socket.socket], clock: list[float], sent: int
-) -> None:
-    with stranger(listener) as connection:
-        nonce = connection.recv(NONCE_BYTES)
-        connection.sendall(response_to(nonce, (listener.host, listener.port))[:sent])
-        clock[0] += HANDSHAKE_SECONDS
-        assert rest_of(connection) == b""
-    assert taken.empty()
-
-
-def test_a_handshake_that_trickles_is_closed_within_its_time(
-    listener: Listener, taken: Queue[socket.socket], clock: list[float]
-) -> None:
-    with stranger(listener) as connection:
-        right = response_to(connection.recv(NONCE_BYTES), (listener.host, listener.port))
-        with contextlib.suppress(OSError):  # it is closed by then
-            for byte in right[:40]:
-                connection.sendall(bytes((byte,)))
-                clock[0] += HANDSHAKE_SECONDS / 20
-        assert rest_of(connection) == b""
-    assert taken.empty()
-
-
-def test_a_server_that_trickles_is_given_up_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(
-        handshake, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None)
-    )
-
-    def trickle(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        with connection, contextlib.suppress(OSError):
-            for _ in range(NONCE_BYTES - 1):
-                connection.sendall(b"x")
-                now[0] += handshake.CONNECT_SECONDS / 4
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=trickle, args=(server,), daemon=True).start()
-        with pytest.raises(TimeoutError):
-            connect("127.0.0.1", server.getsockname()[1], KEY, "echo")
-
-
-def test_idle_strangers_are_bounded_in_number_and_hold_up_nobody(
-    listener: Listener, taken: Queue[socket.socket], clock: list[float]
+@pytest.mark.real
+def test_strangers_are_bounded_in_number_and_hold_up_nobody(
+    listener: Listener, taken: Queue[socket.socket]
 ) -> None:
     with contextlib.ExitStack() as cleanup:
-        idle = [cleanup.enter_context(stranger(listener)) for _ in range(2 * MAX_UNPROVEN)]
+        idle = [cleanup.enter_context(stranger(listener, "127.0.0.2")) for _ in range(2 * MAX_UNPROVEN)]
         with connect(listener.host, listener.port, KEY, "echo") as connection:
             connection.sendall(b"hello")
             assert connection.recv(100) == b"hello"
-        assert len(listener._unproven) <= MAX_UNPROVEN
-        clock[0] += HANDSHAKE_SECONDS
-        for each in idle:
+        for each in idle[:MAX_UNPROVEN]:
             assert len(rest_of(each)) in (0, NONCE_BYTES)
-        assert not listener._unproven
+        idle[-1].sendall(bytes(RESPONSE_BYTES))
+        assert len(rest_of(idle[-1])) == NONCE_BYTES
 
 
-def test_a_peer_that_has_answered_goes_before_strangers_who_have_just_come(
-    listener: Listener, taken: Queue[socket.socket]
-) -> None:
-    is_busy, goes_on = threading.Event(), threading.Event()
-
-    def keep_busy(_: socket.socket) -> None:
-        is_busy.set()
-        goes_on.wait(300)
-
-    listener.offer("busy", keep_busy)
-    with contextlib.ExitStack() as cleanup:
-        peer = cleanup.enter_context(stranger(listener))
-        nonce = peer.recv(NONCE_BYTES)
-        busy = threading.Thread(target=lambda: connect(listener.host, listener.port, KEY, "busy").close())
-        busy.start()
-        assert is_busy.wait(300)
-        for _ in range(2 * MAX_UNPROVEN):
-            cleanup.enter_context(stranger(listener))
-        peer.sendall(response_to(nonce, (listener.host, listener.port)))
-        goes_on.set()
-        busy.join()
-        assert len(peer.recv(PROOF_BYTES)) == PROOF_BYTES
-    assert taken.get(timeout=300)
+@pytest.mark.real
+def test_a_silent_stranger_is_closed_after_its_time() -> None:
+    listener = Listener("127.0.0.1", KEY)
+    with stranger(listener) as silent:
+        assert len(rest_of(silent)) == NONCE_BYTES
+    listener.close()
 
 
-def test_a_flood_from_one_address_closes_none_of_another(
-    listener: Listener, taken: Queue[socket.socket]
-) -> None:
-    """A peer that is slow to answer keeps its place, however many connections a stranger opens meanwhile."""
-    with contextlib.ExitStack() as cleanup:
-        peer = cleanup.enter_context(stranger(listener))
-        nonce = peer.recv(NONCE_BYTES)
-        for _ in range(2 * MAX_UNPROVEN):
-            theirs = socket.create_connection((listener.host, listener.port), 300, ("127.0.0.2", 0))
-            cleanup.enter_context(theirs)
-        theirs.recv(NONCE_BYTES)  # all are accepted
-        peer.sendall(response_to(nonce, (listener.host, listener.port)))
-        assert len(peer.recv(PROOF_BYTES)) == PROOF_BYTES
-    assert taken.get(timeout=300)
-
-
-def test_connections_of_many_addresses_are_counted_and_forgotten_each_with_its_own(
-    listener: Listener, taken: Queue[socket.socket]
-) -> None:
-    for last in range(2, 40):
-        for _ in range(3):
-            socket.create_connection((listener.host, listener.port), 300, (f"127.0.0.{last}", 0)).close()
-    with connect(listener.host, listener.port, KEY, "echo"):
-        pass
-    deadline = time.monotonic() + 300
-    while listener._unproven and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not listener._unproven and not listener._sources
-
-
-def test_a_flood_of_200_connections_a_second_closes_none_before_its_time() -> None:
-    assert MAX_UNPROVEN > 200 * HANDSHAKE_SECONDS
-
-
-@pytest.mark.parametrize("too_busy", [TimeoutError("timed out"), "closed", "silent"])
-def test_a_peer_knocks_again_where_the_agent_is_too_busy(
-    listener: Listener,
-    taken: Queue[socket.socket],
-    monkeypatch: pytest.MonkeyPatch,
-    too_busy: OSError | str,
-) -> None:
-    """Its queue is full, it has closed the connection as one too many, or it has lost it unseen."""
-    knock, seen = socket.create_connection, list[float]()
-    silent = socket.create_server(("127.0.0.1", 0))
-
-    def knocks(address: tuple[str, int], seconds: float) -> socket.socket:
-        seen.append(seconds)
-        if len(seen) > 2:
-            return knock(address, seconds)
-        if isinstance(too_busy, OSError):
-            raise too_busy
-        if too_busy == "silent":
-            return knock(silent.getsockname(), seconds)
-        ours, theirs = socket.socketpair()
-        theirs.close()
-        return ours
-
-    monkeypatch.setattr(socket, "create_connection", knocks)
-    with silent, connect(listener.host, listener.port, KEY, "echo") as connection:
-        connection.sendall(b"hello")
-        assert connection.recv(100) == b"hello"
-    assert len(seen) >= 3 and max(seen[:3]) <= 4 * handshake.ATTEMPT_SECONDS
-
-
-def test_a_peer_that_is_stopped_while_it_proves_the_key_does_it_again(
-    listener: Listener, taken: Queue[socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (handshake, listening):
-        monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.1)
-        monkeypatch.setattr(module, "time", time)
-    challenged, times = handshake._challenged, iter([1])
-
-    def stopped(*place: Any) -> tuple[socket.socket, bytes]:
-        challenge = challenged(*place)
-        if next(times, None):
-            while listener._unproven:
-                time.sleep(0.01)
-            monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 300.0)
-        return challenge
-
-    monkeypatch.setattr(handshake, "_challenged", stopped)
-    with connect(listener.host, listener.port, KEY, "echo", 300.0) as connection:
-        connection.sendall(b"hello")
-        assert connection.recv(100) == b"hello"
-
-
-def test_a_response_that_comes_in_time_counts_however_late_the_agent_reads_it(
-    listener: Listener, taken: Queue[socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.05)
-    monkeypatch.setattr(listening, "time", time)
-    is_stopped, goes_on, expire = threading.Event(), threading.Event(), listener._expire
-
-    def stop(looked_at: float) -> None:
-        if listener._unproven and not is_stopped.is_set():
-            is_stopped.set()
-            goes_on.wait(300)
-        expire(looked_at)
-
-    monkeypatch.setattr(listener, "_expire", stop)
-    with stranger(listener) as connection:
-        nonce = connection.recv(NONCE_BYTES)
-        assert is_stopped.wait(300)
-        connection.sendall(response_to(nonce, (listener.host, listener.port)))
-        time.sleep(0.1)
-        goes_on.set()
-        assert len(connection.recv(PROOF_BYTES)) == PROOF_BYTES
-
-
+@pytest.mark.real
 def test_a_peer_gives_up_within_the_time_that_it_is_given() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        begun_at = time.monotonic()
-        with pytest.raises(TimeoutError):
-            connect("127.0.0.1", silent.getsockname()[1], KEY, "echo", 0.3)
-    assert time.monotonic() - begun_at < handshake.CONNECT_SECONDS
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
+        connect("127.0.0.1", silent.getsockname()[1], KEY, "echo", 0.3)
 
 
+@pytest.mark.real
 def test_a_service_that_fails_harms_no_other_connection(
     listener: Listener, taken: Queue[socket.socket]
 ) -> None:
@@ -433,6 +295,7 @@ def test_a_service_that_fails_harms_no_other_connection(
         assert connection.recv(100) == b"hello"
 
 
+@pytest.mark.real
 def test_a_listener_has_one_address_alone() -> None:
     listener = Listener("127.0.0.2", KEY)
     with pytest.raises(ConnectionRefusedError):
@@ -443,6 +306,7 @@ def test_a_listener_has_one_address_alone() -> None:
         Listener("203.0.113.7", KEY)
 
 
+@pytest.mark.real
 def test_an_inbox_that_is_closed_closes_what_comes() -> None:
     inbox = Inbox()
     ours, theirs = socket.socketpair()
@@ -454,12 +318,4 @@ def test_an_inbox_that_is_closed_closes_what_comes() -> None:
     assert theirs.recv(1) == b""
     ours, theirs = socket.socketpair()
     inbox.put(ours)
-    assert theirs.recv(1) == b""
-    assert inbox.take() == []
-
-
-@pytest.mark.parametrize("text", ["", "00", "zz" * 32, "00" * 33])
-def test_a_key_that_is_none_is_refused_in_a_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match="DLR_JOB_KEY is not 64 hexadecimal digits"):
-        key_from_text(text)
-    assert key_from_text(KEY.hex()) == KEY
+    assert theirs.recv(1) == b"" and inbox.take() == []

@@ -6,6 +6,9 @@ Whatever is delayed, breaks, dies, fails, ends or stands still:
 * beyond: nobody begins a step beyond the agreed one whose agent has heard of it in time;
 * calm: where nothing goes wrong, a vote that is asked for ends with all having left after the agreed step;
 * held: no process is held for longer than HOLD_SECONDS + SLACK_SECONDS;
+* brief: where nobody stands still, none is held for longer than messages take, and than the chair waits for the silent;
+* counted: a vote is decided by the answers of all agents, whose processes all take part;
+* lost: all hear of an agent that ends before its processes have left, and do not wait for its part for long;
 * grace, outcome: each agent's leave comes to an outcome within its grace;
 * left: an agent says that its processes have left only when they have;
 * tier: the agreed tier is the safest that was asked for, or that all can keep.
@@ -19,7 +22,7 @@ import pytest
 
 from agent.supervision.leaving import Outcome
 from tests.agent.played.rounds import Round, draw_setting
-from tests.played.schedule import Schedule, play_seeds
+from tests.played.schedule import BY_HAND, Schedule, play_seeds
 
 SCHEDULES = 4_000
 
@@ -43,4 +46,5 @@ def test_all_leave_after_the_same_step_or_nobody_does() -> None:
 
     play_seeds(found, SCHEDULES)
     print(dict(outcomes))
-    assert outcomes.keys() >= {*Outcome}, "schedules that reach nothing show nothing"
+    if not BY_HAND:
+        assert outcomes.keys() >= {*Outcome}, "schedules that reach nothing show nothing"

@@ -19,7 +19,8 @@ import torch.distributed as dist
 
 from agent.connection.listener import Listener
 from agent.connection.store import PeerStore
-from agent.connection.store_server import StoreServer, version_prefix
+from agent.connection.store_server import StoreServer
+from agent.connection.store_state import version_prefix
 from agent.replicas import desk as desk_module
 from agent.replicas.client import AgentChannel, Membership
 from agent.replicas.desk import ReplicasDesk
@@ -150,7 +151,7 @@ def relays(agent: Agent) -> int:
 
 def waits(agent: Agent) -> bool:
     """Whether somebody waits for a key in the agent's store."""
-    return bool(agent.store._waiting)
+    return bool(agent.store._state._waiting)
 
 
 def raw(agent: Agent) -> socket.socket:

