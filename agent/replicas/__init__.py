@@ -1,7 +1,7 @@
 """The agent's part in replica groups: its processes learn from it who takes part, and meet through its store.
 
-`desk` is the agent's side of the Unix socket, `client` that of a training process. Each line is one JSON
-object.
+`desk` is the agent's side of the Unix socket, `client` that of a training process; `roster` decides what the
+desk sends. Each line is one JSON object.
 
 A control connection, from the process: `{"join": {"rank": 0, "size": 2, "round": 5}}`, then
 `{"at": {"version": 3, "step": 9}}`, `{"broken": 3}`, `{"late": {"version": 3, "groups": [0]}}` and

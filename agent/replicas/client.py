@@ -9,48 +9,18 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
+
+from agent.replicas.facts import Membership
 
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 90.0
 """Time limit of an answer, longer than the agent waits for a key."""
-
-
-@dataclass(frozen=True)
-class Membership:
-    """The groups that take part in a version."""
-
-    version: int
-    groups: tuple[tuple[int, int], ...]
-    """Index and round of each, by index."""
-    me: tuple[int, int]
-    """Index of this process's group, and the round of its processes."""
-
-    @property
-    def place(self) -> int | None:
-        """The place of this process's group among them; None if it takes no part."""
-        return self.groups.index(self.me) if self.me in self.groups else None
-
-    @property
-    def others(self) -> tuple[int, ...]:
-        return tuple(index for index, _ in self.groups if index != self.me[0])
-
-    def indices(self, places: Sequence[int]) -> tuple[int, ...]:
-        """Return the indices of the groups at these places."""
-        return tuple(self.groups[place][0] for place in places)
-
-    @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> Membership:
-        """Read it as the agent sends it."""
-        groups = tuple((int(index), int(round_)) for index, round_ in fields["groups"])
-        index, round_ = fields["me"]
-        return cls(int(fields["version"]), groups, (int(index), int(round_)))
 
 
 class AgentChannel:

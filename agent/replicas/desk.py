@@ -13,9 +13,9 @@ import logging
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,14 @@ from agent.connection.store_server import SERVICE, StoreServer
 from agent.connection.store_state import version_prefix
 from agent.environment import Environment, bound
 from agent.kube.watcher import Watcher
-from agent.replicas.facts import Groups, Training, summary
+from agent.replicas.facts import Groups, Membership
+from agent.replicas.roster import MAX_CONNECTIONS, Act, End, ReportNow, Roster, Send
 from crds.agent_report import ReplicasReport
 
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 1 << 20
 """Length of the longest line. gloo writes some hundred bytes for each group into one value."""
-MAX_CONNECTIONS = 1_024
 KEY_SECONDS = 60.0
 """Time after which the process asks again for a key of the store, so that a dead lead is noticed."""
 LEAD_SECONDS = 2.0
@@ -45,52 +45,28 @@ PAUSE_SECONDS = 0.1
 """Pause after a connection that could not be accepted, as where no more files may be open."""
 
 
-@dataclass(eq=False)
-class _Process:
-    """The control connection of a process that is ready to take part."""
-
-    connection: socket.socket
-    training: Training = field(default_factory=Training)
-
-
-@dataclass(eq=False)
-class _Relay:
-    """The store connection of a process."""
-
-    version: int
-    connection: socket.socket
-    to_lead: socket.socket | None = None
-
-    def end(self) -> None:
-        """Wake its thread and the process."""
-        for each in (self.connection, self.to_lead):
-            _shut(each)
-
-
 class ReplicasDesk:
     """Serves the training processes of one agent, round after round, until `close`.
+
+    `Roster` decides what is sent and ended; this does it.
 
     Args:
         store: of this agent, which is used if the group leads.
     """
 
     def __init__(self, group: int, key: bytes, store: StoreServer) -> None:
-        self._group, self._key, self._values = group, key, store.values
+        self._key, self._values = key, store.values
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.path = bound(self._server, "replicas")
         """Path of the socket."""
         self._server.listen(64)
         self._lock = threading.Lock()
-        self._groups: Groups | None = None
+        self.roster = Roster(group)
+        """Its keys are the connections."""
         self._is_seen = threading.Event()
         """Set with the first view of the groups."""
-        self._round, self._count = 0, 0
-        self._processes: dict[int, _Process] = {}
-        """The processes of the round that are ready, by rank."""
-        self._relays: set[_Relay] = set()
-        self._connections: set[socket.socket] = set()
-        self._reported: ReplicasReport | None = None
-        """What the agent was last asked to report at once, without version and step."""
+        self._to_leads: dict[socket.socket, socket.socket] = {}
+        """Connections to the lead's store, by those of the processes that they are for."""
         self._tell: Callable[[], None] = lambda: None
         self._closed = threading.Event()
 
@@ -121,55 +97,42 @@ class ReplicasDesk:
 
     def begin(self, round_: int, count: int) -> None:
         """Expect `count` processes of a round, and end the connections that earlier ones have left."""
-        with self._lock:
-            self._round, self._count, self._processes = round_, count, {}
-            self._reported = None
-            self._end_connections()
+        self._carry_out(lambda: self.roster.begin(round_, count))
 
     def see(self, groups: Groups) -> None:
         """Take in the groups that take part now; for the thread that watches them."""
-        with self._lock:
-            if self._groups is not None and groups.version < self._groups.version:
-                return  # the object is not there for a moment
-            self._groups = groups
-            line = self._membership()
-            for process in self._processes.values():
-                _send_now(process.connection, line)
-            for relay in self._relays:
-                if relay.version < groups.version:
-                    relay.end()
+        self._carry_out(lambda: self.roster.see(groups))
         self._is_seen.set()
-        self._values.open_version(groups.version)
+        self._values.open_version(self.roster.membership.version)
 
     def to_status(self) -> ReplicasReport | None:
         """Return what the agent's next report has; None until all processes of the round are ready."""
         with self._lock:
-            return self._summary()
+            return self.roster.summary()
 
     def close(self) -> None:
         """End all connections, and take no more."""
         self._closed.set()
         _shut(self._server)  # it wakes the thread that accepts
         self._server.close()
-        with self._lock:
-            self._end_connections()
+        self._carry_out(self.roster.close)
         shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
-    def _end_connections(self) -> None:
-        """Wake all threads and processes that wait; under the lock."""
-        for connection in self._connections:
-            _shut(connection)
-        for relay in self._relays:
-            relay.end()
-
-    def _summary(self) -> ReplicasReport | None:
-        return summary(self._round, self._count, [each.training for each in self._processes.values()])
-
-    def _membership(self) -> bytes:
-        """Return the line that processes of the round get."""
-        groups = self._groups or Groups()
-        membership = {"version": groups.version, "groups": groups.groups, "me": [self._group, self._round]}
-        return json.dumps({"membership": membership}).encode() + b"\n"
+    def _carry_out(self, decide: Callable[[], Sequence[Act]]) -> None:
+        """Do what the roster decides, before anybody else does."""
+        reports = False
+        with self._lock:
+            for act in decide():
+                match act:
+                    case Send(connection, membership):
+                        _send_now(connection, _line(membership))
+                    case End(connection):
+                        _shut(connection)
+                        _shut(self._to_leads.get(connection))
+                    case ReportNow():
+                        reports = True
+        if reports:
+            self._tell()
 
     # --- the threads -------------------------------------------------------------------------------------
 
@@ -183,9 +146,7 @@ class ReplicasDesk:
                     self._closed.wait(PAUSE_SECONDS)
                 continue
             with self._lock:
-                is_welcome = len(self._connections) < MAX_CONNECTIONS and not self._closed.is_set()
-                if is_welcome:
-                    self._connections.add(connection)
+                is_welcome = self.roster.admit(connection)
             if not is_welcome:
                 logger.warning("a process is turned away: %d follow the groups already", MAX_CONNECTIONS)
                 connection.close()
@@ -220,70 +181,37 @@ class ReplicasDesk:
 
     def _drop(self, connection: socket.socket) -> None:
         with self._lock:
-            self._connections.discard(connection)
+            self.roster.leave(connection)
+            self._to_leads.pop(connection, None)
         connection.close()
 
     def _show(self, connection: socket.socket, round_: int) -> None:
         """Send who takes part, to a process that is not ready yet."""
         self._is_seen.wait(LOOK_SECONDS)
         with self._lock:
-            self._check_round(round_)
-            line = self._membership()
+            line = _line(self.roster.look(round_))
         connection.sendall(line)
 
-    def _check_round(self, round_: int) -> None:
-        if round_ != self._round:
-            raise ConnectionResetError(f"a process of round {round_} comes when that is over")
-
     def _control(self, connection: socket.socket, lines: Any, rank: int, round_: int) -> None:
-        process = _Process(connection)
-        with self._lock:
-            self._check_round(round_)
-            self._processes[rank] = process
-            if self._groups is not None:
-                _send_now(connection, self._membership())
-        self._tell_news()
-        try:
-            while True:
-                message = _read(lines)
-                with self._lock:
-                    process.training = process.training.after(message)
-                self._tell_news()
-        finally:
-            with self._lock:
-                # Where all were ready, one ends by a failure or with training: the agent reports that.
-                if self._processes.get(rank) is process and self._summary() is None:
-                    del self._processes[rank]
-
-    def _tell_news(self) -> None:
-        """Have news that the controller decides by reported at once.
-
-        Steps and versions wait for the next report: all workers of all groups come to each new version.
-        """
-        with self._lock:
-            report = self._summary()
-            news = None if report is None else replace(report, version=0, step=0)
-            is_news = news is not None and news != self._reported
-            self._reported = news
-        if is_news:
-            self._tell()
+        self._carry_out(lambda: self.roster.join(connection, rank, round_))
+        while True:
+            message = _read(lines)
+            self._carry_out(partial(self.roster.take, connection, message))
 
     # --- the lead's store --------------------------------------------------------------------------------
 
     def _relay(self, connection: socket.socket, lines: Any, version: int) -> None:
         """Pass requests on to the store of a version's lead, until there is a newer version."""
-        relay = _Relay(version, connection)
         with self._lock:
-            groups = self._groups
-            if groups is None or groups.version != version or not groups.groups:
-                return
-            self._relays.add(relay)
+            groups = self.roster.open_store(connection, version)
+        if groups is None:
+            return
         try:
             to_lead = connect(groups.address, groups.port, self._key, SERVICE, LEAD_SECONDS)
             with to_lead:
                 with self._lock:
-                    relay.to_lead = to_lead
-                    if self._groups is None or self._groups.version != version:
+                    self._to_leads[connection] = to_lead
+                    if not self.roster.is_newest(version):
                         return
                 store = PeerStore(to_lead, version_prefix(version))
                 while True:
@@ -293,9 +221,12 @@ class ReplicasDesk:
             failure = f"the store of group {groups.groups[0][0]} at {groups.address}:{groups.port}: {error}"
             with contextlib.suppress(OSError):
                 _send(connection, {"failed": failure})
-        finally:
-            with self._lock:
-                self._relays.discard(relay)
+
+
+def _line(membership: Membership) -> bytes:
+    """Return a membership as processes get it."""
+    fields = {"version": membership.version, "groups": membership.groups, "me": membership.me}
+    return json.dumps({"membership": fields}).encode() + b"\n"
 
 
 def _answer(store: PeerStore, request: Mapping[str, Any]) -> dict[str, Any]:

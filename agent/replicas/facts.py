@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,38 @@ class Groups:
         replicas = (world.get("spec") or {}).get("replicas") or {}
         groups = tuple((each["index"], each["round"]) for each in replicas.get("groups") or ())
         return cls(replicas.get("version", 0), groups, replicas.get("address", ""), replicas.get("port", 0))
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The groups that take part in a version."""
+
+    version: int
+    groups: tuple[tuple[int, int], ...]
+    """Index and round of each, by index."""
+    me: tuple[int, int]
+    """Index of this process's group, and the round of its processes."""
+
+    @property
+    def place(self) -> int | None:
+        """The place of this process's group among them; None if it takes no part."""
+        return self.groups.index(self.me) if self.me in self.groups else None
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Indices of the other groups that take part."""
+        return tuple(index for index, _ in self.groups if index != self.me[0])
+
+    def indices(self, places: Sequence[int]) -> tuple[int, ...]:
+        """Return the indices of the groups at these places."""
+        return tuple(self.groups[place][0] for place in places)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Membership:
+        """Read it as the agent sends it."""
+        groups = tuple((int(index), int(round_)) for index, round_ in fields["groups"])
+        index, round_ = fields["me"]
+        return cls(int(fields["version"]), groups, (int(index), int(round_)))
 
 
 @dataclass(frozen=True)

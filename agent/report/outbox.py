@@ -70,7 +70,8 @@ class Outbox:
         It is later where many such reports were just written.
         """
         due_at = max(due_at, self._news_spent_until - (NEWS_BURST - 1) * self._news_seconds)
-        self.progress_due_at = min(due_at, self.progress_due_at or due_at)
+        before = self.progress_due_at
+        self.progress_due_at = due_at if before is None else min(due_at, before)
 
     # What is written.
 

@@ -217,11 +217,9 @@ class Persistence:
 
     def _comes(self, done: threading.Event) -> bool:
         """Wait until it is set, as long as the saver does anything."""
-        seen, since = self._saver.activity(), time.monotonic()
-        while not done.wait(min(_LOOK_SECONDS, STILL_SECONDS)):
-            if (now := self._saver.activity()) != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > STILL_SECONDS:
+        stillness = Stillness(self._saver.activity(), time.monotonic())
+        while not done.wait(_LOOK_SECONDS):
+            if stillness.lasts(self._saver.activity(), time.monotonic()):
                 return False
         return True
 
@@ -282,6 +280,19 @@ class Persistence:
             storage.give_up(self._files, step, self._here.attempt, self._here.rank, reason)
         finally:
             done.set()
+
+
+class Stillness:
+    """Decides when nobody waits any more for a saver that stands still."""
+
+    def __init__(self, activity: tuple[bytes, ...], now: float) -> None:
+        self._activity, self._since = activity, now
+
+    def lasts(self, activity: tuple[bytes, ...], now: float) -> bool:
+        """Whether the saver has done nothing for STILL_SECONDS, as of a look at it."""
+        if activity != self._activity:
+            self._activity, self._since = activity, now
+        return now - self._since > STILL_SECONDS
 
 
 class Saver:

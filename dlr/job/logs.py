@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from crds import names
@@ -124,19 +124,22 @@ class Follower:
     finished_pod: str | None = None
     reason: str = ""
     """The reason why there is nothing to follow yet, as it was printed."""
-    pause: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        while True:
-            pause_seconds = RETRY_SECONDS
-            try:
-                if self._is_over():
-                    return
-                self._stream_current_pod()
-            except Unavailable as outage:
-                # However long the API server is away: the person who follows may end it at any time.
-                pause_seconds = max(RETRY_SECONDS, outage.retry_after_seconds)
-            self.pause.wait(pause_seconds)
+        pause = threading.Event()
+        while (seconds := self.look()) is not None:
+            pause.wait(seconds)
+
+    def look(self) -> float | None:
+        """Send what there is by now; return the seconds until the next look, or None at the end."""
+        try:
+            if self._is_over():
+                return None
+            self._stream_current_pod()
+        except Unavailable as outage:
+            # However long the API server is away: the person who follows may end it at any time.
+            return max(RETRY_SECONDS, outage.retry_after_seconds)
+        return RETRY_SECONDS
 
     def _is_over(self) -> bool:
         """Whether the job has ended and its last Pod's log is shown, or the job is gone."""

@@ -74,6 +74,8 @@ class Agreement:
     """Whether no step is made any more: training has ended with the leader's last one."""
     healing_steps: int = HEALING_STEPS
     """Number of steps from `step` on to which those behind contribute nothing."""
+    inner_steps: int = 0
+    """Number of inner steps that the leader's state has."""
 
     def to_numbers(self) -> list[int]:
         """Return what tells it from others, in five numbers."""
@@ -201,7 +203,9 @@ def agree_on_round(members: Sequence[Member]) -> Agreement:
     if led.is_ready:
         alike &= {place for place in level if members[place].is_ready}
     behind = frozenset(range(len(members))) - (alike - agreed.behind)
-    return replace(agreed, leader=leader, behind=behind, healing_steps=int(led.is_ready))
+    return replace(
+        agreed, leader=leader, behind=behind, healing_steps=int(led.is_ready), inner_steps=led.inner_steps
+    )
 
 
 def _is_level(member: Member, leader: Member) -> bool:

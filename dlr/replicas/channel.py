@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from agent.replicas.client import AgentChannel, Membership
+from agent.replicas.client import AgentChannel
+from agent.replicas.facts import Membership
 from crds.names import ENV_REPLICAS_SOCKET
 from crds.progress_record import ENV_ROUND
 

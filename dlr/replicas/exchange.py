@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from agent.torch_compat import process_groups
 from dlr.replicas.agreement import Member
-from dlr.replicas.patience import LongWait, Patience, wait_for
+from dlr.replicas.patience import LongWaitThread, Patience, wait_for
 from dlr.replicas.transfer import Connection
 
 logger = logging.getLogger(__name__)
@@ -108,8 +108,9 @@ class Exchange:
 
     def start(self) -> None:
         """Begin to connect to the others, if there are any."""
-        self._tasks.put(_Task(self._connect))
-        self._thread.start()
+        if self.seat.size > 1:
+            self._tasks.put(_Task(self._connect))
+            self._thread.start()
 
     # --- what the training thread asks for ---------------------------------------------------------------
 
@@ -179,7 +180,9 @@ class Exchange:
 
         seat = self.seat
         wait_for(
-            self._changed, ends, lambda: LongWait(seat.place, seat.size, self._open_store, self._patience)
+            self._changed,
+            ends,
+            lambda: LongWaitThread(seat.place, seat.size, self._open_store, self._patience),
         )
         if is_over():
             return
@@ -252,8 +255,6 @@ class Exchange:
 
     def _connect(self) -> None:
         seat = self.seat
-        if seat.size == 1:
-            return
         self._control, self._data = self._groups(f"{seat.rank}", seat.place, seat.size)
 
     def _groups(self, prefix: str, rank: int, size: int) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -31,21 +30,11 @@ class OwnGroup:
                 ranks, TIMEOUT, backend="gloo", use_local_synchronization=ranks is not None
             )
 
-    def all(self, yes: bool, *numbers: int) -> tuple[bool, list[int]]:
-        """Return whether all ranks say yes, and the highest of each of their numbers."""
+    def span(self, *numbers: int) -> tuple[list[int], list[int]]:
+        """Return the lowest and the highest of each of the numbers that the ranks have, as many each."""
         if self.size == 1:
-            return yes, list(numbers)
-        words = [int(yes), *(-number for number in numbers)]
-        lowest = torch.tensor(words, dtype=torch.int64, device="cpu")
-        dist.all_reduce(lowest, dist.ReduceOp.MIN, self._group)
-        return bool(lowest[0]), [-number for number in lowest[1:].tolist()]
-
-    def is_alike(self, numbers: Sequence[int]) -> bool:
-        """Return whether all ranks have the same numbers, of which all have as many."""
-        if self.size == 1:
-            return True
-        words = [*numbers, *(-number for number in numbers)]
-        both = torch.tensor(words, dtype=torch.int64, device="cpu")
+            return [*numbers], [*numbers]
+        both = torch.tensor([*numbers, *(-number for number in numbers)], dtype=torch.int64, device="cpu")
         dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
-        highest, lowest = both[: len(numbers)], both[len(numbers) :]
-        return bool((highest == -lowest).all())
+        found: list[int] = both.tolist()
+        return [-number for number in found[len(numbers) :]], found[: len(numbers)]

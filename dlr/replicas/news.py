@@ -1,24 +1,79 @@
-"""What a process learns from its agent of the groups that take part, and what it tells the agent of them."""
+"""What a process learns from its agent of the groups that take part, and what it reports of them."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
 
-from agent.replicas.client import Membership
-from dlr import progress
+from agent.replicas.facts import Membership
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import BrokenError, Exchange, OvertakenError
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.patience import BUSY_SECONDS, Absences, wait_for
+from dlr.replicas.patience import Absences, wait_for
 
 logger = logging.getLogger(__name__)
 
 BROKEN_SECONDS = 2.0
 """Time in which a newer version is expected when an exchange breaks."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Report that the process is back, and sees its group left out."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait for the next version, for so long at most."""
+
+    seconds: float = inf
+
+
+@dataclass(frozen=True)
+class Awaiting:
+    """A wait of one process for a version with its group. Pure."""
+
+    newest: int
+    """The least number of the version."""
+    has_met: bool = False
+    """Whether the process has taken part in an earlier version."""
+    absences: Absences = field(default_factory=Absences)
+    resume_at: float | None = None
+    """Time at which a process whose group is left out asks to take part; None if it is not left out."""
+    asked: int = -1
+    """The newest version without its group that it has reported; a later one may leave it out once more."""
+
+    def after(
+        self, membership: Membership | None, clock: Callable[[], float]
+    ) -> tuple[Awaiting, Membership | LeftOut | Wait]:
+        """Return the wait after a look at the newest membership, and what to do next: the membership ends it.
+
+        One that is left out often asks later. One that has met nobody may have been left out, too, of a
+        version that it has never seen.
+
+        Args:
+            clock: returns the monotonic time.
+        """
+        if membership is None or membership.version < self.newest:
+            return self, Wait()
+        if membership.place is not None:
+            return self, membership
+        if membership.version <= self.asked:
+            return self, Wait()
+        if self.resume_at is None:
+            is_absent = self.has_met and membership.groups
+            absences, seconds = self.absences.after(clock()) if is_absent else (self.absences, 0.0)
+            return replace(self, absences=absences, resume_at=clock() + seconds).after(membership, clock)
+        if (seconds := self.resume_at - clock()) > 0:
+            return self, Wait(seconds)
+        return replace(self, asked=membership.version), LeftOut(membership.version)
 
 
 class News:
@@ -36,7 +91,7 @@ class News:
         self._channel.follow(self.notify, self._own.rank, self._own.size)
 
     def notify(self) -> None:
-        """Wake whoever waits."""
+        """Wake everybody who waits."""
         with self.changed:
             self.changed.notify_all()
 
@@ -47,48 +102,31 @@ class News:
         return 0 if membership is None else membership.version
 
     def await_membership(self, newest: int, *, has_met: bool) -> Membership:
-        """Wait for a version of at least that number in which this group takes part, alike on all ranks.
+        """Wait for a version of at least that number in which this group takes part.
 
         Args:
             has_met: whether these processes have taken part in an earlier version.
         """
+        awaiting = Awaiting(newest, has_met, self._absences)
         while True:
-            found = self._await_own(newest, has_met=has_met)
-            alike = self._own.is_alike([found.version])
-            _, (newest,) = self._own.all(True, found.version)
-            if alike:
-                return found
-
-    def _await_own(self, newest: int, *, has_met: bool) -> Membership:
-        def there() -> Membership | None:
-            membership = self._channel.membership
-            return membership if membership is not None and membership.version >= newest else None
-
-        def own() -> Membership | None:
-            membership = there()
-            return membership if membership is not None and membership.place is not None else None
-
-        found = wait_for(self.changed, there, contextlib.nullcontext)
-        if found.place is not None:
-            return found
-        if has_met and (returned := self._pause(own, found)) is not None:
-            return returned
-        logger.info("waiting for a version of the groups later than %d, with this one in it", found.version)
-        return wait_for(self.changed, own, contextlib.nullcontext)
-
-    def _pause(self, own: Callable[[], Membership | None], seen: Membership) -> Membership | None:
-        """Tell the agent that this process is back and sees its group left out; later, if that happens often.
-
-        Return a version with the group that has come meanwhile.
-        """
-        seconds = self._absences.pause_seconds(time.monotonic()) if seen.groups else 0.0
-        if seconds:
-            logger.warning("left out again, so this group waits for %.0f s before it takes part", seconds)
-            with progress.busy(BUSY_SECONDS), self.changed:
-                if (found := self.changed.wait_for(own, seconds)) is not None:
+            seen = self._channel.membership
+            awaiting, found = awaiting.after(seen, time.monotonic)
+            self._absences = awaiting.absences
+            match found:
+                case Membership():
                     return found
-        self._channel.left_out(max(self.newest, seen.version))
-        return None
+                case LeftOut(version):
+                    logger.info(
+                        "waiting for a version of the groups later than %d, with this one in it", version
+                    )
+                    self._channel.left_out(version)
+                case Wait(seconds):
+                    if seconds < inf:
+                        logger.warning("left out again: waiting %.0f s before this group takes part", seconds)
+                    wait_for(self.changed, partial(self._has_news_since, seen), seconds=seconds)
+
+    def _has_news_since(self, seen: Membership | None) -> bool:
+        return self._channel.membership != seen
 
     def succeeds(self, exchange: Exchange, act: Callable[[], object]) -> bool:
         """Do something in a version with the other groups, and return whether it is done.
@@ -102,11 +140,11 @@ class News:
         except OvertakenError:
             return False
         except BrokenError as error:
-            self._tell_broken(exchange, error)
+            self._report_broken(exchange, error)
             return False
         return True
 
-    def _tell_broken(self, exchange: Exchange, error: BrokenError) -> None:
+    def _report_broken(self, exchange: Exchange, error: BrokenError) -> None:
         """Ask for another version; not at once, since a death breaks connections before it is known."""
         with self.changed:
             self.changed.wait_for(lambda: exchange.is_overtaken, BROKEN_SECONDS)

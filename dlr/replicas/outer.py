@@ -8,18 +8,17 @@ gradients are, an outer optimizer steps the global parameters by it, and all gro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dlr.replicas.agreement import Agreement, Member, agree_on_round
 from dlr.replicas.channel import Channel
 from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.replicas import Checkpoint, OnCommit, Replicas, Until, Version
+from dlr.replicas.protocol import Computed, Do
+from dlr.replicas.replicas import Checkpoint, OnCommit, Replicas, Until
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
@@ -102,7 +101,7 @@ class OuterReplicas(Replicas):
     ) -> None:
         self._global = GlobalParameters(parameters_of(optimizers), make_optimizer)
         shared = {**state, "outer": self._global.optimizer, INNER_STEP: start}
-        super().__init__(shared, optimizers, start // sync_every, own, channel, checkpoint)
+        super().__init__(shared, optimizers, start, own, channel, checkpoint, sync_every)
         self._sync_every = sync_every
         self._after_step: list[OnCommit] = []
 
@@ -111,7 +110,7 @@ class OuterReplicas(Replicas):
     @property
     def writes_checkpoints(self) -> bool:
         """Whether this group writes to storage in this round: one of those that began it does."""
-        return self._is_first_of(self._contributing)
+        return self._is_first_of(self._at.contributing)
 
     def call_after_commit(self, act: OnCommit) -> None:
         """Have something called after each inner step, with the groups that train in this round."""
@@ -127,27 +126,25 @@ class OuterReplicas(Replicas):
             until: is called on each rank in each outer step. The step is the last one of all groups if it
                 returns True on any rank of any group.
         """
-        self._until = until
-        self._check_first()
         self._global.copy()
-        self._news.follow()
-        self._settle(1)
-        self._end_round()
+        self._begin(total, until)
+        while self._next is not Do.LEAVE:
+            self._watch.begin()
+            yield from self._inner_steps(total)
+            self._global.restore()
+            self._go_on(Computed(self._state[INNER_STEP]))
+        self._watch.begin()
+
+    def _inner_steps(self, total: int | None) -> Iterator[int]:
+        """Count the steps to the end of a round."""
         while True:
-            while not self._is_over and (total is None or self._state[INNER_STEP] < total):
-                step: int = self._state[INNER_STEP]
-                yield step
-                self._state[INNER_STEP] = step + 1
-                for act in self._after_step:
-                    act(step, self._contributing)
-                if (step + 1) % self._sync_every == 0 or step + 1 == total:
-                    self._global.restore()
-                    self._count(replace(self._member, is_ready=True))
-                    self._open()
-                    self._end_round()
-            if self._end_together():
+            step: int = self._state[INNER_STEP]
+            yield step
+            self._state[INNER_STEP] = step + 1
+            for act in self._after_step:
+                act(step, self._at.contributing)
+            if (step + 1) % self._sync_every == 0 or step + 1 == total:
                 return
-            self._end_round()
 
     def average(self) -> None:
         """Leave the gradients as they are: those of inner steps are the group's own."""
@@ -155,43 +152,18 @@ class OuterReplicas(Replicas):
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._watch.check(optimizer)
 
-    # --- between rounds ----------------------------------------------------------------------------------
+    # --- what the protocol asks for ----------------------------------------------------------------------
 
-    def _end_round(self) -> None:
-        """Take part in outer steps as long as one is due."""
-        while self._is_open:
-            self._try()
-        self._watch.begin()
-        version = self._current()
-        self._contributing = self._following or version.membership.indices(version.counted(self.applied))
-
-    def _as_member(self, version: int) -> Member:
-        return replace(super()._as_member(version), inner_steps=self._state[INNER_STEP])
-
-    def _steps_of_state(self) -> int:
-        steps: int = self._state[INNER_STEP]
-        return steps
-
-    def _go_on_from(self, step: int | None, version: int) -> None:
-        super()._go_on_from(None if step is None else step // self._sync_every, version)
+    def _note_loaded(self, step: int | None) -> None:
         if step is not None:
             self._state[INNER_STEP] = step
             self._global.copy()
 
-    def _agree(self, members: Sequence[Member]) -> Agreement:
-        return agree_on_round(members)
-
-    def _is_at_once(self, agreement: Agreement) -> bool:
-        """Groups meet between rounds alone, when none is in a step."""
-        return True
-
-    def _begin(self, version: Version) -> None:
-        super()._begin(version)
-        if version.is_behind():
+    def _end_heal(self) -> None:
+        super()._end_heal()
+        if self._quorum().is_behind:
             self._global.copy()
-        self._following = ()
-        self._is_open = version.agreement.healing_steps > 0
 
-    def _note_commit(self) -> None:
+    def _commit(self, step: int, groups: Sequence[int]) -> None:
         self._global.step()
-        super()._note_commit()
+        super()._commit(step, groups)

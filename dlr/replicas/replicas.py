@@ -16,16 +16,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from agent.replicas.client import Membership
+from agent.replicas.facts import Membership
 from dlr.checkpoint.tensors import is_distributed
-from dlr.replicas.agreement import Agreement, Member, Standing, agree
+from dlr.replicas import protocol
+from dlr.replicas.agreement import Member, Standing, agree, agree_on_round
 from dlr.replicas.average import Average
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import Exchange, Seat
@@ -34,6 +35,24 @@ from dlr.replicas.group import OwnGroup
 from dlr.replicas.healing import Healing
 from dlr.replicas.news import News
 from dlr.replicas.patience import Pace, Patience
+from dlr.replicas.protocol import (
+    Applied,
+    Commit,
+    Computed,
+    Do,
+    Ended,
+    Event,
+    Healed,
+    Loaded,
+    Meet,
+    Met,
+    NotMet,
+    Quorum,
+    Report,
+    Started,
+    State,
+    Voted,
+)
 
 EXCHANGE_SECONDS = 60.0
 """Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
@@ -66,37 +85,17 @@ class Checkpoint(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Version:
-    """What this process does in one version."""
-
-    membership: Membership
-    exchange: Exchange
-    agreement: Agreement
-
-    def counted(self, step: int) -> tuple[int, ...]:
-        """The places of the groups whose gradients count in a step."""
-        return self.agreement.contributors(step, self.exchange.seat.size)
-
-    @property
-    def place(self) -> int:
-        """The place of this process's group."""
-        return self.exchange.seat.place
-
-    def is_behind(self) -> bool:
-        """Whether this group began the version behind the leader."""
-        return self.place in self.agreement.behind
-
-
 class Replicas:
     """This process's part in the training of all groups. Made by `join`.
 
-    Every step's gradients are averaged. `dlr.replicas.outer` has what is averaged every so many steps.
+    `protocol` decides what it does; this carries it out. Every step's gradients are averaged;
+    `dlr.replicas.outer` averages every so many steps.
 
     Args:
         state: what the groups have in common: modules, optimizers, schedulers, …, by name.
         start: number of steps that the state has.
         checkpoint: that the groups begin with where none of them trains; None for none.
+        sync_every: number of inner steps of a round; None where each step is averaged.
     """
 
     _least_exchange_seconds = EXCHANGE_SECONDS
@@ -110,6 +109,7 @@ class Replicas:
         own: OwnGroup,
         channel: Channel,
         checkpoint: Checkpoint | None = None,
+        sync_every: int | None = None,
     ) -> None:
         self._state = state
         self._own = own
@@ -126,43 +126,28 @@ class Replicas:
         self._watch = Watch(self._buckets, self._send)
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]
         self._on_commit: list[OnCommit] = []
-        self._standing = Standing.at_start(start, has_checkpoints=checkpoint is not None)
-        self._total: int | None = None
+        standing = Standing.at_start(start // (sync_every or 1), has_checkpoints=checkpoint is not None)
+        self._at = State(standing, sync_every, inner_steps=start if sync_every else 0)
+        """Where this process is, by the protocol."""
+        self._next: Do | None = None
+        """What the script is to do; None before the first."""
         self._until: Until | None = None
-        self._is_over = False
-        """Whether some group's `until` has ended training."""
-        self._version: Version | None = None
-        """The newest that this process is in."""
+        self._meeting: Membership | None = None
+        """The version in which this process meets others, or has met them."""
+        self._exchange: Exchange | None = None
+        """The exchange of that version."""
         self._healing: Healing | None = None
-        """The state that goes from or to this process in it."""
+        """The state that is on its way from or to this process."""
         self._average = Average(self._buckets)
         scalers = [each for each in state.values() if isinstance(each, torch.amp.GradScaler)]
         self._is_scaled = any(each.is_enabled() for each in scalers)
-        self._averaged: tuple[int, ...] = ()
-        """Indices of the groups whose gradients it has."""
-        self._contributing: tuple[int, ...] = ()
-        """Indices of the groups that contribute to this step, as it began."""
-        self._following: tuple[int, ...] = ()
-        """Those of the step after it, as the version says in which it is committed: the same for a group that
-        begins it there and for one that rolls, in a later version."""
-        self._is_open = False
-        """Whether the script is in a step, whose gradients are not averaged yet."""
-        self._missed = 0
-        """Number of the version that comes after a step in which this group had no part; 0 for none."""
 
     # --- for the script ----------------------------------------------------------------------------------
 
     @property
     def applied(self) -> int:
         """Number of steps that this group's state has."""
-        return self._member.applied
-
-    @property
-    def _member(self) -> Member:
-        return self._standing.counted
-
-    def _count(self, member: Member) -> None:
-        self._standing = replace(self._standing, counted=member)
+        return self._at.applied
 
     @property
     def contributors(self) -> tuple[int | None, int]:
@@ -171,26 +156,26 @@ class Replicas:
         The place is None where this group contributes nothing, since it still takes over the state. Neither
         changes within a step.
         """
-        index, counted = self._current().membership.me[0], self._contributing
+        index, counted = self._quorum().membership.me[0], self._at.contributing
         return (counted.index(index) if index in counted else None), len(counted)
 
     @property
     def contributing(self) -> tuple[int, ...]:
         """Indices of the groups whose gradients count in this step, as all of them began it."""
-        return self._contributing
+        return self._at.contributing
 
     @property
     def has_state(self) -> bool:
         """Whether the model has the state that the groups train, so that it may be saved."""
-        return self._member.trained
+        return self._at.member.trained
 
     @property
     def writes_checkpoints(self) -> bool:
         """Whether this group writes to storage after the last step: one of those that made it does."""
-        return self._is_first_of(self._averaged)
+        return self._is_first_of(self._at.averaged)
 
     def _is_first_of(self, groups: Sequence[int]) -> bool:
-        return bool(groups) and groups[0] == self._current().membership.me[0]
+        return bool(groups) and groups[0] == self._quorum().membership.me[0]
 
     def call_after_commit(self, act: OnCommit) -> None:
         """Have something called after each step that is committed."""
@@ -203,10 +188,11 @@ class Replicas:
         """
         if self._checkpoint is not None:
             membership = self._channel.look()
-            nobody_trains, (earlier,) = self._own.all(not membership.others, -membership.version)
-            step = self._checkpoint.join(self, nobody_trains)
-            if nobody_trains:
-                self._go_on_from(step, -earlier)
+            (version, _), (_, others) = self._own.span(membership.version, len(membership.others))
+            step = self._checkpoint.join(self, others == 0)
+            if others == 0:
+                self._at = self._at.after_loading(step, version)
+                self._note_loaded(step)
 
     def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[int]:
         """Count the steps that are to be made, from the one that the groups are at.
@@ -219,33 +205,30 @@ class Replicas:
         Raises:
             RuntimeError: the loop's body made no step, or there was a loop before.
         """
-        self._total, self._until = total, until
-        self._check_first()
-        self._news.follow()
-        self._settle(1)
-        self._hand_over()
-        while True:
-            while not self._is_over and (total is None or self.applied < total):
-                self._open()
-                yield self.applied
-                if self._is_open:
-                    raise RuntimeError(
-                        f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
-                        "one's gradients; call optimizer.step() or replicas.average() in each step"
-                    )
-                self._hand_over()
-            if self._end_together():
-                self._watch.begin()
-                return
-            self._hand_over()
+        self._begin(total, until)
+        while self._next is not Do.LEAVE:
+            quorum = self._quorum()
+            sends = len(quorum.membership.groups) > 1 and quorum.counts(self.applied)
+            self._watch.begin(sends=sends and self._is_whole)
+            yield self.applied
+            if self._at.is_open:
+                raise RuntimeError(
+                    f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
+                    "one's gradients; call optimizer.step() or replicas.average() in each step"
+                )
+            self._go_on(Applied())
+        self._watch.begin()
 
-    def _check_first(self) -> None:
-        """Check that no loop was before: one that returns could not tell which one the others are in."""
-        if self._version is not None:
+    def _begin(self, total: int | None, until: Until | None) -> None:
+        """Meet the others; one loop that follows another could not tell which one they are in."""
+        if self._next is not None:
             raise RuntimeError(
                 "replicas.steps() has been used already: make one loop of all steps, since a group that "
                 "returns enters it where the others are; epoch, at = divmod(step, steps_per_epoch)"
             )
+        self._until, self._at = until, replace(self._at, total=total)
+        self._news.follow()
+        self._go_on(Started())
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
@@ -254,8 +237,8 @@ class Replicas:
         with a GradScaler before `scaler.step`, so that all groups see the same infinities. From then on the
         step counts as made.
         """
-        while self._is_open:
-            self._try()
+        if self._at.is_open:
+            self._go_on(Computed())
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -272,10 +255,10 @@ class Replicas:
         for hook in self._hooks:
             hook.remove()
         self._watch.close()
-        if self._version is not None:
-            self._version.exchange.close()
+        if self._exchange is not None:
+            self._exchange.close()
 
-    # --- one step ----------------------------------------------------------------------------------------
+    # --- in backward and optimizer.step ------------------------------------------------------------------
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs.get("closure", *args[1:2]) is not None:
@@ -286,257 +269,186 @@ class Replicas:
         self.average()
         self._watch.check(optimizer)
 
-    def _open(self) -> None:
-        self._is_open = True
-        version = self._current()
-        self._contributing = self._following or version.membership.indices(version.counted(self.applied))
-        sends = version.exchange.seat.size > 1 and version.place in version.counted(self.applied)
-        self._watch.begin(sends=sends and self._is_whole)
-
     def _send(self, number: int) -> None:
         """Send a bucket that backward has filled."""
-        exchange = self._current().exchange
+        exchange = self._of_version()
         if not exchange.is_overtaken:
             self._average.send(exchange, number)
 
-    def _try(self) -> None:
-        """Average and agree; the step is then committed, or this group is in a newer version."""
-        version = self._current()
-        number = version.membership.version
-        ok, has_all, ends = self._attempt(version)
-        everyone, (newest, anyone_ends) = self._own.all(ok, self._news.newest, ends)
-        if everyone:
-            self._is_over = bool(anyone_ends)
-            self._conclude(version)
-            return
-        if not self._member.trained:  # whose gradients are not in it; what it goes on with is no step's
-            self._average.drop(scaled=self._is_scaled)
-            self._is_open, self._following, self._missed = False, (), max(newest, number + 1)
-            return
-        all_have, _ = self._own.all(has_all)
-        self._count(replace(self._member, complete_in=number if all_have else 0))
-        self._settle(max(newest, number + 1))
+    # --- what the protocol asks for ----------------------------------------------------------------------
 
-    def _attempt(self, version: Version) -> tuple[bool, bool, bool]:
-        """Average once.
+    def _go_on(self, event: Event | None) -> None:
+        """Carry out what follows from an event, until the script has something to do."""
+        while event is not None:
+            self._at, (*acts, last) = protocol.after(self._at, event)
+            for act in acts:
+                self._do(act)
+            event = self._ask(last)
 
-        Returns:
-            Whether all groups agree, whether this rank has told them that all gradients are here, and whether
-            training ends with this step.
-        """
-        exchange, counted = version.exchange, version.counted(self.applied)
-        has_all = ends = False
+    def _do(self, act: protocol.Act) -> None:
+        """Carry out an act that is not answered."""
+        match act:
+            case Do.TAKE_MEAN:
+                self._average.take()
+            case Do.DROP_GRADIENTS:
+                self._average.drop(scaled=self._is_scaled)
+            case Do.BEGIN_HEAL:
+                self._healing = self._begin_heal()
+            case Do.END_HEAL:
+                self._end_heal()
+            case Commit(step, groups):
+                self._commit(step, groups)
+            case Report(version, applied):
+                self._channel.at(version, applied)
 
-        def average() -> None:
-            nonlocal has_all, ends
-            self._average.finish(exchange, len(counted), contributes=version.place in counted)
-            if self._healing is not None and self.applied == self._healing.step:
-                self._healing.wait()
-            has_all = True
-            ends = exchange.vote(ends=self._until is not None and self._until())
+    def _ask(self, act: protocol.Act) -> Event | None:
+        """Carry out an act, and return its answer; None if the script has it."""
+        match act:
+            case Meet(newest):
+                return self._meet(newest)
+            case Do.MEET_AGAIN:
+                return self._come_together()
+            case Do.LOAD:
+                return self._load()
+            case Do.HEAL:
+                return self._heal()
+            case Do.VOTE:
+                return self._vote()
+            case Do.END:
+                return self._end()
+            case Do():
+                self._next = act
+        return None
 
-        self._watch.end()
-        self._averaged = version.membership.indices(counted)
-        self._following = version.membership.indices(version.counted(self.applied + 1))
-        return self._news.succeeds(exchange, average), has_all, ends
+    # --- quorums -----------------------------------------------------------------------------------------
 
-    def _conclude(self, version: Version) -> None:
-        """The step is committed: make the gradients the mean, in the state that they are of."""
-        healing = self._healing
-        if healing is not None and self.applied == healing.step:
-            healing.load()
-            self._healing = healing = None
-        if healing is not None and version.is_behind():
-            self._average.drop(scaled=self._is_scaled)  # the state that they are of is not here
-            self._count(replace(self._member, applied=self.applied + 1))
-        else:
-            self._average.take()
-            self._count(Member(True, self.applied + 1, version.membership.version))
-        self._note_commit()
-
-    def _note_commit(self) -> None:
-        self._is_open = False
-        self._average = Average(self._buckets)
-        self._pace.note(time.monotonic())
-        self._channel.at(self._current().membership.version, self.applied)
-        for act in self._on_commit:
-            act(self.applied - 1, self._averaged)
-
-    # --- versions ----------------------------------------------------------------------------------------
-
-    def _settle(self, newest: int) -> None:
-        """Meet the other groups in the newest version, and take from that what this group does next.
-
-        Args:
-            newest: number of a version that is to be waited for.
-        """
-        while True:
-            membership = self._news.await_membership(newest, has_met=self._version is not None)
-            newest = membership.version + 1
-            version = self._meet(membership)
-            if version is None:
-                continue
-            self._version, self._healing = version, None
-            self._is_over = version.agreement.is_over
-            self._roll(version)
-            if not version.agreement.behind or not self._is_at_once(version.agreement):
-                break
-            healing = self._heal_at_once(version)
-            if self._own.all(healing is not None)[0]:
-                assert healing is not None
-                healing.load()
-                break
-        self._begin(version)
-        self._channel.at(version.membership.version, self.applied)
-
-    def _meet(self, membership: Membership) -> Version | None:
-        """Connect to the others of a version and agree with them; None where that fails at any rank."""
-        if self._version is not None:
-            self._version.exchange.close()
-        assert membership.place is not None
+    def _meet(self, newest: int) -> Event:
+        """Connect to the others of a version, and agree with them."""
+        membership = self._news.await_membership(newest, has_met=self._at.quorum is not None)
         number = membership.version
-        exchange = Exchange(
+        (lowest,), (highest,) = self._own.span(number)
+        if lowest < highest:
+            return NotMet(highest)
+        if self._exchange is not None:
+            self._exchange.close()
+        assert membership.place is not None
+        self._meeting, self._healing = membership, None
+        self._exchange = Exchange(
             Seat(number, self._own.rank, membership.place, len(membership.groups)),
             lambda: self._channel.open_store(number),
             self._device,
             lambda: self._news.newest > number,
             self._news.changed,
             Patience(
-                lambda: self._pace.patience_seconds if self._member.trained else None,
+                lambda: self._pace.patience_seconds if self._at.member.trained else None,
                 self._exchange_seconds,
                 lambda places: self._channel.late(number, membership.indices(places)),
                 lambda: self._channel.broken(number),
             ),
         )
-        exchange.start()
-        version = self._come_to(membership, exchange)
-        if version is not None and version.agreement.loads_first:
-            if not self._standing.member(number).has_loaded:
-                self._load(number)
-            version = self._come_to(membership, exchange)
-        if version is None:
-            exchange.close()
-        return version
+        self._exchange.start()
+        return self._come_together()
 
-    def _come_to(self, membership: Membership, exchange: Exchange) -> Version | None:
-        """Agree with the other groups; None where that fails at any rank of this one."""
-        version: Version | None = None
+    def _come_together(self) -> Event:
+        """Agree with the groups of the version in which this process meets them."""
+        membership, exchange = self._meeting, self._of_version()
+        assert membership is not None
         met: list[Member] = []
-        mine = self._as_member(membership.version)
+        mine = self._at.as_member(membership.version)
+        quorum, agreed = None, [-1] * 5
         if self._news.succeeds(exchange, lambda: met.extend(exchange.meet(mine))):
-            version = Version(membership, exchange, self._agree(met))
-        agreed = version.agreement.to_numbers() if version is not None else [-1] * 5
-        all_met, _ = self._own.all(version is not None)
-        return version if self._own.is_alike(agreed) and all_met else None
+            rule = agree if self._at.sync_every is None else agree_on_round
+            quorum = Quorum(membership, rule(met))
+            agreed = quorum.agreement.to_numbers()
+        lowest, highest = self._own.span(*agreed)
+        return Met(quorum) if quorum is not None and lowest == highest else NotMet(membership.version + 1)
 
-    def _as_member(self, version: int) -> Member:
-        """This group as it comes to the meeting of a version."""
-        member = self._standing.member(version)
-        return replace(member, is_last=self._is_over and member.trained)
-
-    def _load(self, version: int) -> None:
+    def _load(self) -> Event:
         """Begin with the newest checkpoint, if it is newer than the state."""
-        assert self._checkpoint is not None
-        self._go_on_from(self._checkpoint.load_beyond(self._steps_of_state()), version)
+        assert self._checkpoint is not None and self._meeting is not None
+        step = self._checkpoint.load_beyond(self._at.steps_of_state)
+        self._note_loaded(step)
+        return Loaded(step, self._meeting.version)
 
-    def _steps_of_state(self) -> int:
-        """Number of the script's steps that the state has."""
-        return self._standing.own.applied
+    def _note_loaded(self, step: int | None) -> None:
+        """Take in that the state is that of a checkpoint now; None if there was none."""
 
-    def _go_on_from(self, step: int | None, version: int) -> None:
-        """Count on from the checkpoint of that step that was loaded, or from the own state without one.
+    # --- heals -------------------------------------------------------------------------------------------
 
-        Args:
-            version: the newest when the checkpoint was looked for.
-        """
-        self._standing = self._standing.after_loading(step, version)
-
-    def _agree(self, members: Sequence[Member]) -> Agreement:
-        return agree(members)
-
-    def _is_at_once(self, agreement: Agreement) -> bool:
-        """Whether those behind take over the state before anything else, since nobody is in a step."""
-        is_over = agreement.is_over or (self._total is not None and agreement.step >= self._total)
-        return agreement.is_first or is_over
-
-    def _heal_at_once(self, version: Version) -> Healing | None:
-        """Give or take the state; None if it does not arrive. All ranks load it afterwards, or none does."""
-        healing = self._healing_in(version)
-        if version.place != version.agreement.leader and not version.is_behind():
-            return healing
+    def _begin_heal(self) -> Healing:
+        quorum = self._quorum()
+        healing = Healing(quorum.agreement, self._of_version(), self._state, self._device, self._news.changed)
         healing.begin()
-        return healing if self._news.succeeds(version.exchange, healing.wait) else None
+        return healing
 
-    def _healing_in(self, version: Version) -> Healing:
-        return Healing(version.agreement, version.exchange, self._state, self._device, self._news.changed)
+    def _heal(self) -> Event:
+        """Give or take the state now. All ranks load it afterwards, or none does."""
+        ok = True
+        if self._quorum().heals:
+            self._healing = self._begin_heal()
+            ok = self._news.succeeds(self._of_version(), self._healing.wait)
+        (all_ok,), _ = self._own.span(ok)
+        return Healed(bool(all_ok))
 
-    def _roll(self, version: Version) -> None:
-        """Apply the step that another group has applied, and whose gradients are all here."""
-        if version.place in version.agreement.rolls:
-            self._average.take()
-            self._count(Member(True, self.applied + 1, version.agreement.applied_in))
-            self._note_commit()
+    def _end_heal(self) -> None:
+        if self._healing is not None:
+            self._healing.load()
+            self._healing = None
 
-    def _begin(self, version: Version) -> None:
-        """Do what a meeting has come to."""
-        agreement = version.agreement
-        if self._is_at_once(agreement):
-            if version.is_behind() and self._is_open:  # the step that it was in has been made without it
-                self._average.drop(scaled=self._is_scaled)
-                self._is_open, self._following = False, ()
-        elif version.is_behind():
-            self._average.drop(scaled=self._is_scaled)
-        self._standing = self._standing.after_meeting(
-            agreement, version.place, at_once=self._is_at_once(agreement)
+    def _wait_for_heal(self) -> None:
+        if self._healing is not None:
+            self._healing.wait()
+
+    # --- commits -----------------------------------------------------------------------------------------
+
+    def _vote(self) -> Event:
+        """Average and agree."""
+        quorum, exchange, step = self._quorum(), self._of_version(), self.applied
+        has_all = ends = False
+
+        def average() -> None:
+            nonlocal has_all, ends
+            count = len(quorum.contributors(step))
+            self._average.finish(exchange, count, contributes=quorum.counts(step))
+            self._wait_for_heal()
+            has_all = True
+            ends = exchange.vote(ends=self._until is not None and self._until())
+
+        self._watch.end()
+        ok = self._news.succeeds(exchange, average)
+        (all_ok, all_have, _, _), (_, _, anyone_ends, newest) = self._own.span(
+            ok, has_all, ends, self._news.newest
         )
-        has_part = version.is_behind() or (agreement.behind and version.place == agreement.leader)
-        if has_part and not self._is_at_once(agreement):
-            self._healing = self._healing_in(version)
+        return Voted(bool(all_ok), bool(all_have), bool(anyone_ends), newest)
 
-    def _hand_over(self) -> None:
-        """Between two steps: begin to send or to receive the state, if it is time.
+    def _commit(self, step: int, groups: Sequence[int]) -> None:
+        self._average = Average(self._buckets)
+        if self._of_version().seat.size > 1:
+            self._pace.note(time.monotonic())
+        for act in self._on_commit:
+            act(step, groups)
 
-        A group that is behind takes part until then in what the others make, so that none waits for it.
-        """
-        while True:
-            if self._missed:
-                newest, self._missed = self._missed, 0
-                self._settle(newest)
-            if self._healing is None or self.applied > self._healing.step:
-                return
-            if self.applied == self._healing.step:
-                self._healing.begin()
-                return
-            if not self._current().is_behind():
-                return
-            self._is_open = True
-            self._try()
-            self._is_open = False
-
-    def _end_together(self) -> bool:
-        """Leave when all groups have applied the last step: until then one may need this one's state.
-
-        Returns:
-            Whether they have; if not, this group is in a newer version.
-        """
-        version, healing = self._current(), self._healing
+    def _end(self) -> Event:
+        """Leave when all groups have applied the last step: until then one may need this one's state."""
+        exchange, has_state = self._of_version(), False
 
         def agree_to_end() -> None:
-            if healing is not None:
-                healing.wait()
-            version.exchange.vote()
+            nonlocal has_state
+            self._wait_for_heal()
+            has_state = True
+            exchange.vote()
 
-        ok = self._news.succeeds(version.exchange, agree_to_end)
-        everyone, (newest,) = self._own.all(ok, self._news.newest)
-        if not everyone:
-            self._settle(max(newest, version.membership.version + 1))
-        elif healing is not None:
-            healing.load()
-        return everyone
+        ok = self._news.succeeds(exchange, agree_to_end)
+        (all_ok, all_have, _), (_, _, newest) = self._own.span(ok, has_state, self._news.newest)
+        return Ended(bool(all_ok), bool(all_have), newest)
 
-    def _current(self) -> Version:
-        if self._version is None:
+    def _quorum(self) -> Quorum:
+        if self._at.quorum is None:
             raise RuntimeError(
                 "the groups meet in `for step in replicas.steps(…)`: use it for the loop over steps"
             )
-        return self._version
+        return self._at.quorum
+
+    def _of_version(self) -> Exchange:
+        assert self._exchange is not None
+        return self._exchange

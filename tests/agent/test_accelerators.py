@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,8 +11,6 @@ from agent.monitor import accelerators
 from agent.monitor.accelerators import detect
 from crds.agent_report import Accelerators
 from tests.agent.test_xid import Nvml
-
-pytestmark = pytest.mark.real
 
 
 @pytest.fixture
@@ -21,9 +20,23 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
     return fake
 
 
+class Thread:
+    """One that has done what it was given when it is started."""
+
+    def __init__(self, target: Callable[[], None], **_: object) -> None:
+        self.start = target
+
+    def join(self, timeout: float) -> None: ...
+
+    def is_alive(self) -> bool:
+        return False
+
+
 @pytest.fixture(autouse=True)
-def devices(monkeypatch: pytest.MonkeyPatch, patient: None, tmp_path: Path) -> Path:
+def devices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(accelerators, "DEVICES", tmp_path)
+    if request.node.get_closest_marker("real") is None:
+        monkeypatch.setattr(accelerators, "threading", SimpleNamespace(Thread=Thread))
     return tmp_path
 
 
@@ -63,6 +76,7 @@ def test_a_container_without_a_gpu_does_not_see_the_hosts(
     assert detect().kind == "cpu"
 
 
+@pytest.mark.real
 def test_a_wedged_driver_does_not_hold_the_agent_up(wedged: None, devices: Path) -> None:
     add(devices, "nvidia0", "nvidia1", "nvidiactl")
     assert detect() == Accelerators("nvidia", 2, ""), "which is not what the driver would say"

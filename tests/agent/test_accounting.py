@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.monitor.accounting import (
-    CpuGroup,
-    MemoryGroup,
-    ProcessTree,
-    cpu_source,
-    memory_source,
-    own_group,
-)
+from agent.monitor.accounting import CpuGroup, MemoryGroup, ProcessTree, own_group
 
 UID = "4a5b"
 MB = 2**20
@@ -60,12 +53,6 @@ def test_container_sees_its_group_as_the_root_of_version_2(tmp_path: Path) -> No
     assert machine.own("cpuacct") is None
 
 
-def test_root_of_version_2_is_the_machine_and_nobodys_own(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "0::/\n")
-    machine.group("", {ME: UID}, cpu_stat="", memory_stat="")
-    assert machine.own("cpu") is None
-
-
 @pytest.mark.parametrize("path", ["memory", "memory/kubepods/pod1/c1"])
 def test_version_1_is_found_whether_the_whole_hierarchy_is_mounted_or_only_the_group(
     tmp_path: Path, path: str
@@ -92,16 +79,6 @@ def test_children_with_another_environment_and_those_that_have_ended_are_no_stra
     (machine.proc / f"{grandchild}/stat").write_text(f"{grandchild} (python3) S {child} " + 40 * "0 ")
     (machine.proc / f"{ended}/environ").unlink()
     assert machine.own("memory") == folder
-
-
-def test_group_without_this_process_is_not_its_own(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, V1)
-    machine.group("memory", {ME + 1: UID})
-    assert machine.own("memory") is None
-
-
-def test_without_cgroups_there_is_none(tmp_path: Path) -> None:
-    assert own_group("memory", UID, tmp_path, tmp_path) is None
 
 
 def test_working_set_is_without_cache_that_can_be_dropped(tmp_path: Path) -> None:
@@ -151,19 +128,3 @@ def test_tree_has_the_work_and_the_memory_of_children_and_their_children() -> No
         finally:
             os.killpg(process.pid, signal.SIGKILL)
     assert tree.cpu_seconds() >= 0.55, "the time of those that ended is not taken back"
-
-
-def test_process_may_have_any_name(tmp_path: Path) -> None:
-    process = tmp_path / "12"
-    process.mkdir()
-    fields = "S 1 12 12 0 -1 0 0 0 0 0 150 50 0 0 20 0 1 0 777 4096 3 0"
-    (process / "stat").write_text(f"12 (a) R (b 9) {fields}\n")
-    tree = ProcessTree(12, tmp_path)
-    assert tree.cpu_seconds() == 200 / os.sysconf("SC_CLK_TCK")
-    assert tree.memory_bytes() == 3 * os.sysconf("SC_PAGE_SIZE"), "where the kernel tells no shares"
-
-
-def test_process_that_shares_its_group_with_the_machine_is_counted_by_itself() -> None:
-    """Whoever runs the tests is in a group with processes that are of no Pod."""
-    assert isinstance(cpu_source(UID), ProcessTree)
-    assert isinstance(memory_source(UID), ProcessTree)

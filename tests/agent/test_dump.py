@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-import agent.monitor.dump
 from agent.monitor.dump import (
     Frame,
     format_frames,
@@ -41,18 +40,6 @@ def test_main_thread_is_the_one_that_took_the_signal() -> None:
     frames = main_thread(DUMP)
     assert [f.function for f in frames] == ["all_reduce", "wrapper", "<module>"]
     assert frames[2] == Frame("/app/train.py", 9, "<module>")
-
-
-def test_of_two_dumps_the_last_counts() -> None:
-    again = DUMP.replace("line 9 in", "line 10 in")
-    assert main_thread(DUMP + again)[2].line == 10
-
-
-def test_code_of_the_agent_below_the_script_is_left_out() -> None:
-    below = (
-        f'  File "{Path(agent.monitor.dump.__file__).parents[1]}/warm/script.py", line 65 in _run_source\n'
-    )
-    assert len(main_thread(f"{DUMP}{below}")) == 3
 
 
 def test_newer_pythons_name_threads_and_add_the_stack_in_c() -> None:
@@ -111,21 +98,6 @@ def test_a_rank_that_waits_for_other_replica_groups_waits_for_others(
     stack = [library, frame(f"{folder}/replicas/patience.py"), optimizer, USER]
     assert waits_for_others(stack, nccl_is_done=nccl_is_done)
     assert not waits_for_others([library, frame(f"{folder}/shards/pull.py"), USER])
-
-
-def test_the_injected_dlr_is_a_package_and_not_the_script() -> None:
-    ours = Frame("dlr.pyz/dlr/checkpoint/checkpointer.py", 3, "step")
-    assert str(ours) == "dlr/checkpoint/checkpointer.py:3 in step"
-    assert line_of_the_script([ours, USER]) == str(USER)
-
-
-def test_users_code_that_torch_calls_is_the_users() -> None:
-    forward = [
-        USER,
-        frame(f"{SITE}/torch/nn/modules/module.py"),
-        frame(f"{SITE}/torch/nn/parallel/distributed.py"),
-    ]
-    assert not waits_for_others(forward)
 
 
 def test_a_line_that_waits_for_the_device_may_wait_for_a_collective() -> None:

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from agent.exec import main
-from crds.leases import holder_number
-from tests.agent.conftest import Agent, Agents, children, state, wait_for
+from tests.agent.conftest import Agent, Agents, wait_for
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
 from tests.agent.patience import SECONDS
-from tests.agent.test_launch import await_handler
 
 pytestmark = pytest.mark.real
 
@@ -73,9 +71,7 @@ def test_a_command_that_fails_ends_its_pod_with_its_code(cluster: FakeCluster, a
     assert execute(agents, 3).wait(300) == 2
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGQUIT, 131)]
-)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGQUIT, 131)])
 def test_what_ends_the_agent_is_the_commands_sigterm(
     cluster: FakeCluster, agents: Agents, signum: signal.Signals, code: int
 ) -> None:
@@ -89,31 +85,6 @@ def test_what_ends_the_agent_is_the_commands_sigterm(
     assert agent.wait(300) == code
     assert (agents.directory / "told").exists()
     assert cluster.agent(0)["state"] == "Stopped"
-
-
-def test_sigterm_ends_it_while_it_waits_for_the_cluster(cluster: FakeCluster, agents: Agents) -> None:
-    cluster.stop()
-    agent = execute(agents, 0, "true")
-    await_handler(agent, signal.SIGTERM)
-    agent.send_signal(signal.SIGTERM)
-    assert agent.wait(300) == 143
-
-
-def test_what_the_command_leaves_behind_is_collected_and_ends_with_it(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    daemon = "setsid sh -c 'echo $$ > new; mv new daemon; exec sleep 300' &"
-    short = "(setsid sh -c 'echo $$ > new2; mv new2 short' &)"
-    until = "until [ -e go ]; do sleep 0.02; done"
-    agent = execute(agents, 0, "sh", "-c", f"cd {agents.directory}; ({daemon}) ; {short}; {until}; exit 7")
-    agents.wait_file("daemon")
-    agents.wait_file("short")
-    daemon_pid, short_pid = (int((agents.directory / name).read_text()) for name in ("daemon", "short"))
-    cluster.wait(lambda: not state(short_pid), "the end of a process that nobody else collects")
-    wait_for(lambda: daemon_pid in children(agent.pid), "its own parent's end")
-    (agents.directory / "go").touch()
-    assert agent.wait(300) == 7
-    assert state(daemon_pid) in ("", "Z")
 
 
 ROUNDS = "echo $JAX_PROCESS_ID of $JAX_NUM_PROCESSES >> rounds; until [ -e fail ]; do sleep 0.02; done; touch failed; exit 6"
@@ -189,20 +160,6 @@ def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explai
     )
 
 
-def test_a_chief_pulls_what_it_is_leased_and_not_what_worker_0_is(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    named = {"name": "files", "size": 4, "digest": "0:1", "retries": 3, "leased": 4}
-    cluster.publish(shards=[{**named, "leases": f"0.1.2=2-3;{holder_number('chief', 0)}.1.1=0-1"}])
-    publish_version(cluster, 1)
-    script = "import dlr.shards; print(next(dlr.shards.pull('files', 4))[0])"
-    roles = {"DLR_REPLICA_TYPE": "chief", "DLR_CLUSTER_VERSION": "1"}
-    words = ("sh", "-c", f'{sys.executable} -c "{script}" > pulled; mv pulled told; sleep 300')
-    execute(agents, 0, *words, **roles)
-    agents.wait_file("told")
-    assert (agents.directory / "told").read_text() == "0\n"
-
-
 def test_rounds_are_refused_beside_parameter_servers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,14 +167,6 @@ def test_rounds_are_refused_beside_parameter_servers(
     assert main(["--each-round", "--", "true"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("dlr exec: --each-round needs a job that forms a world, and one with parameter")
-
-
-def test_a_tf_config_of_the_users_own_stays(cluster: FakeCluster, agents: Agents) -> None:
-    roles = {"DLR_REPLICA_TYPE": "ps", "DLR_CLUSTER_VERSION": "1", "DLR_TF_CONFIG_KEPT": "1"}
-    agent = execute(agents, 0, "sh", "-c", 'test "$TF_CONFIG" = mine && exit 7', TF_CONFIG="mine", **roles)
-    cluster.wait_state({0: "Ready"}, 0)
-    publish_version(cluster, 1)
-    assert agent.wait(300) == 7
 
 
 def test_neither_it_nor_a_worker_of_dlr_map_needs_torch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import threading
@@ -43,13 +42,6 @@ def test_who_has_joined_all_that_it_enqueued_waits_for_nothing() -> None:
 def test_the_first_that_is_not_completed_is_what_is_waited_for(state: str) -> None:
     found = read(written(entry(1, "completed"), entry(2, state), entry(3, "scheduled")))
     assert found == Record("all_reduce 2 of [4] in default_pg")
-
-
-def test_groups_without_a_name_and_messages_between_two_are_told_too() -> None:
-    sub = entry(2, "scheduled", process_group=("1", "undefined"), profiling_name="nccl:_all_gather_base")
-    assert read(written(sub)).pending == "all_gather_base 2 of [4]"
-    message = entry(2, "scheduled", is_p2p=True, p2p_seq_id=7, profiling_name="nccl:send 0->1")
-    assert read(written(message)).pending == "send 0->1 7 of [4] in default_pg"
 
 
 class Harmful:
@@ -120,20 +112,3 @@ def test_the_names_are_those_of_that_torch(version: str, file: str, tmp_path: Pa
     found = variables(tmp_path, 2, {}, version, tmp_path / "logs")
     assert found[file] == f"{tmp_path}/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
     assert not list(tmp_path.iterdir())
-
-
-def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would end the process: `Error creating named pipe`, in the thread of NCCL's monitor."""
-
-    def refuse(path: str) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted", path)
-
-    monkeypatch.setattr(os, "mkfifo", refuse)
-    assert variables(tmp_path, 2, {}, "2.13.0", tmp_path) == {}
-
-
-@pytest.mark.parametrize("name", ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE"])
-def test_what_the_user_has_set_stays(name: str, tmp_path: Path) -> None:
-    assert variables(tmp_path, 2, {name: "0"}, "2.13.0", tmp_path) == {}

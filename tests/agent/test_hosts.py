@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.hosts import hosts_of, main
-from crds.agent_report import AgentState
 from tests.agent.fake_cluster import FakeCluster
 
 JSON = dict[str, Any]
@@ -64,23 +61,6 @@ def test_what_cannot_be_used_is_left_out() -> None:
     assert hosts_of([{"metadata": {}, "spec": {"type": "worker", "index": 0, "incarnation": 1}}]) == []
 
 
-def test_pod_that_is_replaced_is_another_host() -> None:
-    assert hosts_of([worker(0), worker(1, incarnation=2)]) == ["10.0.1.0:2", "10.0.2.1:2"]
-
-
-@given(st.permutations(range(5)), st.lists(st.sampled_from(AgentState), min_size=5, max_size=5))
-def test_order_is_that_of_ranks_whatever_the_api_server_says_first(
-    order: list[int], states: list[AgentState]
-) -> None:
-    def told(index: int) -> JSON:
-        found = worker(index)
-        found["status"]["agent"]["state"] = states[index].value
-        return found
-
-    usable = [index for index, state in enumerate(states) if state in (AgentState.READY, AgentState.RUNNING)]
-    assert hosts_of(map(told, order)) == [f"10.0.1.{index}:2" for index in usable]
-
-
 @pytest.mark.real
 @pytest.mark.usefixtures("patient")
 def test_in_a_pod_it_reads_the_workers_of_its_job(
@@ -100,12 +80,3 @@ def test_outside_of_a_worker_one_sentence_says_what_to_do(monkeypatch: Any, caps
     monkeypatch.delenv("DLR_JOB_NAME", raising=False)
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("dlr hosts: DLR_JOB_NAME is not set, so this is not a worker")
-
-
-@pytest.mark.parametrize("slots", ["0", "-1", "two", "1.5"])
-def test_a_number_of_slots_that_is_none_is_refused_with_a_sentence(
-    slots: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([f"--slots={slots}"])
-    assert f"argument --slots: '{slots}' is no number of processes: name one" in capsys.readouterr().err

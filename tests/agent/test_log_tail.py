@@ -79,33 +79,6 @@ def test_what_was_cut_out_before_it_was_copied_is_left_out_with_a_line(tmp_path:
     assert peak < 8 * MIB, "a hole of 98 MiB was read"
 
 
-def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
-    log = tmp_path / "stderr.log"
-    log.write_bytes(b"x" * 64 * MIB)
-
-    class Nowhere(io.StringIO):
-        size = 0
-
-        def write(self, text: str) -> int:
-            self.size += len(text)
-            return len(text)
-
-    finished, dst = threading.Event(), Nowhere()
-    finished.set()
-    tracemalloc.start()
-    try:
-        copy_log("", str(log), dst, finished, 0.01)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert dst.size == 64 * MIB + 1
-    assert peak < 8 * MIB
-
-
-def test_a_log_that_was_never_written_ends_with_its_process(tmp_path: Path) -> None:
-    assert copied(tmp_path / "none") == ""
-
-
 def test_only_wanted_lines_are_copied(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     log.write_text("a loss\nb\nanother loss\n")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 
 import pytest
 
 from agent import network
 from agent.network import Route, SocketInterfaces, interface_of, path_to
-from agent.warm.warm_parent import without_round_variables
-from crds.agent_report import Network
 from crds.names import ENV_NETWORK_INTERFACES
 
 pytestmark = pytest.mark.real
@@ -22,18 +19,6 @@ def test_loopback_addresses_are_on_the_loopback_interface() -> None:
     assert interface_of(ipaddress.ip_address("127.0.0.9")) == "lo"
     assert path_to("127.0.0.9", "127.0.0.1") == Route("lo", "127.0.0.1")
     assert path_to("127.0.0.9", "127.0.0.9") == Route("lo", "127.0.0.9"), "rank 0 itself"
-
-
-def test_rank_0_takes_the_interface_of_its_address_and_not_the_loopback_behind_it() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.254", 9))
-        except OSError:
-            pytest.skip("this machine has no other interface")
-        own = probe.getsockname()[0]
-    found = path_to(own, own)
-    assert found is not None
-    assert found.interface != "lo" and found.address == own
 
 
 @pytest.mark.parametrize("peer", ["203.0.113.7.invalid", "not an address"])
@@ -52,13 +37,6 @@ def test_what_the_user_has_set_stays() -> None:
     assert (environ["GLOO_SOCKET_IFNAME"], environ["NCCL_SOCKET_IFNAME"]) == ("lo", "ib0")
 
 
-def test_a_job_that_does_not_ask_for_it_keeps_its_environment() -> None:
-    environ: dict[str, str] = {}
-    interfaces = SocketInterfaces(environ)
-    interfaces.choose("127.0.0.1", "127.0.0.1")
-    assert environ == {} and interfaces.to_status() is None
-
-
 def test_who_has_the_address_counts_and_then_the_narrowest_network(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [("eth0", "10.1.0.7/8"), ("eth1", "10.1.0.2/16"), ("eth2", "fd00::2/64")]
     monkeypatch.setattr(network, "_interfaces", lambda: ((n, ipaddress.ip_interface(a)) for n, a in there))
@@ -70,12 +48,3 @@ def test_who_has_the_address_counts_and_then_the_narrowest_network(monkeypatch: 
         "1.1.1.1": None,
     }
     assert {a: interface_of(ipaddress.ip_address(a)) for a in expected} == expected
-
-
-def test_what_is_told_fits_the_status_and_a_warm_parent_stays_of_use() -> None:
-    environ = dict(ON)
-    interfaces = SocketInterfaces(environ)
-    interfaces.choose("127.0.0.1", "127.0.0.1")
-    told = interfaces.to_status()
-    assert told == Network(interface="lo", address="127.0.0.1")
-    assert without_round_variables(environ) == ON

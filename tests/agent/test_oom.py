@@ -24,26 +24,6 @@ def test_kill_since_the_start_is_noticed(tmp_path: Path, name: str, content: str
     assert not watch.has_killed(), "that was in the round before"
 
 
-def test_limit_is_told_where_there_is_one(tmp_path: Path) -> None:
-    watch = OomWatch(tmp_path)
-    assert watch.limit_text() == ""
-    (tmp_path / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert watch.limit_text() == ""
-    (tmp_path / "memory.max").write_text("max\n")
-    assert watch.limit_text() == ""
-    (tmp_path / "memory.max").write_text("536870912\n")
-    assert watch.limit_text() == " (limit 512 MiB)"
-
-
-def test_without_a_cgroup_of_its_own_nothing_is_claimed(tmp_path: Path) -> None:
-    for watch in (OomWatch(None), OomWatch(tmp_path)):
-        watch.reset()
-        assert not watch.has_killed()
-        assert watch.limit_text() == ""
-    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")
-    assert not OomWatch(tmp_path).has_killed(), "Linux before 4.13 does not count"
-
-
 def test_probe_that_was_killed_for_the_containers_memory_says_nothing_of_the_node(tmp_path: Path) -> None:
     events = tmp_path / "memory.events"
     events.write_text("oom_kill 1\n")

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import logging
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,10 +60,3 @@ def test_a_world_that_is_too_large_is_said_to_be(caplog: pytest.LogCaptureFixtur
     assert caplog.records[0].message.startswith(
         "this container may open 256 files at a time, and rank 0 may need 290 to serve a world of 80 processes: "
     )
-
-
-def test_process_that_has_ended_needs_no_limit() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    assert not Path(f"/proc/{process.pid}").exists()
-    open_files.give_back([process.pid])

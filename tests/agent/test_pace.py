@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.monitor.pace import AGREEING, LEAST_PAST, MOST_PAST, RECENT, Pace, Past, Window
+from agent.monitor.pace import LEAST_PAST, RECENT, Pace, Window
 from crds.agent_report import Slow
 from crds.wire import from_wire
 
@@ -76,15 +76,6 @@ def test_a_rise_is_told_once_with_its_beginning_and_its_size(
     assert len(job.words) == 2, "what was slow has not become usual"
 
 
-def test_it_takes_nine_windows() -> None:
-    job = Job()
-    job.train(100, lambda: 1.0)
-    job.train(AGREEING - 1, lambda: 1.5)
-    assert job.words == []
-    job.train(1, lambda: 1.5)
-    assert len(job.words) == 1
-
-
 @settings(max_examples=30, deadline=None)
 @given(every=st.integers(2, 50), pause=st.floats(1.0, 1_000.0))
 def test_a_checkpoint_now_and_then_is_no_slow_down(every: int, pause: float) -> None:
@@ -114,17 +105,6 @@ def test_worlds_of_another_size_have_a_pace_of_their_own(sizes: list[int]) -> No
     assert len(job.words) == 1, "but twice as long at this size is slow"
 
 
-def test_another_size_takes_the_word_back_and_a_restart_does_not() -> None:
-    job = Job()
-    job.train(100, lambda: 1.0)
-    job.train(30, lambda: 2.0)
-    job.pace.begin(4)
-    job.train(30, lambda: 2.0)
-    assert job.pace.slow == job.words[0] and len(job.words) == 1
-    job.pace.begin(3)
-    assert job.pace.slow is None
-
-
 def test_a_successor_goes_on_with_what_is_known() -> None:
     slow = Slow(BEGIN, 7, 2.0, 1.0)
     assert from_wire(Slow, slow.to_wire()) == slow
@@ -134,11 +114,3 @@ def test_a_successor_goes_on_with_what_is_known() -> None:
         assert pace.slow == slow
         pace.add(Window(BEGIN, number, 1.0))
     assert pace.slow is None
-
-
-@given(st.integers(0, 5_000))
-def test_the_past_is_bounded_and_of_all_times(windows: int) -> None:
-    past = Past(map(float, range(windows)))
-    assert len(past) <= MOST_PAST and len(past) >= min(windows, MOST_PAST // 2)
-    if windows > LEAST_PAST:
-        assert past.usual() == pytest.approx(windows / 2, rel=0.1, abs=3)

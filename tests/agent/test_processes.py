@@ -1,39 +1,22 @@
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import select
 import signal
-import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing import (
-    DefaultLogsSpecs,
-    PContext,
-    SignalException,
-    Std,
-    start_processes,
-)
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std, start_processes
 
 from agent.processes import orphans as orphans_module
 from agent.processes import processes
-from agent.processes.orphans import (
-    PR_SET_CHILD_SUBREAPER,
-    Orphans,
-    become_subreaper,
-    collect,
-    descendants,
-)
-from agent.processes.processes import TrainingProcesses, abandon_start
-from tests.agent.fake_cluster import FakeCluster
+from agent.processes.orphans import PR_SET_CHILD_SUBREAPER, Orphans, become_subreaper, descendants
+from agent.processes.processes import TrainingProcesses
 
 pytestmark = pytest.mark.real
 
@@ -101,23 +84,6 @@ def test_end_of_a_process_is_seen_at_once_with_its_exit_code(tmp_path: Path) -> 
     assert not running.all_exited
     running.kill()
     assert running.all_exited
-    running.join(300)
-
-
-def test_exit_codes_of_a_shell_and_of_a_signal(tmp_path: Path) -> None:
-    _, running = start(tmp_path, "")
-    os.kill(running.pids[0], signal.SIGTERM)
-    wait_exit(running.exit_fds())
-    assert running.collect_exits() == {0: -15}
-    running.kill()
-    running.join(300)
-
-
-def test_grace_is_not_waited_out_when_all_have_ended(tmp_path: Path) -> None:
-    _, running = start(tmp_path, "", "")
-    started_at = time.monotonic()
-    running.stop(signal.SIGTERM, 600)
-    assert time.monotonic() - started_at < 300
     running.join(300)
 
 
@@ -221,52 +187,6 @@ def test_what_still_writes_is_not_killed_in_the_middle_and_what_sits_there_is(tm
     running.join(300)
 
 
-UPLOADS = """
-import signal, socket, ssl, time
-def save(*_):
-    connection = socket.create_connection(("127.0.0.1", {port}))
-    context = ssl.create_default_context(cafile={ca!r})
-    with context.wrap_socket(connection, server_hostname="127.0.0.1") as store:
-        for _ in range(25):
-            store.sendall(bytes(2 << 20))
-            time.sleep(0.1)
-    open({done!r}, "w").close()
-    time.sleep(600)
-signal.signal(signal.SIGTERM, save)
-"""
-
-
-@pytest.mark.usefixtures("patient_looks")
-def test_what_uploads_to_an_object_store_is_not_killed_in_the_middle_either(
-    cluster: FakeCluster, tmp_path: Path
-) -> None:
-    """OpenSSL writes to its socket by write(2), which the kernel counts."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cluster.directory / "ca.crt", cluster.directory / "key.pem")
-    done = tmp_path / "done"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def store() -> None:
-            with (
-                contextlib.suppress(OSError),
-                context.wrap_socket(server.accept()[0], server_side=True) as it,
-            ):
-                while it.recv(1 << 20):
-                    pass
-
-        storing = threading.Thread(target=store)
-        storing.start()
-        script = UPLOADS.format(
-            port=server.getsockname()[1], ca=str(cluster.directory / "ca.crt"), done=str(done)
-        )
-        _, running = start(tmp_path, script)
-        running.stop(signal.SIGTERM, 0.5)
-        server.shutdown(socket.SHUT_RDWR)  # ends accept(2), where nobody came
-        storing.join()
-    assert done.exists(), "it was killed while it saved"
-    running.join(300)
-
-
 def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
     _, running = start(tmp_path, STUBBORN)
     wake = os.eventfd(1)
@@ -344,159 +264,3 @@ def test_daemons_with_sessions_of_their_own_end_with_the_round(tmp_path: Path) -
     for process in (ours, kept):
         process.kill()
         process.wait()
-
-
-@pytest.mark.usefixtures("first_process")
-@pytest.mark.parametrize("env", [{}, {"DLR_TEST_MARKER": "/another/agents"}])
-def test_daemons_of_others_outlive_the_round(tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "daemon.py").write_text(DAEMON)
-    command = [sys.executable, tmp_path / "daemon.py", tmp_path / "strangers", "600"]
-    subprocess.run(command, env=env, check=True)  # as of a postStart hook, or of `kubectl exec`
-    strangers = await_pids(tmp_path / "strangers")
-    assert set(strangers) <= {process.pid for process in descendants()}
-    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=600))
-    daemons = await_pids(tmp_path / "pids")
-    running.stop(signal.SIGTERM, 5)
-    running.join(300)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
-    assert all(process_runs(pid) for pid in strangers)
-    for pid in reversed(strangers):
-        os.kill(pid, signal.SIGKILL)
-    collect(strangers)
-
-
-@pytest.mark.usefixtures("first_process")
-def test_data_loader_that_hides_its_environment_is_known_by_its_session(tmp_path: Path) -> None:
-    script = (
-        "import subprocess; child = subprocess.Popen(['sleep', '600'], env={})\n"
-        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))"
-    )
-    pcontext, running = start(tmp_path, script)
-    child = int((tmp_path / "child").read_text())
-    os.kill(running.pids[0], signal.SIGKILL)
-    wait_exit(running.exit_fds())
-    pcontext.close(timeout=1)  # it collects what has ended
-    running.kill()
-    running.join(300)
-    assert not Path(f"/proc/{child}").exists()
-
-
-def process_runs(pid: int) -> bool:
-    return any(process.pid == pid and not process.ended for process in descendants())
-
-
-@pytest.mark.usefixtures("first_process")
-def test_strangers_that_end_during_a_round_are_collected_and_no_others(tmp_path: Path) -> None:
-    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=0), "")
-    ours = subprocess.Popen(["true"], start_new_session=True)
-    daemon, child = await_pids(tmp_path / "pids")
-    os.kill(running.pids[1], signal.SIGKILL)
-    wait_exit(running.exit_fds())
-    kept = orphans(tmp_path, ours.pid)
-    deadline = time.monotonic() + 300
-    while Path(f"/proc/{daemon}").exists():
-        kept.reap(spared=running.pids.values())
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert Path(f"/proc/{child}").exists(), "what lives is left alone"
-    assert ours.wait(300) == 0 and running.collect_exits() == {1: -signal.SIGKILL}
-    running.kill()
-    running.join(300)
-    assert not Path(f"/proc/{child}").exists()
-
-
-@pytest.mark.usefixtures("first_process")
-def test_a_process_that_a_helper_has_left_in_its_session_is_collected(tmp_path: Path) -> None:
-    """As one that was forked ahead, and killed before it was needed."""
-    helper = subprocess.Popen(
-        ["sh", "-c", "(sleep 600 & echo $!) ; exec sleep 600"], stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert helper.stdout is not None
-    left = int(helper.stdout.readline())
-    os.kill(left, signal.SIGKILL)
-    helper.kill()
-    kept = orphans(tmp_path, helper.pid)
-    deadline = time.monotonic() + 300
-    while Path(f"/proc/{left}").exists():
-        kept.reap(spared=())
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert helper.wait(300) == -signal.SIGKILL, "somebody asks for that"
-
-
-def test_abandoned_start_whose_processes_cannot_be_killed_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    wedged = subprocess.Popen(["sleep", "600"])  # as if it sat in the kernel: it does not end
-
-    class Wedged(Orphans):
-        def kill(self, killed: Collection[int] = ()) -> list[int]:
-            return [wedged.pid]
-
-    monkeypatch.setattr(processes, "ABANDON_SECONDS", 0.1)
-    abandon_start(None, Wedged("A="))
-    assert "survive SIGKILL" in caplog.text and wedged.poll() is None
-    wedged.kill()
-
-
-def test_kill_that_a_signal_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, running = start(tmp_path, "")
-
-    def interrupted(*_: object) -> list[int]:
-        raise SignalException("SIGTERM", signal.SIGTERM)
-
-    with monkeypatch.context() as signalled, pytest.raises(SignalException):
-        signalled.setattr(Orphans, "kill", interrupted)
-        running.kill()
-    running.kill()
-    assert running._closing is not None, "torch's log tails would run on, and the agent with them"
-    running.join(300)
-
-
-def test_descriptors_are_closed_even_if_torch_cannot_close_its_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pcontext, running = start(tmp_path, "")
-    (fd,) = running.exit_fds()
-
-    def close(*_: object, **__: object) -> None:
-        raise ProcessLookupError
-
-    with monkeypatch.context() as broken:
-        broken.setattr(pcontext, "close", close)
-        broken.setattr(threading, "excepthook", lambda _: None)
-        running.kill()
-        running.join(300)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
-    pcontext.close()
-
-
-def test_there_is_nothing_to_collect_without_children() -> None:
-    Orphans("A=").reap(spared=())
-    collect([os.getpid()])
-
-
-def test_python_without_pidfd_open_sees_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "pidfd_open")
-    child = subprocess.Popen(["sleep", "600"])
-    fd = orphans_module.open_exit_fd(child.pid)
-    child.kill()
-    wait_exit([fd])
-    os.close(fd)
-    assert child.wait(300) == -signal.SIGKILL
-
-
-def test_a_process_that_was_collected_already_has_ended() -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
-    fd = orphans_module._exit_fd_by_thread(child.pid)
-    wait_exit([fd])
-    os.close(fd)
-
-
-def test_descriptors_are_closed_once(tmp_path: Path) -> None:
-    _, running = start(tmp_path, "")
-    running.kill()
-    running.join(300)
-    running.release()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Any
@@ -15,25 +14,24 @@ from pydantic import TypeAdapter
 from agent.environment import Environment
 from agent.facts.failure import Failure
 from agent.kube.api import ApiClient
-from agent.monitor import accelerators
 from agent.monitor.stepping import Figures
+from agent.report import reporter as reporter_module
+from agent.report.outbox import NEWS_BURST, NEWS_SECONDS
 from agent.report.report import Facts, Report, whole
 from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
+    CHECKPOINT_SECONDS,
     Accelerators,
     AgentReport,
     AgentState,
     CheckpointMemory,
-    Resumed,
     RoundProgress,
     StepProgress,
     Usage,
 )
-from crds.checkpoint_files import Tier
 from tests.agent.fake_cluster import FakeCluster
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import Clock
 
 READER = TypeAdapter(AgentReport)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -58,24 +56,62 @@ class FakeApi:
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
         self.paths: set[str] = set()
-        self.away = threading.Event()
-        self.deleted = False
-        self.refusal = ""
-        self.attempts = threading.Semaphore(0)
+        self.error: Exception | None = None
+        self.attempts = 0
 
     def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
+        self.attempts += 1
+        if self.error is not None:
+            raise self.error
+        self.paths.add(path)
+        self.told.append(patch["status"]["agent"])
+        return {}
+
+
+class Idle(BaseException):
+    """The thread waits for longer than it is played."""
+
+
+class Waits(threading.Condition):
+    """Waits by a clock that nothing else moves."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock, self.until = clock, 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is None or self.clock.now + timeout > self.until:
+            raise Idle
+        self.clock.now += timeout
+        return False
+
+
+class PlayedReporter(Reporter):
+    """One whose thread is played."""
+
+    def __init__(self, api: FakeApi, clock: Clock, **options: Any) -> None:
+        first = Report(AgentState.READY, NOW)
+        options = {"progress_seconds": 0.3, "now": lambda: NOW} | options
+        super().__init__(api, ME, FACTS, first, **options)  # type: ignore[arg-type]
+        self._changed = self.waits = Waits(clock)
+        self._stop_event.wait = self.waits.wait  # type: ignore[method-assign]
+
+    def go_on(self, seconds: float = 0.0) -> bool:
+        """Do what the thread does in this time; return whether it goes on after it."""
+        self.waits.until = self.waits.clock.now + seconds
         try:
-            if self.away.is_set():
-                raise Unavailable("away")
-            if self.deleted:
-                raise NotFound(404, "", "not found")
-            if self.refusal:
-                raise Forbidden(403, "", self.refusal)
-            self.paths.add(path)
-            self.told.append(patch["status"]["agent"])
-            return {}
-        finally:
-            self.attempts.release()  # whoever waits for it looks at `told`
+            self.run()
+        except Idle:
+            self.waits.clock.now = self.waits.until
+            return True
+        return False
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(reporter_module, "time", found)
+    return found
 
 
 @pytest.fixture
@@ -84,19 +120,8 @@ def api() -> FakeApi:
 
 
 @pytest.fixture
-def reporter(api: FakeApi) -> Iterator[Reporter]:
-    reporter = Reporter(
-        api,  # type: ignore[arg-type]
-        ME,
-        FACTS,
-        Report(AgentState.READY, NOW),
-        progress_seconds=0.3,
-        now=lambda: NOW,
-    )
-    yield reporter
-    reporter.stop()
-    if reporter.is_alive():
-        reporter.join(300)
+def reporter(api: FakeApi, clock: Clock) -> PlayedReporter:
+    return PlayedReporter(api, clock)
 
 
 @given(
@@ -128,33 +153,21 @@ def test_what_is_written_is_what_the_crd_takes(
     rounds: list[RoundProgress],
 ) -> None:
     report = Report(state, NOW, round_, failed, progress, tuple(rounds))
-    facts = Facts(1234, 8, accelerators.detect())
-    written = whole(ME, facts, report, {}).to_wire()
+    written = whole(ME, FACTS, report, {}).to_wire()
     read = READER.validate_python(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
     assert read.to_wire() == written
     assert (read.progress and read.progress.checkpoint_step) == (progress and progress.checkpoint_step)
     for said, known in zip(read.rounds, rounds, strict=True):
         assert astuple(said) == pytest.approx(astuple(known))
-    assert read.accelerators == facts.accelerators
+    assert read.accelerators == FACTS.accelerators
     assert read.observed_round == round_
     assert read.since == NOW
 
 
-def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, reporter: Reporter) -> None:
-    held = CheckpointMemory(12, 11, 4, Resumed(3, Tier.PEER, 7))
-    reporter._sections["memory"] = lambda: held
-    reporter.start()
-    reporter.report(AgentState.RUNNING, 3)
-    assert reporter.flush(300)
-    memory = READER.validate_python(api.told[-1]).memory
-    assert memory == held
-
-
-def test_changes_are_told_at_once(api: FakeApi, reporter: Reporter) -> None:
-    reporter.start()
+def test_changes_are_told_at_once(api: FakeApi, reporter: PlayedReporter) -> None:
     reporter.report(AgentState.RUNNING, 1)
-    assert reporter.flush(300)
+    reporter.go_on()
     assert api.paths == {
         "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticworkers/job-worker-0/status"
     }
@@ -162,71 +175,118 @@ def test_changes_are_told_at_once(api: FakeApi, reporter: Reporter) -> None:
     assert api.told[-1]["observedRound"] == 1
 
 
-def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: Reporter) -> None:
-    api.away.set()
-    reporter.start()
+def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: PlayedReporter) -> None:
+    api.error = Unavailable("away")
+    reporter.go_on()
     for round_ in range(1, 20):
         reporter.report(AgentState.RUNNING, round_)
     reporter.report(AgentState.FAILED, failure=failure(1))
     reporter.report(AgentState.READY, 20)
     reporter.report(AgentState.FAILED, failure=failure(2))
     reporter.report(AgentState.RUNNING, 21)
-    assert not reporter.flush(0.1)
-    api.away.clear()
-    assert reporter.flush(300)
+    reporter.go_on(60.0)
+    assert not api.told and api.attempts > 2
+    api.error = None
+    reporter.go_on()
     told = [(r["state"], r["observedRound"], (r["failure"] or {}).get("sequence")) for r in api.told]
     assert told[-2:] == [("Ready", 20, 1), ("Running", 21, 2)]
     assert len(told) <= 3
 
 
-def saved(api: FakeApi) -> list[int | None]:
-    """The checkpoints that the writes have told of."""
-    return [(each["progress"] or {}).get("checkpointStep") for each in api.told]
+def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: PlayedReporter, clock: Clock) -> None:
+    reporter.go_on()
+    step = 0
+    reporter._figures = lambda: Figures(StepProgress(step, NOW))
+    for step in range(1, 100):  # noqa: B007
+        reporter.progress()
+        reporter.go_on(0.01)
+    reporter.go_on(0.3)
+    assert api.told[-1]["progress"]["step"] == 99
+    assert len(api.told) <= 3 + int(clock.now / 0.3)
 
 
-def wait_saved(api: FakeApi, step: int) -> None:
-    while step not in saved(api):
-        assert api.attempts.acquire(timeout=300)
+def test_news_that_never_ends_is_written_at_its_interval(api: FakeApi, clock: Clock) -> None:
+    """As where a training process sends its agent message after message."""
+    reporter = PlayedReporter(api, clock, progress_seconds=600.0)
+    reporter.go_on()
+    step, sent = 0, NEWS_BURST + 30
+    reporter._figures = lambda: Figures(StepProgress(step, NOW))
+    for step in range(1, sent):
+        reporter.progress(within_seconds=0.0)
+        reporter.go_on(0.01)
+        assert step > NEWS_BURST or api.told[-1]["progress"]["step"] == step, "it does not wait"
+    reporter.go_on(60.0)
+    assert api.told[-1]["progress"]["step"] == sent - 1
+    assert len(api.told) <= 3 + NEWS_BURST + 0.01 * sent / NEWS_SECONDS
 
 
-def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, reporter: Reporter) -> None:
+def test_first_step_of_a_round_does_not_wait(api: FakeApi, clock: Clock) -> None:
+    reporter = PlayedReporter(api, clock, progress_seconds=600.0)
+    reporter.go_on()
+    reporter.progress(within_seconds=0.0)
+    reporter.progress()  # does not put it off
+    reporter.go_on()
+    assert len(api.told) == 2
+
+
+def saved(api: FakeApi) -> int | None:
+    """The checkpoint that the last write has told of."""
+    found: int | None = (api.told[-1]["progress"] or {}).get("checkpointStep")
+    return found
+
+
+def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_time_has_come(
+    api: FakeApi, clock: Clock
+) -> None:
+    reporter = PlayedReporter(api, clock, progress_seconds=600.0)
+    reporter.go_on()
     newest = 1
-    reporter._outbox.progress_seconds = 600.0
     reporter._figures = lambda: Figures(StepProgress(newest, NOW, newest))
-    reporter.start()
     reporter.checkpoint()
-    wait_saved(api, 1)
-    for step, state, round_ in (
+    reporter.go_on()
+    assert saved(api) == 1, "it did not wait"
+    for newest in range(2, 100):  # noqa: B007
+        reporter.checkpoint()
+        reporter.go_on(CHECKPOINT_SECONDS / 40)
+    reporter.go_on(CHECKPOINT_SECONDS)
+    assert saved(api) == 99 and len(api.told) <= 6
+    reporter.go_on(CHECKPOINT_SECONDS)  # a quiet time
+    for newest, is_awaited in ((100, False), (101, True)):
+        reporter.checkpoint(is_awaited=is_awaited)
+        reporter.go_on()
+        assert saved(api) == newest
+    newest = 102
+    reporter.checkpoint()
+    reporter.go_on()
+    assert saved(api) == 101
+    reporter.hasten()
+    reporter.go_on()
+    assert saved(api) == 102, "now somebody waits for it"
+
+
+def test_whatever_else_is_told_tells_of_the_newest_checkpoint_and_step(api: FakeApi, clock: Clock) -> None:
+    reporter, newest = PlayedReporter(api, clock, progress_seconds=600.0), 1
+    told = RoundProgress(1, 5, 7, 2.0)
+    reporter._figures = lambda: Figures(StepProgress(newest, NOW, newest), (told,))
+    reporter.checkpoint()
+    reporter.go_on()
+    for newest, state, round_ in (
         (2, AgentState.FAILED, 1),
         (3, AgentState.READY, 1),
         (4, AgentState.RUNNING, 2),
     ):
-        newest = step
         reporter.checkpoint()  # not yet, for its own sake
         reporter.report(state, round_, failure(1) if state is AgentState.FAILED else None)
-        assert reporter.flush(300)
-        assert saved(api)[-1] == step
-    newest = 5
-    reporter.checkpoint()
-    assert reporter.flush(300), "the last word"
-    assert saved(api)[-1] == 5
-
-
-def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Reporter) -> None:
-    reporter.start()
-    told = RoundProgress(1, 5, 7, 2.0)
-    reporter._figures = lambda: Figures(StepProgress(7, NOW), (told,))
-    reporter.report(AgentState.FAILED, failure=failure(1))
-    assert reporter.flush(300)
-    assert api.told[-1]["progress"]["step"] == 7
-    assert api.told[-1]["rounds"] == [told.to_wire()]
+        reporter.go_on()
+        assert saved(api) == newest == api.told[-1]["progress"]["step"]
+        assert api.told[-1]["rounds"] == [told.to_wire()]
     reporter._figures = lambda: Figures(None, (told,))
-    reporter.report(AgentState.RUNNING, 2)
-    assert reporter.flush(300)
-    assert api.told[-1]["progress"]["step"] == 7, "the new processes told nothing yet"
+    reporter.report(AgentState.RUNNING, 3)
+    reporter.go_on()
+    assert saved(api) == newest, "the new processes told nothing yet"
 
 
-def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter: Reporter) -> None:
+def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter: PlayedReporter) -> None:
     step = 1
     reporter._figures = lambda: Figures(StepProgress(step, NOW))
 
@@ -239,78 +299,35 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
             return api.merge_patch(path, patch)
 
     reporter._api = News()  # type: ignore[assignment]
+    reporter.go_on()
+    assert api.told[-1]["progress"] == StepProgress(2, NOW).to_wire()
+
+
+@pytest.mark.real
+def test_flush_waits_for_all_that_is_written_and_for_no_worker_that_was_deleted(api: FakeApi) -> None:
+    reporter = Reporter(api, ME, FACTS, Report(AgentState.READY, NOW), progress_seconds=600.0)  # type: ignore[arg-type]
+    assert not reporter.flush(300), "it has not begun"
     reporter.start()
-    while (api.told[-1:] or [{"progress": None}])[0]["progress"] != StepProgress(2, NOW).to_wire():
-        assert api.attempts.acquire(timeout=300)
-
-
-def test_every_write_says_what_the_pod_uses_now(api: FakeApi) -> None:
-    used = [None, Usage(1.5, 2**30), Usage(0.5, 2**20)]
-    reporter = Reporter(
-        api,  # type: ignore[arg-type]
-        ME,
-        FACTS,
-        Report(AgentState.READY, NOW),
-        progress_seconds=0.0,
-        sections={"usage": lambda: used.pop(0)},
-    )
-    reporter.start()
-    for state in (AgentState.RUNNING, AgentState.SUCCEEDED):
-        assert reporter.flush(300)
-        reporter.report(state)
-    assert reporter.flush(300)
-    reporter.stop()
-    told = [each["usage"] for each in api.told]
-    assert told[0] is None
-    assert [(u["cpuCores"], u["memoryBytes"]) for u in told[1:]] == [(1.5, 2**30), (0.5, 2**20)]
-
-
-def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None:
-    later = datetime(2027, 1, 1, tzinfo=UTC)
     reporter.report(AgentState.RUNNING, 1)
-    reporter._now = lambda: later
-    reporter.report(AgentState.RUNNING, 1)
-    assert reporter.latest.since == NOW
-    reporter.report(AgentState.RUNNING, 2)
-    assert reporter.latest.since == later, "another round's processes run"
-    reporter.report(AgentState.FAILED, failure=failure(1))
-    assert reporter.latest.since == later
-
-
-def test_flush_of_a_reporter_that_never_began_does_not_wait(reporter: Reporter) -> None:
-    assert not reporter.flush(300)
-
-
-def test_flush_does_not_wait_for_a_worker_that_was_deleted(api: FakeApi, reporter: Reporter) -> None:
-    api.deleted = True
-    reporter.start()
+    assert reporter.flush(300) and api.told[-1]["state"] == "Running"
+    api.error = NotFound(404, "", "not found")
+    reporter.report(AgentState.READY, 1)
     began = time.monotonic()
     assert not reporter.flush(600)
     assert time.monotonic() - began < 300
-
-
-def test_what_is_refused_for_good_is_said_once_and_not_tried_again(api: FakeApi) -> None:
-    refused = threading.Event()
-    reporter = Reporter(
-        api,  # type: ignore[arg-type]
-        ME,
-        FACTS,
-        Report(AgentState.READY, NOW),
-        progress_seconds=0.0,
-        on_final_refusal=refused.set,
-    )
-    api.refusal = "only the Pod job-worker-0-3 may report for this ElasticWorker"
-    reporter.start()
-    assert not reporter.flush(300)
+    reporter.stop()
     reporter.join(300)
-    assert not reporter.is_alive()
-    assert refused.is_set()
-    reporter.report(AgentState.STOPPED)
-    assert not reporter.flush(300)
-    assert api.attempts.acquire(timeout=1)
-    assert not api.attempts.acquire(blocking=False), "one attempt"
 
 
+def test_what_is_refused_for_good_is_said_once_and_not_tried_again(api: FakeApi, clock: Clock) -> None:
+    refused: list[str] = []
+    reporter = PlayedReporter(api, clock, on_final_refusal=lambda: refused.append("refused"))
+    api.error = Forbidden(403, "", "only the Pod job-worker-0-3 may report for this ElasticWorker")
+    assert not reporter.go_on()
+    assert refused == ["refused"] and api.attempts == 1
+
+
+@pytest.mark.real
 @pytest.mark.usefixtures("patient")
 def test_what_is_sent_is_utf8_whatever_the_texts(cluster: FakeCluster) -> None:
     client = ApiClient.in_cluster(cluster.environ(0))
@@ -339,26 +356,16 @@ class PickyApi(FakeApi):
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("section", ["failure", "memory", "usage"])
 def test_a_refused_section_mutes_no_agent(
-    caplog: pytest.LogCaptureFixture, section: str, named: bool
+    caplog: pytest.LogCaptureFixture, clock: Clock, section: str, named: bool
 ) -> None:
     api = PickyApi(section, named)
-    reporter = Reporter(
-        api,  # type: ignore[arg-type]
-        ME,
-        FACTS,
-        Report(AgentState.READY, NOW),
-        progress_seconds=0.3,
-        sections={"usage": lambda: Usage(1.0, 5), "memory": lambda: CheckpointMemory(step=1)},
-    )
-    reporter.start()
+    sections = {"usage": lambda: Usage(1.0, 5), "memory": lambda: CheckpointMemory(step=1)}
+    reporter = PlayedReporter(api, clock, sections=sections)
     reporter.report(AgentState.FAILED, 4, failure(1))
     reporter.report(AgentState.READY, 4)
     reporter.report(AgentState.FAILED, 5, failure(2))
     reporter.report(AgentState.READY, 6)
-    try:
-        assert reporter.flush(300)
-    finally:
-        reporter.stop()
+    reporter.go_on()
     last = api.told[-1]
     assert (last["state"], last["observedRound"], last["failure"]["sequence"]) == ("Ready", 6, 2)
     assert next(told["failure"]["sequence"] for told in api.told if told["failure"]) == 1, "each is counted"
@@ -369,32 +376,23 @@ def test_a_refused_section_mutes_no_agent(
 
 
 def test_a_defect_in_one_section_ends_no_reports(
-    api: FakeApi, reporter: Reporter, caplog: pytest.LogCaptureFixture
+    api: FakeApi, reporter: PlayedReporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     reporter._sections["memory"] = lambda: {}["step"]
     reporter._figures = lambda: {}["figures"]
-    reporter.start()
     reporter.report(AgentState.RUNNING, 1)
     reporter.report(AgentState.READY, 1)
-    assert reporter.flush(300) and reporter.is_alive()
+    assert reporter.go_on()
     assert (api.told[-1]["state"], api.told[-1]["memory"]) == ("Ready", None)
     assert caplog.text.count("reports go on without memory, which cannot be made") == 1
 
 
 def test_a_defect_of_the_client_is_tried_again(
-    api: FakeApi, reporter: Reporter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, reporter: PlayedReporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers = iter([AttributeError("no such thing"), AttributeError("no such thing")])
-    real = api.merge_patch
-
-    def patch(path: str, patch: dict[str, Any]) -> dict[str, Any]:
-        if (error := next(answers, None)) is not None:
-            raise error
-        return real(path, patch)
-
-    monkeypatch.setattr(api, "merge_patch", patch)
-    reporter.start()
+    api.error = AttributeError("no such thing")
     reporter.report(AgentState.RUNNING, 1)
-    assert reporter.flush(300)
-    assert api.told[-1]["state"] == "Running"
-    assert caplog.text.count("AttributeError: no such thing") == 1, "with its traceback, once"
+    assert reporter.go_on(60.0) and api.attempts > 1
+    api.error = None
+    assert reporter.go_on() and api.told[-1]["state"] == "Running"
+    assert "AttributeError: no such thing" in caplog.text

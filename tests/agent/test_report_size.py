@@ -6,8 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from agent.report.report import fitting
@@ -201,14 +199,3 @@ def test_the_worst_report_leaves_half_of_32_kb_and_is_what_the_crd_takes(letter:
     decided = [replace(each, reason="") for each in report(letter, sets).shards or ()]
     assert [replace(each, reason="") for each in read.shards or ()] == decided, "what decides is whole"
     assert go_bytes(controllers_part(letter).to_wire()) + MAX_REPORT_BYTES <= 32_768
-
-
-SECTIONS = ("failure", "series", "check", "result", "asked_stacks", "profile", "shards", "memory")
-
-
-@given(st.sets(st.sampled_from(SECTIONS)), st.sampled_from(["x", "ö", "<"]), st.integers(1, MAX_SHARD_SETS))
-def test_a_report_within_its_size_is_written_as_it_is(absent: set[str], letter: str, sets: int) -> None:
-    said = replace(report(letter, sets), **dict.fromkeys(absent))
-    written = fitting(said)
-    assert go_bytes(written) <= MAX_REPORT_BYTES
-    assert written == said.to_wire() or go_bytes(said.to_wire()) > MAX_REPORT_BYTES

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from agent.monitor import progress
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stepping import Start
 from crds.progress_record import ENV_PROGRESS_FILE
 from dlr import result
+from tests.cli.scripted import Clock
 
-pytestmark = pytest.mark.real
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "time", Clock())
 
 
 def test_only_rank_0_counts_and_only_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import errno
-import logging
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,16 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
-from agent.monitor import round_logs
+from agent.monitor import progress
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import (
-    CHOSEN_BYTES,
     KEPT_ROUNDS,
     MIN_FILE_BYTES,
     Bounds,
     LogKeeper,
     RoundLogsSpecs,
-    bounds_of,
     cut_middle,
     prune,
 )
@@ -30,6 +25,7 @@ from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT
 from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
+from tests.cli.scripted import Clock
 
 MIB = 1 << 20
 
@@ -60,11 +56,12 @@ class Rounds:
 
 
 @pytest.fixture
-def rounds(tmp_path: Path) -> Rounds:
+def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    monkeypatch.setattr(progress, "time", Clock())
+    monkeypatch.setattr(LogKeeper, "start", lambda _: None)
     return Rounds(tmp_path)
 
 
-@pytest.mark.real
 def test_the_log_of_a_failed_round_outlives_the_restart(rounds: Rounds) -> None:
     rounds.start()
     failed = rounds.write("out of luck")
@@ -90,7 +87,6 @@ def test_the_restart_count_is_alike_on_all_ranks_and_leaves_what_max_restarts_le
     assert left == min(allowed - failures, 2**31 - 1 - count)
 
 
-@pytest.mark.real
 def test_processes_learn_their_files_and_how_often_training_was_restarted(
     rounds: Rounds, tmp_path: Path
 ) -> None:
@@ -104,60 +100,6 @@ def test_processes_learn_their_files_and_how_often_training_was_restarted(
     assert envs[1][ENV_STACKS_FILE] == str(folder / "stacks.txt")
     assert (envs[1][ENV_SHARDS_SOCKET], envs[1][ENV_ROUND]) == ("/desk", "2")
     assert rounds.specs.root_log_dir == str(tmp_path)
-
-
-@pytest.mark.real
-def test_without_log_files_processes_start_as_well() -> None:
-    rounds = Rounds(os.devnull)
-    assert Path(rounds.start()[0][ENV_STACKS_FILE]).parent.is_dir()
-    assert rounds.start()[0]["TORCHELASTIC_ERROR_FILE"] == ""
-
-
-@pytest.mark.real
-def test_volume_that_fails_for_a_moment_does_not_end_the_keeping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    failures, pruned = iter([errno.ESTALE, errno.EIO]), threading.Event()
-
-    def prune_or_fail(folder: Path, _limit_bytes: int) -> None:
-        if folder != tmp_path:
-            return  # a keeper of an earlier test, whose thread is still at its first look
-        if (code := next(failures, None)) is not None:
-            raise OSError(code, os.strerror(code))
-        pruned.set()
-
-    monkeypatch.setattr(round_logs, "prune", prune_or_fail)
-    monkeypatch.setattr(round_logs, "LOOK_SECONDS", 0.01)
-    keeper = LogKeeper(Bounds(ended_bytes=1, running_bytes=None))
-    keeper.start()
-    keeper.keep(tmp_path, set())
-    assert pruned.wait(300)
-    assert caplog.text.count("not kept within bounds") == 1
-
-
-@pytest.mark.real
-def test_a_round_that_begins_just_when_a_look_is_due_is_not_overlooked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pruned = threading.Event()
-    monkeypatch.setattr(round_logs, "prune", lambda folder, _: folder == tmp_path and pruned.set())
-    keeper = LogKeeper(Bounds(ended_bytes=1, running_bytes=None))
-
-    class News(threading.Event):
-        """The first wait for it is over when it comes."""
-
-        waits = 0
-
-        def wait(self, timeout: float | None = None) -> bool:
-            self.waits += 1
-            if self.waits > 1:
-                return super().wait(timeout)
-            keeper.keep(tmp_path, set())
-            return False
-
-    keeper._news = News()
-    keeper.start()
-    assert pruned.wait(300)
 
 
 def ended_rounds(folder: Path, *sizes: int) -> Path:
@@ -204,14 +146,6 @@ def test_a_log_that_is_written_loses_its_middle_and_nobody_notices(tmp_path: Pat
     assert (lines[0], lines[-1]) == (b"first", b"last")
 
 
-def test_a_log_within_its_bounds_stays_whole(tmp_path: Path) -> None:
-    log = tmp_path / "stderr.log"
-    log.write_text("x" * 1000)
-    cut_middle(log, MIB)
-    assert log.read_text() == "x" * 1000
-    cut_middle(tmp_path / "none", MIB)
-
-
 def test_a_processs_log_is_bounded_while_it_runs(tmp_path: Path) -> None:
     log = tmp_path / "attempt_1" / "0" / "stderr.log"
     log.parent.mkdir(parents=True)
@@ -220,34 +154,3 @@ def test_a_processs_log_is_bounded_while_it_runs(tmp_path: Path) -> None:
     keeper.keep(tmp_path / "attempt_1", {log, Path(os.devnull)})
     keeper.look(is_new_round=True)
     assert log.stat().st_blocks * 512 <= max(MIB // 2, MIN_FILE_BYTES)
-
-
-def test_where_files_have_no_holes_it_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def no_holes(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(round_logs, "_punch_hole", no_holes)
-    running = ended_rounds(tmp_path, *([10] * 12))
-    log = running / "stderr.log"
-    log.write_bytes(b"x" * (4 * MIB))
-    keeper = LogKeeper(Bounds(ended_bytes=MIB, running_bytes=MIB))
-    keeper.keep(running, {log})
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            keeper.look(is_new_round=True)
-    assert [record.message.partition(", because")[0] for record in caplog.records] == [
-        f"the logs of training processes grow without bound in {running}"
-    ]
-    assert len(numbers(tmp_path)) == KEPT_ROUNDS + 1
-
-
-def test_bounds_are_tight_only_where_nobody_chose_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bounds_of(tmp_path) == Bounds(CHOSEN_BYTES, None)
-    monkeypatch.setattr(round_logs.tempfile, "gettempdir", lambda: str(tmp_path))
-    own = tmp_path / "torchelastic_abc"
-    own.mkdir()
-    assert bounds_of(own).running_bytes == 64 * MIB

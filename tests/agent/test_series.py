@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agent.monitor.series import WINDOW_SAMPLES, Chronicle, History, Windows
-from agent.monitor.stepping import Start, StepReport
+from agent.monitor.series import WINDOW_SAMPLES, History, Windows
+from agent.monitor.stepping import StepReport
 from crds.agent_report import MAX_POINTS, Series, SeriesPoint
 from crds.wire import from_wire
 
@@ -78,14 +78,3 @@ def test_steps_that_go_back_and_times_of_no_step_say_nothing() -> None:
         for at, step, busy in [(1.0, 1, False), (1.0, 1, True), (900.0, 2, False), (901.0, 3, False)]
     ]
     assert seen == [None] * 4 and windows._paces == [1.0], "the evaluation is in no window"
-
-
-def test_only_rank_0_tells_and_each_keeps_its_own() -> None:
-    chronicle = Chronicle(Series(), None)
-    for start in (Start(1, 4, leads=False), Start(2, 4, leads=True)):
-        chronicle.begin(start)
-        for second in range(WINDOW_SAMPLES + 1):
-            chronicle.look(StepReport(second, second), {"loss": 2.0}, second, BEGIN, busy=False)
-        assert (chronicle.series is not None) == start.leads
-    assert chronicle.series is not None and len(chronicle.series.points) == 2
-    assert chronicle.series.points[0].numbers == {"loss": 2.0}

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,31 +107,6 @@ def test_what_goes_on_after_any_error_does_not_go_on_after_a_signal(
 
 
 @pytest.mark.real
-def test_a_thread_defers_nothing() -> None:
-    began, go = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with signals.deferred():
-            began.set()
-            go.wait(300)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert began.wait(300)
-    with pytest.raises(SignalException):
-        signal.raise_signal(signal.SIGUSR2)
-    go.set()
-    thread.join(300)
-
-
-def test_a_handler_that_torch_has_set_is_taken_back() -> None:
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    signals.take_back()
-    with pytest.raises(SignalException):
-        signal.raise_signal(signal.SIGUSR2)
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_a_hangup_ends_the_agent_unless_nohup_has_it_ignored(*, is_ignored: bool) -> None:
     script = (
@@ -154,8 +128,3 @@ def test_a_hangup_ends_the_agent_unless_nohup_has_it_ignored(*, is_ignored: bool
     else:
         assert done.stdout.split() == ["SIGTERM,SIGHUP"]
         assert "SignalException: the agent got SIGHUP" in done.stderr
-
-
-def test_a_name_that_is_none_is_told() -> None:
-    with pytest.raises(ValueError, match="there is no signal 'SIGNONE'"):
-        signals.handle("SIGUSR2,SIGNONE", signals.raise_signal)

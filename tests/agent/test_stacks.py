@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from agent.monitor import stacks
-from agent.monitor.accounting import ProcessTree
 from agent.monitor.dump import innermost_place, waits_for_others
 from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, StackFiles, capture, signal_number, wait_state
 from crds.progress_record import RECORD_BYTES
@@ -114,24 +113,12 @@ def test_process_in_a_deadlock_shows_the_line_and_lives_on(trainers: Trainers) -
     assert process.poll() is None
 
 
-def test_process_under_a_wrapper_is_found(trainers: Trainers) -> None:
-    trainers.start(TRAIN, "sh", "-c", '"$@"; exit', "sh")
-    assert trainers.capture()[0].frames
-
-
 def test_process_without_the_sdk_is_left_alone_and_said_to_be(trainers: Trainers) -> None:
     process = trainers.start("import time\nprint('here', flush=True)\ntime.sleep(600)")
     wait_asleep(process)
     shown = trainers.capture()[0]
     assert shown.frames == ()
     assert shown.note.startswith("no Python stack, which takes a call of dlr.report; the process is sleeping")
-    assert process.poll() is None
-
-
-def test_process_that_handles_the_signal_no_more_does_not_get_it(trainers: Trainers) -> None:
-    disable = "faulthandler.unregister(int(os.environ['DLR_STACKS_SIGNAL']))"
-    process = trainers.start(TRAIN.replace("\nstuck()", f"\n{disable}\nstuck()"))
-    assert trainers.capture()[0].note
     assert process.poll() is None
 
 
@@ -158,14 +145,6 @@ def test_stopped_process_is_not_waited_for_long(trainers: Trainers, monkeypatch:
     assert other.poll() is None
 
 
-def test_process_that_has_ended_is_said_to_have(trainers: Trainers) -> None:
-    process = trainers.start(TRAIN)
-    process.kill()
-    process.wait()
-    shown = trainers.capture()[0]
-    assert shown.note.endswith("the process has ended")
-
-
 def test_the_users_choice_of_signal_counts_if_it_is_one() -> None:
     assert signal_number({}) == DEFAULT_SIGNAL
     assert signal_number({"DLR_STACKS_SIGNAL": "10"}) == 10
@@ -181,38 +160,3 @@ def test_processes_write_beside_their_logs(tmp_path: Path) -> None:
     assert env[1]["DLR_STACKS_FILE"] == f"{tmp_path}/attempt_7/1/stacks.txt" == str(stack_files.files[1])
     assert env[1]["PYTHONFAULTHANDLER"] == "1"
     assert stack_files.folder == tmp_path / "attempt_7"
-
-
-def test_without_log_files_dumps_have_a_place_too(tmp_path: Path) -> None:
-    stack_files = StackFiles(tmp_path / "stacks")
-    assert stack_files.folder is None
-    stack_files.renew(7, {0: os.devnull})
-    seventh = stack_files.files[0]
-    seventh.write_text("a dump")
-    stack_files.renew(8, {0: os.devnull})
-    assert stack_files.files[0].parent.is_dir()
-    assert seventh.read_text() == "a dump"
-    assert [path.name for path in tmp_path.iterdir()] == ["stacks"], "with which all of them can go"
-
-
-def test_what_the_user_says_of_faulthandler_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PYTHONFAULTHANDLER", "")
-    assert (
-        "PYTHONFAULTHANDLER"
-        not in StackFiles(tmp_path).renew(1, {0: f"{tmp_path}/attempt_1/0/error.json"})[0]
-    )
-
-
-def test_a_process_may_have_any_name(tmp_path: Path) -> None:
-    """The kernel cuts it after 15 bytes, be it in the middle of a letter."""
-    program = tmp_path / "обучение"
-    program.symlink_to(sys.executable)
-    prints = "import signal; signal.signal(40, print); print(flush=True); signal.pause()"
-    with subprocess.Popen([program, "-c", prints], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline()
-        try:
-            assert wait_state(process.pid).startswith("the process is ")
-            assert stacks.handles(process.pid, 40) and not stacks.handles(process.pid, 41)
-            assert ProcessTree(process.pid).memory_bytes() > 0
-        finally:
-            process.kill()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,18 +17,12 @@ from hypothesis import strategies as st
 
 from agent import standalone
 from agent.environment import Environment
-from agent.facts.world import (
-    JobView,
-    Member,
-    Verb,
-    next_action,
-)
+from agent.facts.world import JobView, Member, Verb, next_action
 from agent.flags import Flags
 from agent.standalone.cluster import LocalCluster, next_world
-from controller.errors import ApiError, SilentWatch
+from controller.errors import SilentWatch
 from crds import names
 from crds.agent_report import AgentState
-from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
@@ -59,16 +51,6 @@ if rank == 0:
     print(f"ends with {weight[0]:.0f}", flush=True)
 """
 
-PULLS = """
-import os
-from dlr.shards import pull
-
-for part in pull("lines", 6):
-    with part as elements:
-        for each in elements:
-            print(f"{os.environ['RANK']}:{each}\\n", end="", flush=True)
-"""
-
 
 def run(folder: Path, what_happens: str, *flags: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
@@ -93,56 +75,6 @@ def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) 
     assert f"resumes from memory, step={resumed.split()[-1]}" in done.stderr
 
 
-@pytest.mark.real
-def test_what_a_script_prints_is_encoded_as_by_an_interpreter_of_its_own(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import sys; print(sys.stdout.encoding, sys.stdout.errors)")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    env |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1:surrogateescape"}
-    outputs = [
-        subprocess.run(
-            [sys.executable, *command, str(script)], env=env, capture_output=True, text=True, check=True
-        ).stdout
-        for command in ([], ["-m", "dlr.cli", "run", "--standalone"])
-    ]
-    assert outputs[1] == outputs[0]
-
-
-MEETS_AT_A_PORT = """
-import os, sys, torch, torch.distributed as dist
-dist.init_process_group("gloo", init_method=f"tcp://localhost:{sys.argv[1]}",
-                        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-dist.all_reduce(torch.ones(1))
-count = os.environ["TORCHELASTIC_RESTART_COUNT"]
-if dist.get_rank() == 0:
-    print(f"met at start {count}", flush=True)
-dist.barrier()
-if count == "0" and dist.get_rank() == 1:
-    raise ValueError("no luck")
-dist.barrier()
-"""
-
-
-@pytest.mark.real
-def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(tmp_path: Path) -> None:
-    port = str(free_port())
-    script = tmp_path / "train.py"
-    script.write_text(MEETS_AT_A_PORT)
-    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2"]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    done = subprocess.run(
-        [*command, f"--master-port={port}", "--event-log-handler=console", str(script), port],
-        env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["met at start 0", "met at start 1"]
-    assert '"source": "AGENT"' in done.stderr, "the last event"
-
-
 FUNCTION = """
 import os, sys
 assert sys.argv[1:] == ["3"]
@@ -157,17 +89,6 @@ def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_p
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0", "rank 1"]
     assert done.stderr.count("joining round=") == 1
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("flags", [[], ["--no-warm-start"]])
-def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(
-    tmp_path: Path, flags: list[str]
-) -> None:
-    """An ignored SIGCHLD is inherited, and the kernel then keeps no exit code."""
-    script = "import sys; sys.exit(int(sys.argv[1]))"
-    done = run_script(tmp_path, script, "--max-restarts=0", *flags, ignores=signal.SIGCHLD)
-    assert done.returncode == 3, done.stderr
 
 
 LEAVES_ONE_BEHIND = """
@@ -210,55 +131,12 @@ def run_script(
 
 
 @pytest.mark.real
-def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) -> None:
-    script = tmp_path / "flood.py"
-    script.write_text(
-        "import os, time\n"
-        "block = (b'x' * 99 + b'\\n') * 10_000\n"
-        "for _ in range(600):\n    os.write(2, block)\n"
-        "while os.fstat(2).st_blocks * 512 > 64 << 20:\n    time.sleep(0.1)\n"  # until it was cut
-        "os.write(2, b'the end\\n')\n"
-    )
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--max-restarts=0", str(script)]
-    env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert b"[rank0]: the end\n" in done.stderr
-    assert b"\0" not in done.stderr, "what was cut out of the log was copied as zeros"
-    assert b"bytes are left out" in done.stderr
-
-
-@pytest.mark.real
 def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
     done = run(tmp_path, "time.sleep(1000)", "--memory-checkpoint=64Mi", "--hang-timeout=4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "ends with 30"
     assert "rank 1, after step 20, is at" in done.stderr
     assert "rank 0, step 20, waiting for other ranks:" in done.stderr
-
-
-@pytest.mark.real
-def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(PULLS)
-    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2", str(script)]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["0:0", "0:1", "0:2", "1:3", "1:4", "1:5"]
-
-
-@pytest.mark.real
-def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "termination-log"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
-    done = run(tmp_path, "sys.exit(3)", "--max-restarts=1")  # without memory each start is the first
-    assert done.returncode == 3
-    assert "the process exited with code 3" in file.read_text()
-    assert done.stdout.splitlines() == ["begins at 1 with 0"] * 2
-    assert "no restarts are left: --max-restarts allows 1" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -280,11 +158,6 @@ def test_what_cannot_be_meant_is_one_sentence(flags: list[str], environ: dict[st
         standalone.check(flags[0].partition("=")[2] if flags else "1:1", environ)
 
 
-@pytest.mark.parametrize("nnodes", ["1", "1:1", "1:4"])
-def test_one_machine_is_what_an_elastic_world_may_begin_with(nnodes: str) -> None:
-    standalone.check(nnodes, {})
-
-
 def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None:
     environ: dict[str, str] = {}
     standalone.prepare(Flags.read(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], {}), environ)
@@ -293,22 +166,6 @@ def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None
     assert environ == before
     me = Environment.read(environ)
     assert (me.worker_index, me.incarnation, me.pod_ip, me.memory_bytes) == (0, 1, "127.0.0.1", 1024)
-
-
-def test_only_flags_in_front_of_the_script_ask_for_it() -> None:
-    assert Flags.read(["--nproc-per-node", "2", "--standalone", "train.py"], {}).standalone
-    assert not Flags.read(["train.py", "--standalone"], {}).standalone
-
-
-@pytest.mark.parametrize(("text", "is_on"), [("1", True), ("true", True), ("0", False), ("", False)])
-def test_so_does_torchs_variable(text: str, is_on: bool) -> None:
-    assert Flags.read(["train.py"], {"PET_STANDALONE": text}).standalone is is_on
-
-
-def test_amounts_of_memory() -> None:
-    assert [standalone.bytes_of(text) for text in ("7", "2k".upper(), "4Gi")] == [7, 2000, 4 << 30]
-    with pytest.raises(argparse.ArgumentTypeError):
-        standalone.bytes_of("1.5Gi")
 
 
 def report(state: AgentState, observed_round: int, **more: Any) -> JSON:
@@ -369,21 +226,3 @@ def test_a_watch_shows_each_change_and_ends_when_nothing_comes(cluster: LocalClu
     assert shown["spec"]["asked"]["stacks"]
     cluster.merge_patch("/x/status", {"status": {"agent": report(AgentState.READY, 0)}})
     assert next(events)["object"]["spec"]["round"] == 1
-
-
-def test_what_is_only_in_a_cluster_is_not_found(cluster: LocalCluster) -> None:
-    with pytest.raises(ApiError):
-        cluster.get("/x/nodechecks/nightly")
-
-
-@pytest.mark.real
-def test_a_signal_asks_for_stacks(cluster: LocalCluster) -> None:
-    before = signal.signal(signal.SIGUSR2, lambda *_: cluster.ask_for_stacks())
-    try:
-        version = int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"])
-        os.kill(os.getpid(), signal.SIGUSR2)
-        deadline = time.monotonic() + 300
-        while int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"]) == version:
-            assert time.monotonic() < deadline
-    finally:
-        signal.signal(signal.SIGUSR2, before)

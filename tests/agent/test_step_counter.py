@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from agent.warm import step_counter
 from agent.warm.step_counter import counting_hook
-from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT, START_UNKNOWN
+from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT
 from tests.agent.test_warm_start import ENV, run_warm, warm  # noqa: F401 (a fixture)
+from tests.cli.scripted import Clock
 from tests.counting import calls
 
-pytestmark = pytest.mark.real
 
-Step = Callable[[], object]
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_counter, "time", Clock())
 
 
 @dataclass(frozen=True)
@@ -77,22 +80,6 @@ def test_generator_and_discriminator_make_one_step_together(critic_steps: int) -
         assert record.counted == (1, 3 * critic_steps)
 
 
-def test_an_optimizer_within_another_counts_once() -> None:
-    class Outer(torch.optim.SGD):
-        def __init__(self, inner: torch.optim.Optimizer) -> None:
-            super().__init__(weights(), lr=0.01)
-            self.inner = inner
-
-        def step(self, closure: object = None) -> None:  # type: ignore[override]
-            self.inner.step()
-
-    with counting() as record:
-        optimizer = Outer(sgd())
-        for _ in range(3):
-            optimizer.step()
-        assert record.counted == (1, 3)
-
-
 def test_gradients_that_are_accumulated_make_one_step_and_one_that_the_scaler_skips_makes_none() -> None:
     with counting() as record:
         parameters = weights()
@@ -105,15 +92,6 @@ def test_gradients_that_are_accumulated_make_one_step_and_one_that_the_scaler_sk
             scaler.step(optimizer)
             scaler.update()
         assert record.counted == (1, 2)
-
-
-def test_the_count_goes_on_with_an_optimizer_that_takes_the_place_of_another() -> None:
-    with counting() as record:
-        for _ in range(2):
-            optimizer = sgd()
-            for _ in range(3):
-                optimizer.step()
-        assert record.counted[1] in (5, 6), "the first step of the second may belong to the last of the first"
 
 
 def test_the_number_goes_on_from_a_checkpoint_where_the_optimizer_keeps_it() -> None:
@@ -143,28 +121,6 @@ def test_the_step_by_which_dcp_makes_the_state_of_an_optimizer_is_none() -> None
         layer(torch.ones(1, 2)).sum().backward()
         after.step()
         assert record.counted == (41, 41)
-
-
-def test_a_state_of_another_kind_counts_from_one() -> None:
-    with counting() as record:
-        optimizer = sgd()
-        optimizer.state[optimizer.param_groups[0]["params"][0]]["step"] = torch.ones(3)
-        optimizer.step()
-        optimizer.state = {"anything": None}  # type: ignore[assignment]
-        optimizer.step()
-        assert record.counted == (1, 2)
-
-
-@pytest.mark.parametrize("steps", [0, 40])
-def test_where_a_count_begins_is_unknown_unless_the_optimizer_keeps_it(steps: int) -> None:
-    before = torch.optim.AdamW(weights(), lr=0.01)
-    for _ in range(steps):
-        before.step()
-    with counting() as record:
-        after = torch.optim.AdamW(weights(), lr=0.01)
-        after.load_state_dict(before.state_dict())
-        after.step()
-        assert struct.unpack(PROGRESS_FORMAT, record.memory)[START_UNKNOWN] == (steps == 0)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
@@ -207,6 +163,7 @@ COMPILED_STEP = 'torch.compile(optimizer.step, backend="eager")()\n'
 """It imports the compiler, which takes three seconds of a core."""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("script_text", "switch", "expected"),
     [(SCRIPT + COMPILED_STEP, {}, (1, 4)), (SCRIPT, {"DLR_COUNT_STEPS": "0"}, (0, 0))],

@@ -35,15 +35,6 @@ def test_the_process_that_came_furthest_speaks_and_of_equals_the_first() -> None
     assert stepping.in_round(3) == RoundProgress(3, 10, 15, 7)
 
 
-def test_speed_is_known_from_the_second_step_on() -> None:
-    stepping = Stepping()
-    assert stepping.seconds_per_step() is None
-    stepping.observe(0, StepReport(1, 10), StepReport(1, 10))
-    assert stepping.seconds_per_step() is None
-    stepping.observe(0, StepReport(1, 10), StepReport(3, 11))
-    assert stepping.seconds_per_step() == 2
-
-
 @given(st.lists(st.floats(0.01, 50), min_size=1, max_size=60))
 def test_speed_is_that_of_lately(durations: list[float]) -> None:
     stepping, at, times = Stepping(), 0.0, [0.0]

@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from agent.connection.handshake import NONCE_BYTES
 from benchmarks.strangers import is_closed
 from tests.agent.checkpoints.test_resuming import SCRIPT, WITH_REPLICAS, Logs, replicated, start
 from tests.agent.conftest import Agent, Agents, children, kill, training_processes
-from tests.agent.fake_cluster import KEY, FakeCluster
+from tests.agent.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.real
 
@@ -89,16 +88,6 @@ class Stranger:
                     self.opened[port] += 1
 
 
-def ask(address: tuple[str, int], request: bytes) -> bytes:
-    """All that comes back for a request without a handshake."""
-    received = b""
-    with socket.create_connection(address, 300) as connection, contextlib.suppress(ConnectionResetError):
-        connection.sendall(request)
-        while part := connection.recv(4096):
-            received += part
-    return received
-
-
 def variable(pid: int, name: str) -> str:
     """A variable of a process's environment."""
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -136,27 +125,6 @@ def test_agents_and_their_processes_listen_on_the_address_of_their_pod_alone(
         assert own, "an agent listens for its peers"
         loopback = {"127.0.0.1", f"127.0.0.{index + 2}"}  # Gloo listens at what the host's name stands for
         assert set(own.values()) <= loopback | {socket.gethostbyname(socket.gethostname())}, own
-
-
-def test_training_processes_do_not_find_the_key_in_their_environment(
-    trained: tuple[list[Agent], Logs],
-) -> None:
-    started, _ = trained
-    for agent in started:
-        for process in training_processes(agent.pid):
-            environ = Path(f"/proc/{process}/environ").read_bytes()
-            assert b"RANK=" in environ
-            assert KEY.hex().encode() not in environ
-
-
-def test_a_stranger_reads_nothing(cluster: FakeCluster, trained: tuple[list[Agent], Logs]) -> None:
-    _, logs = trained
-    resume = logs.told(1, 0)
-    for index in range(2):
-        agent = cluster.agent(index)
-        address = agent["address"], agent["storePort"]
-        for request in ({"copies": [1, 0, 0, 1]}, {"slot": [resume["round"], 4, index, 2]}):
-            assert len(ask(address, json.dumps(request).encode() + b"\n" + bytes(100))) in (0, NONCE_BYTES)
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -29,12 +28,6 @@ def test_shared_memory_serves_where_nothing_else_can_be_written_to(
     assert environ == {"TMPDIR": str(tmp_path)}
     assert Path(tempfile.mkdtemp()).parent == tmp_path
     assert len(caplog.records) == 1
-
-
-def test_a_directory_of_the_images_own_is_left_alone() -> None:
-    environ: dict[str, str] = {}
-    ensure_temporary_directory(environ)
-    assert environ == {}
 
 
 def test_without_any_directory_there_is_one_sentence(
@@ -71,12 +64,3 @@ def test_an_agent_starts_where_only_shared_memory_can_be_written_to(
     with pytest.raises(SystemExit):
         agent.run.main(["train.py"])
     assert list(tmp_path.glob("torchelastic_*"))
-
-
-def test_log_directory_that_cannot_be_written_to_is_one_sentence(
-    worker: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert agent.run.main(["--log-dir=/proc/logs", "train.py"]) == 2
-    last_line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last_line.startswith("dlr run: ")
-    assert os.strerror(2) in last_line

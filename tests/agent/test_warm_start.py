@@ -9,20 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from agent.flags import Flags
-from agent.launch import foreseen_environment
 from agent.warm import PADDING, PADDING_VARIABLE, Preloads
-from agent.warm.messages import ParentReply, socket_pair
-from agent.warm.parent import HARMLESS_DEVICES, QUIET_SECONDS, open_device
 from agent.warm.script import runs_python
-from agent.warm.warm_parent import ForkedProcess, WarmParent, WarmStart
+from agent.warm.warm_parent import ForkedProcess, WarmStart
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
-from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
+from tests.agent.conftest import Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.real
@@ -95,8 +91,6 @@ SCRIPTS = {
     "syntax_error": "x = = 3",
     "exit_with_a_number": "import sys; sys.exit(7)",
     "exit_with_a_text": "import sys; sys.exit('no data')",
-    "exit_with_nothing": "raise SystemExit",
-    "keyboard_interrupt": "raise KeyboardInterrupt",
     "own_excepthook": """
         import sys
         def hook(kind, value, traceback):
@@ -104,14 +98,6 @@ SCRIPTS = {
         sys.excepthook = hook
         raise RuntimeError("seen by the hook")
     """,
-    "excepthook_that_fails": """
-        import sys
-        def hook(kind, value, traceback):
-            raise TypeError("of the hook")
-        sys.excepthook = hook
-        raise RuntimeError("of the script")
-    """,
-    "no_excepthook": "import sys; sys.excepthook = None; raise RuntimeError('of the script')",
     "last_words": """
         import atexit, threading
         atexit.register(print, "atexit")
@@ -132,11 +118,6 @@ SCRIPTS = {
         os.kill(os.getpid(), signal.SIGTERM)
     """,
     "other_encoding": "# -*- coding: latin-1 -*-\nprint('gr\\xfc\\xdfe')",
-    "future": """
-        from __future__ import annotations
-        def f(x: Undefined) -> None: ...
-        print(f.__annotations__)
-    """,
     "pickled_main": """
         import pickle, sys
         class Thing: ...
@@ -156,25 +137,10 @@ SCRIPTS = {
                 )
                 print(method, sorted(int(x) for x in loader))
     """,
-    "temporary_directory": """
-        import os, tempfile
-        os.environ["TMPDIR"] = os.getcwd()
-        print(tempfile.gettempdir() == os.getcwd())
-    """,
     "what_others_see": """
         def words(name):
             return open(f"/proc/self/{name}").read().rstrip("\\0").split("\\0")
         print(words("cmdline"), "LOCAL_RANK=3" in words("environ"))
-    """,
-    "core_dump": """
-        import os, resource, sys
-        os.chdir(os.path.dirname(sys.argv[0]))
-        resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
-        pid = os.fork()
-        if pid == 0:
-            os.abort()
-        print("core dumped:", os.WCOREDUMP(os.waitpid(pid, 0)[1]))
-        os.abort()
     """,
     "exits_at_once": "import os; print('x', flush=True); os._exit(5)",
 }
@@ -244,47 +210,6 @@ def test_the_end_of_a_script_is_marked_where_its_log_does_not_tell_it(
     assert record.with_name(f"{record.name}{ENDED_SUFFIX}").exists() is is_marked
 
 
-def test_segfault_leaves_the_python_stack_if_asked_for(warm: WarmStart, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import ctypes\ndef deep():\n    ctypes.string_at(0)\ndeep()\n")
-    env = {**ENV, "PYTHONFAULTHANDLER": "1"}
-    argv = [sys.executable, "-u", str(script)]
-    forked, spawned = run_warm(warm, argv, tmp_path, env), run_cold(argv, env)
-    assert forked.code == spawned.code == -signal.SIGSEGV
-    assert f'File "{script}", line 3 in deep' in forked.stderr and "Segmentation fault" in forked.stderr
-
-
-def test_modules_directories_and_what_is_missing(warm: WarmStart, tmp_path: Path) -> None:
-    package = tmp_path / "trainer"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(
-        "import sys\nprint(__name__, __spec__.name if __spec__ else None, sys.argv)\n1 / len(sys.argv[1:])\n"
-    )
-    env = {**ENV, "PYTHONPATH": str(tmp_path)}
-    for command in (
-        ["-m", "trainer"],
-        ["-m", "trainer", "a"],
-        ["-m", "no_such_module"],
-        [str(package)],
-        [str(tmp_path / "missing.py")],
-    ):
-        argv = [sys.executable, "-u", *command]
-        assert run_warm(warm, argv, tmp_path, env) == run_cold(argv, env), command
-
-
-def test_script_is_found_from_the_working_directory_and_through_a_link(
-    warm: WarmStart, tmp_path: Path
-) -> None:
-    real = tmp_path / "real"
-    real.mkdir()
-    (real / "train.py").write_text("import sys; print(__file__, sys.argv, sys.path[0])")
-    (tmp_path / "link.py").symlink_to(real / "train.py")
-    for script in (str(tmp_path / "link.py"), os.path.relpath(real / "train.py")):
-        argv = [sys.executable, "-u", script]
-        assert run_warm(warm, argv, tmp_path) == run_cold(argv)
-
-
 @pytest.mark.parametrize("name", ["agent", "dlr"])
 def test_script_may_have_a_module_of_our_name(warm: WarmStart, name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("NAME = 'their own'")
@@ -293,12 +218,6 @@ def test_script_may_have_a_module_of_our_name(warm: WarmStart, name: str, tmp_pa
     argv = [sys.executable, "-u", str(script)]
     assert run_warm(warm, argv, tmp_path) == run_cold(argv)
     assert run_warm(warm, argv, tmp_path).stdout == "their own\n"
-
-
-def test_script_finds_the_checkpointer_imported(warm: WarmStart, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import sys; print('dlr.checkpoint' in sys.modules)")
-    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path).stdout == "True\n"
 
 
 def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path: Path) -> None:
@@ -310,66 +229,6 @@ def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path
     argv = [sys.executable, "-u", str(script)]
     of_processes = [run_warm(warm, argv, tmp_path).stdout.split() for _ in range(3)]
     assert [len(set(of_one_kind)) for of_one_kind in zip(*of_processes, strict=True)] == [3, 3, 3, 3]
-
-
-def test_each_process_has_its_own_environment(warm: WarmStart, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os; print(os.environ.get('RANK'), os.environ.get('DLR_PROGRESS_FILE'))")
-    argv = [sys.executable, "-u", str(script)]
-    parent = warm._parent
-    assert run_warm(warm, argv, tmp_path, {**ENV, "RANK": "4"}).stdout == "4 None\n"
-    env = {**ENV, "DLR_PROGRESS_FILE": "/x"}
-    assert run_warm(warm, argv, tmp_path, env).stdout == "None /x\n"
-    assert warm._parent is parent, "what a round says of itself needs no new parent"
-
-
-def test_a_next_round_with_checkpoint_files_of_its_own_forks_from_the_same_parent(
-    warm: WarmStart, tmp_path: Path
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os; print(os.environ['DLR_CHECKPOINT_FILE'])")
-    prepare(warm)
-    parent = warm._parent
-    for path in ("/run/1/checkpoint.0", "/run/1/checkpoint.1", "/run/2/checkpoint.0"):
-        env = {**ENV, "DLR_CHECKPOINT_FILE": path}
-        assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == f"{path}\n"
-    assert warm._parent is parent
-
-
-def test_environment_that_is_longer_than_the_padding_still_shows_whose_process_it_is(
-    warm: WarmStart, tmp_path: Path
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print(open('/proc/self/environ').read()[:17])")
-    env = {**ENV, "MASTER_LONG": "x" * 100_000, "DLR_PROGRESS_FILE": "/x"}
-    prepare(warm, env)
-    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == "DLR_PROGRESS_FILE\n"
-
-
-def test_an_environment_of_megabytes_is_no_reason_to_start_cold(warm: WarmStart, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os; print(sum(map(len, os.environ.values())) > 1_300_000)")
-    env = {**ENV, **{f"MASTER_{number}": "x" * 100_000 for number in range(14)}}
-    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == "True\n"
-    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path).stdout == "False\n"
-
-
-def test_a_parent_is_ours_and_preloads_what_is_in_a_working_directory_with_packages_of_our_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("agent", "dlr"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise SystemExit('their own')")
-    (tmp_path / "theirs.py").touch()
-    (tmp_path / "scripts").mkdir()
-    script = tmp_path / "scripts" / "train.py"
-    script.write_text("import dlr.checkpoint, sys; print('theirs' in sys.modules)")
-    monkeypatch.chdir(tmp_path)
-    starter = WarmStart(replace(PRELOADS, users=("theirs",)))
-    try:
-        assert run_warm(starter, [sys.executable, "-u", str(script)], tmp_path).stdout == "True\n"
-    finally:
-        starter.close()
 
 
 def test_what_is_read_when_torch_is_imported_renews_the_parent(tmp_path: Path) -> None:
@@ -418,38 +277,6 @@ def test_parent_that_must_not_fork_says_why_and_the_process_is_spawned(
     starter.close()
 
 
-def test_parent_whose_agent_is_gone_ends_without_a_word(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
-    ours, theirs = socket_pair()
-    with ours, theirs:
-        parent = subprocess.Popen(
-            [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), "slow", PADDING],
-            env={**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}:{ROOT}", "OUT": str(tmp_path)},
-            pass_fds=[theirs.fileno()],
-            stderr=subprocess.PIPE,
-        )
-    (tmp_path / "go").touch()
-    _, told = parent.communicate(timeout=SECONDS)
-    assert (parent.returncode, told) == (0, b"")
-
-
-def test_device_of_any_maker_is_seen_if_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Path("/dev/full").open("wb"), Path("/dev/urandom").open("rb"):
-        assert open_device() == ""
-        # None of the accelerators' is here, so this one stands for them.
-        harmless = [name for name in HARMLESS_DEVICES if name != "/dev/full"]
-        monkeypatch.setattr("agent.warm.parent.HARMLESS_DEVICES", tuple(harmless))
-        assert open_device() == "/dev/full"
-    for accelerator in (
-        "/dev/nvidia0",
-        "/dev/kfd",
-        "/dev/dri/renderD128",
-        "/dev/davinci0",
-        "/dev/accel/accel0",
-    ):
-        assert not accelerator.startswith(HARMLESS_DEVICES)
-
-
 def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('trained')")
@@ -462,40 +289,6 @@ def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
         starter._parent._process.wait()
         assert starter.start(argv, QUICK, {}) is None, "nobody waits for a new parent"
         assert run_warm(starter, argv, tmp_path, QUICK).stdout == "trained\n"
-    finally:
-        starter.close()
-
-
-def test_parent_that_is_of_no_use_and_does_not_end_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As on a crowded node, where its end takes long."""
-    monkeypatch.setattr("agent.warm.warm_parent.ANSWER_SECONDS", 0.1)
-    ours, theirs = socket_pair()
-    theirs.close()
-    lingers = subprocess.Popen(["sleep", "600"])
-    starter = WarmStart(Preloads(), WarmParent(lingers, ours, QUICK, Preloads()))
-    try:
-        assert starter.start([sys.executable, "-u", "x.py"], QUICK, {}) is None
-        assert "it has closed its connection, and does not end" in caplog.text
-        assert lingers.poll() == -signal.SIGKILL
-    finally:
-        starter.close()
-
-
-def test_start_waits_for_no_parent_and_forks_from_it_once_it_is_ready(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
-    script = tmp_path / "train.py"
-    script.write_text("print('trained')")
-    argv = [sys.executable, "-u", str(script)]
-    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}", "OUT": str(tmp_path)}
-    starter = WarmStart(Preloads(users=("slow",)))
-    try:
-        assert starter.start(argv, env, {}) is None, "it is spawned"
-        parent = starter._parent
-        (tmp_path / "go").touch()
-        assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
-        assert starter._parent is parent
     finally:
         starter.close()
 
@@ -523,58 +316,6 @@ def test_processes_are_forked_ahead_and_end_unused_with_their_parent(tmp_path: P
     assert ForkedProcess([], unused).wait(SECONDS) == 0
 
 
-def test_no_more_processes_are_forked_ahead_than_a_round_has(tmp_path: Path) -> None:
-    """A script that fails at once is started again and again within the time that the parent calls quiet."""
-    script = tmp_path / "train.py"
-    script.write_text("")
-    argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart(Preloads())
-    prepare(starter, QUICK)
-    try:
-        started = [starter.start(argv, {**QUICK, "LOCAL_WORLD_SIZE": "1"}, {}) for _ in range(4)]
-        for process in started:
-            assert process is not None and process.wait(SECONDS) == 0
-        forked_ahead(starter)
-        time.sleep(3 * QUIET_SECONDS)
-        assert len(forked_ahead(starter)) == 1
-    finally:
-        starter.close()
-
-
-REFUSES_THE_FORK_AHEAD = """
-import os
-fork, parent, asked = os.fork, os.getpid(), 0
-def refuse_the_third():  # after the one on trial and the first request's
-    global asked
-    asked += os.getpid() == parent
-    if asked == 3 and (os.getpid() == parent) == (os.environ["WHERE"] == "parent"):
-        open(os.environ["REFUSED"], "w").close()
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-    return fork()
-os.fork = refuse_the_third
-"""
-
-
-@pytest.mark.parametrize("where", ["parent", "between"])
-def test_parent_that_cannot_fork_ahead_forks_when_it_is_asked(tmp_path: Path, where: str) -> None:
-    (tmp_path / "full.py").write_text(REFUSES_THE_FORK_AHEAD)
-    refused, script = tmp_path / "refused", tmp_path / "train.py"
-    script.write_text("print('trained')")
-    argv = [sys.executable, "-u", str(script)]
-    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}", "WHERE": where, "REFUSED": str(refused)}
-    starter = WarmStart(Preloads(users=("full",)))
-    try:
-        assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
-        parent = starter.sessions()
-        while not refused.exists():
-            time.sleep(0.02)
-        assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
-        assert starter.sessions() == parent
-        assert len(forked_ahead(starter)) == 1
-    finally:
-        starter.close()
-
-
 def forked_ahead(starter: WarmStart) -> list[int]:
     """Wait for the parent to fork ahead; children of ours by then, since this process is a subreaper."""
     (session,) = starter.sessions()
@@ -583,31 +324,6 @@ def forked_ahead(starter: WarmStart) -> list[int]:
     ):
         time.sleep(0.02)
     return found
-
-
-def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> None:
-    """The agent dies, or gives up, between the order and the answer."""
-    witness = tmp_path / "witness"
-    script = tmp_path / "train.py"
-    script.write_text(f"open({str(witness)!r}, 'w')")
-    starter = WarmStart(Preloads())
-    prepare(starter, QUICK)
-    parent = starter._parent
-    assert parent is not None
-    known: list[int] = []
-
-    def answer(timeout_seconds: float) -> ParentReply:
-        found = original(timeout_seconds)
-        known.append(found.pid)
-        if found.pid:
-            raise TimeoutError("no answer in time")
-        return found
-
-    original, parent._answer = parent._answer, answer  # type: ignore[method-assign]
-    assert starter.start([sys.executable, "-u", str(script)], QUICK, {}) is None
-    assert ForkedProcess([], known[-1]).wait(SECONDS) == 1
-    assert not witness.exists()
-    starter.close()
 
 
 def test_agent_forks_round_after_round_and_leaves_nothing_behind(
@@ -649,8 +365,6 @@ def test_forked_process_does_not_outlive_an_agent_that_is_killed(
         time.sleep(0.02)
 
 
-NOTHING_SECONDS = 1.0
-"""In which nothing may come that would come at once."""
 SLOW_TO_IMPORT = """
 import os, pathlib, time
 folder = pathlib.Path(os.environ["OUT"])
@@ -676,55 +390,3 @@ def test_agent_whose_parent_still_imports_sees_what_becomes_of_its_world(
     (work / "go").touch()
     cluster.wait(lambda: training_processes(agent.pid), "the process", SECONDS)
     assert "so the process is spawned" not in agents.log(0)
-
-
-@pytest.mark.parametrize("needed", [False, True])
-def test_newcomer_is_ready_once_it_is_warm_or_once_it_is_waited_for(
-    needed: bool, cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    (work / "slow.py").write_text(SLOW_TO_IMPORT)
-    others = {"round": 7, "members": "1", "worldSize": 1, "masterPort": 1}
-    cluster.publish(phase="Running", rendezvous={**others, "phase": "Formed", "masterAddress": "127.0.0.1"})
-    agents.start(0, "--preload=slow", agents.script("pass"), warm=True)
-    agents.wait_file("importing", SECONDS)
-    cluster.wait(lambda: cluster.renewals, "a heartbeat")
-    with cluster.changed:
-        assert not cluster.changed.wait_for(lambda: cluster.reports, NOTHING_SECONDS), (
-            "they would stop for it"
-        )
-    if needed:
-        cluster.reform()
-    else:
-        (work / "go").touch()
-    cluster.wait(lambda: cluster.reports, "its report")
-    assert cluster.agent(0)["state"] == "Ready"
-    (work / "go").touch()
-
-
-@pytest.mark.parametrize(
-    ("command", "threads"),
-    [
-        ("train.py --nproc-per-node=3", None),
-        ("--nproc-per-node=1 train.py", None),
-        ("--nproc_per_node 4 train.py", "1"),
-        ("--nnodes 2 --nproc-per-node=2 -m train", "1"),
-    ],
-)
-def test_environment_is_foreseen_as_torchrun_makes_it(command: str, threads: str | None) -> None:
-    env = foreseen(command, {"DLR_JOB_NAME": "job"})
-    assert env is not None and env.get("OMP_NUM_THREADS") == threads
-    given = foreseen(command, {"DLR_JOB_NAME": "job", "OMP_NUM_THREADS": "7"})
-    assert given is not None and given["OMP_NUM_THREADS"] == "7"
-
-
-def test_no_parent_is_started_where_none_may_be_wanted() -> None:
-    assert foreseen("--nproc-per-node=gpu train.py", {"DLR_JOB_NAME": "job"}) is None
-    assert foreseen("--no-warm-start x.py", {"DLR_JOB_NAME": "job"}) is None
-    assert foreseen("x.py --no-warm-start --x", {}) is None, "not in a Pod"
-    flags = Flags.read(["--preload", "a", "--preload=b.c", "x.py", "--preload", "d"], {})
-    assert flags.preloads == ("a", "b.c")
-
-
-def foreseen(command: str, environ: dict[str, str]) -> dict[str, str] | None:
-    return foreseen_environment(Flags.read(command.split(), environ), environ)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
-import queue
 import select
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +13,7 @@ from agent.monitor.xid import DeviceFault, DeviceWatch
 from crds import xids
 from crds.elasticworker import ExitClass
 from reconcilers.failure.hardware_smell import smells_of_hardware
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import Clock
 
 
 class NvmlError(Exception):
@@ -32,15 +31,14 @@ class Nvml:
     nvmlEventTypeXidCriticalError, nvmlEventTypeDoubleBitEccError = 8, 2
 
     def __init__(self, gpus: int = 2, supported: int = 8) -> None:
-        self.events: queue.Queue[Any] = queue.Queue()
+        self.events: list[Any] = []
         self.gpus = gpus
         self.supported = supported
         self.lost: set[int] = set()
         self.freed = False
-        self._is_being_handled = False
 
     def tell(self, number: int, gpu: int = 0, event_type: int = 8) -> None:
-        self.events.put(SimpleNamespace(device=gpu, eventType=event_type, eventData=number))
+        self.events.append(SimpleNamespace(device=gpu, eventType=event_type, eventData=number))
 
     def nvmlInit(self) -> None: ...
 
@@ -65,15 +63,8 @@ class Nvml:
         assert types == self.nvmlEventTypeXidCriticalError
 
     def nvmlEventSetWait_v2(self, events: object, milliseconds: int) -> Any:
-        if self._is_being_handled:  # what was told last has been, by now
-            self._is_being_handled = False
-            self.events.task_done()
-        try:
-            event = self.events.get(timeout=0.02)
-        except queue.Empty:
-            raise NvmlError(self.NVML_ERROR_TIMEOUT) from None
-        self._is_being_handled = True
-        if isinstance(event, Exception):
+        event = self.events.pop(0) if self.events else KeyboardInterrupt()
+        if isinstance(event, BaseException):
             raise event
         return event
 
@@ -92,34 +83,45 @@ class Nvml:
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
     fake = Nvml()
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", fake)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
 
 
 @pytest.fixture
-def watch(nvml: Nvml) -> Any:
-    watch = DeviceWatch()
-    watch.start()
-    yield watch
-    watch.stop()
-    watch.join(300)
-    assert nvml.freed
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(xid, "time", found)
+    return found
 
 
-def readable(watch: DeviceWatch, timeout_seconds: float) -> bool:
-    return bool(select.select([watch.fileno()], [], [], timeout_seconds)[0])
+@pytest.fixture
+def watch(nvml: Nvml, clock: Clock) -> DeviceWatch:
+    return DeviceWatch()
+
+
+def goes_on(watch: DeviceWatch) -> bool:
+    """What its thread does with all that the driver has told, and whether it waits for more."""
+    try:
+        watch.run()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def is_readable(watch: DeviceWatch) -> bool:
+    return bool(select.select([watch.fileno()], [], [], 0)[0])
 
 
 def test_fault_wakes_who_polls_and_says_where_it_is(nvml: Nvml, watch: DeviceWatch) -> None:
     nvml.tell(79, gpu=1)
-    assert readable(watch, 300)
+    assert goes_on(watch) and nvml.freed and is_readable(watch)
     fault = watch.take()
     assert fault == DeviceFault(79, 1, "00000000:3B:00.0", 2)
     assert fault.message.startswith(
         "Xid 79 on GPU 1 (00000000:3B:00.0): the GPU has fallen off the bus; see "
     )
     assert watch.take() is None
-    assert not readable(watch, 0)
+    assert not is_readable(watch)
 
 
 def test_what_is_not_the_devices_doing_is_left_to_the_processes(nvml: Nvml, watch: DeviceWatch) -> None:
@@ -127,79 +129,58 @@ def test_what_is_not_the_devices_doing_is_left_to_the_processes(nvml: Nvml, watc
         nvml.tell(number)
     nvml.tell(1, event_type=nvml.nvmlEventTypeDoubleBitEccError)
     nvml.tell(48)
-    assert readable(watch, 300)
+    assert goes_on(watch)
     fault = watch.take()
     assert fault is not None
     assert fault.xid == 48
 
 
-def test_what_follows_of_one_fault_is_not_another(
-    nvml: Nvml, watch: DeviceWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(xid, "INCIDENT_SECONDS", 3_600.0)
+def test_what_follows_of_one_fault_is_not_another(nvml: Nvml, watch: DeviceWatch, clock: Clock) -> None:
     for number in (48, 74, 95):
         nvml.tell(number, gpu=0)
     nvml.tell(79, gpu=1)
-    nvml.events.join()
+    assert goes_on(watch)
     first = watch.take()
     assert first is not None
     assert (first.xid, first.device) == (48, 0)
     assert watch.take() is None, "the other GPU's, of the same moment, was taken with it"
-    monkeypatch.setattr(xid, "INCIDENT_SECONDS", 0.0)
+    clock.now += xid.INCIDENT_SECONDS
     nvml.tell(95, gpu=0)
-    assert readable(watch, 300), "later it is news"
+    assert goes_on(watch) and is_readable(watch), "later it is news"
 
 
-def test_lost_gpu_is_a_fault_even_if_it_cannot_say_which(nvml: Nvml, watch: DeviceWatch) -> None:
+def test_lost_gpu_is_a_fault_with_an_xid_or_without(nvml: Nvml, watch: DeviceWatch, clock: Clock) -> None:
     nvml.lost.add(0)
     nvml.tell(79, gpu=0)
-    assert readable(watch, 300)
+    assert goes_on(watch)
     fault = watch.take()
     assert fault is not None
-    assert (fault.xid, fault.device) == (79, None)
-    nvml.events.put(NvmlError(nvml.NVML_ERROR_GPU_IS_LOST))
-    watch.join(300)
-    assert not watch.is_alive(), "NVML would say so again and again"
-
-
-def test_lost_gpu_without_an_xid_is_a_fault(nvml: Nvml, watch: DeviceWatch) -> None:
-    nvml.events.put(NvmlError(nvml.NVML_ERROR_GPU_IS_LOST))
-    assert readable(watch, 300)
+    assert (fault.xid, fault.device) == (79, None), "it cannot say which"
+    clock.now += xid.INCIDENT_SECONDS
+    nvml.events.append(NvmlError(nvml.NVML_ERROR_GPU_IS_LOST))
+    assert not goes_on(watch), "NVML would say so again and again"
     fault = watch.take()
     assert fault is not None
     assert fault.message == "the GPU is lost: the driver does not reach a GPU any more"
 
 
 @pytest.mark.parametrize("supported", [0, 2])
-def test_driver_that_tells_no_xids_ends_the_watch(nvml: Nvml, supported: int) -> None:
+def test_driver_that_tells_no_xids_ends_the_watch(nvml: Nvml, watch: DeviceWatch, supported: int) -> None:
     nvml.supported = supported
-    watch = DeviceWatch()
-    watch.start()
-    watch.join(300)
-    assert not watch.is_alive()
-    assert nvml.freed
+    assert not goes_on(watch) and nvml.freed
 
 
-def test_without_a_driver_there_is_nothing_to_watch(
-    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_a_driver_or_with_a_broken_one_there_is_nothing_to_watch(
+    nvml: Nvml, watch: DeviceWatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_driver() -> None:
         raise NvmlError(Nvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-    monkeypatch.setattr(nvml, "nvmlInit", no_driver)
-    watch = DeviceWatch()
-    watch.start()
-    watch.join(300)
-    assert not watch.is_alive()
-    assert not caplog.records
-
-
-def test_broken_nvml_ends_the_watch_and_nothing_else(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Nvml, "nvmlEventSetWait_v2", lambda *_: 1 / 0)
-    watch = DeviceWatch()
-    watch.start()
-    watch.join(300)
-    assert not watch.is_alive()
+    with monkeypatch.context() as without:
+        without.setattr(nvml, "nvmlInit", no_driver)
+        assert not goes_on(watch) and not caplog.records
+    nvml.events.append(ZeroDivisionError())
+    assert not goes_on(watch)
 
 
 def test_local_rank_is_known_where_each_process_has_one_device() -> None:

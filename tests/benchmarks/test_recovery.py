@@ -1,13 +1,10 @@
 """What benchmarks/recovery.py makes of what it sees."""
 
-import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.endurance import WORLD_SIZE as RANKS
-from benchmarks.endurance import Witness
-from benchmarks.recovery_breakdown import Arrivals, Join, joins_of, stages
+from benchmarks.recovery_breakdown import Arrivals, Join, stages
 from benchmarks.recovery_contender import Recovery, Stage, Trial
 from benchmarks.recovery_dlr import SLOW_KUBELETS
 from benchmarks.recovery_events import Start, Timeline
@@ -39,17 +36,6 @@ def test_nothing_is_told_where_a_part_was_not_seen() -> None:
     assert stages(RECOVERY, Arrivals((10.05,), {2: 10.1}), []) == {}
 
 
-def test_an_agents_log_tells_when_it_saw_a_round_and_when_it_was_free_for_it() -> None:
-    log = (
-        "2026-11-21 10:00:01,250 I agent.rendezvous: joining round=1 rank=0 of=2\n"
-        "whatever the script prints\n"
-        "2026-11-21 10:00:05,000 I agent.elastic_agent: stopping the processes: action=Start round=2\n"
-        "2026-11-21 10:00:05,500 I agent.rendezvous: joining round=2 rank=0 of=2\n"
-    )
-    ten = time.mktime((2026, 11, 21, 10, 0, 0, 0, 0, -1))
-    assert joins_of(log, monotonic_offset=ten) == [Join(1, 1.25, 1.25), Join(2, 5.0, 5.5)]
-
-
 def test_a_world_counts_from_the_first_step_of_its_last_rank(tmp_path: Path) -> None:
     (tmp_path / "rank-0").write_text("1 7 1 5.0\n2 8 1 7.5\n3 9 1 8.0\n3 9")
     (tmp_path / "rank-1").write_text("1 7 1 5.1\n3 9 1 8.2\n")
@@ -75,17 +61,3 @@ def test_the_ratio_is_to_the_better_peer() -> None:
     trials = {"dlr": [Trial(0.5)], "torchrun (c10d)": [Trial(10.0)], "DLRover 0.6.1": [Trial(7.0)]}
     assert ratios(trials) == "Times faster than the better peer, DLRover 0.6.1, by the median: dlr 14.0."
     assert ratios({"dlr": [Trial(0.5)], "torchrun (c10d)": [Trial(None)]}) == ""
-
-
-def test_a_checkpoint_is_lost_when_a_later_world_resumes_before_it(tmp_path: Path) -> None:
-    (tmp_path / "saved").write_text("1 5\n1 10\n2 15\n")
-    (tmp_path / "resumed").write_text("1 0\n2 10\n3 10\n")
-    assert Witness(tmp_path).lost_checkpoints() == ["a world resumed at step 10, when 15 was saved"]
-
-
-def test_a_rank_that_goes_back_to_an_earlier_world_is_noticed(tmp_path: Path) -> None:
-    for rank in range(RANKS):
-        (tmp_path / f"steps-{rank}").write_text("1 1 5.0\n2 2 6.0\n" + "1 2 6.5\n" * (rank == 3))
-    witness = Witness(tmp_path)
-    assert witness.trained_since(5.5) == 6.0
-    assert witness.wrong == ["rank 3 stepped in a world after it had begun a newer one"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from benchmarks import scale, virtual_time
-from benchmarks.scale import AT, CELLS, SIZES, Told, collect, measure_all
+from benchmarks import virtual_time
+from benchmarks.scale import AT, CELLS, measure_all
 from benchmarks.scale_fleet import Budget, Fleet
 from benchmarks.scale_report import exponent, tables
 
@@ -56,34 +54,6 @@ def test_cells_of_several_processes_come_into_one_report(tmp_path: Path) -> None
     now = json.loads((tmp_path / "scale.json").read_text())["now"]
     assert {"steady look/cpu", "take-over/cpu", "sizes/resident"} <= now["2"].keys() == now["3"].keys()
     assert "| CPU seconds | 2 | 3 |" in (tmp_path / "scale.md").read_text()
-
-
-@pytest.mark.real
-def test_a_cell_that_is_not_done_in_time_is_told_of() -> None:
-    late = collect("steady", 3, 60.0, within_seconds=-1.0)
-    assert (late.figures, late.trouble) == ({}, "was not done in time")
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("is_interrupted", [True, False])
-def test_only_the_end_of_a_whole_run_drops_figures_that_it_has_not_measured(
-    is_interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def collected(cells: Iterable[tuple[int, str]], _: Namespace) -> Iterator[Told]:
-        yield Told(100, "steady", {"steady look/cpu": 0.5})
-        if is_interrupted:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(scale, "collected", collected)
-    known = {"now": {"100": {"steady look/cpu": 1.0, "start/cpu": 2.0}, "77": {"start/cpu": 3.0}}}
-    (tmp_path / "scale.json").write_text(json.dumps(known))
-    arguments = Namespace(sizes=SIZES, only=[*CELLS, *AT], budget=60.0, jobs=1, out=tmp_path, before=False)
-    with pytest.raises(KeyboardInterrupt) if is_interrupted else nullcontext():
-        assert measure_all(arguments) == 0
-    now = json.loads((tmp_path / "scale.json").read_text())["now"]
-    measured = {"steady look/cpu": 0.5}
-    kept = {"100": measured | {"start/cpu": 2.0}, "77": {"start/cpu": 3.0}}
-    assert now == (kept if is_interrupted else {"100": measured})
 
 
 def test_the_exponent_of_a_square_is_two() -> None:

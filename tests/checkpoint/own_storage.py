@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
@@ -90,25 +89,3 @@ class Cupboard(StorageWriter, StorageReader):
 
     def _place(self, name: str) -> Path:
         return self._folder / self._step / name
-
-
-class Indexing(FileSystemWriter):
-    """Torch's, but for an index that it writes at the end, and that is all that its reader knows."""
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        (self._index.parent / "prepared").touch()
-        return super().prepare_local_plan(plan)
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        super().finish(metadata, results)
-        self._index.write_bytes(pickle.dumps(metadata))
-
-    @property
-    def _index(self) -> Path:
-        return Path(self.path) / "index"
-
-
-class ReadingIndex(FileSystemReader):
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        metadata: Metadata = pickle.loads((Path(self.path) / "index").read_bytes())
-        return metadata

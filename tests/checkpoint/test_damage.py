@@ -22,8 +22,6 @@ from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.states import assert_whole, load_stored, request, saved, state
 
-pytestmark = pytest.mark.real
-
 FLIPS = int(os.environ.get("DLR_FLIPS", "60")) // 2
 HERE = Surroundings(0, 1, "", "a")
 

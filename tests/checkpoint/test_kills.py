@@ -10,23 +10,20 @@ import os
 import random
 import signal
 import struct
-import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
-from agent.slots.format import Commit, Mark
+from agent.slots.format import Mark
 from agent.slots.slot import Slot
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import files_at
-from dlr.checkpoint.memory import Copy, Writer, private_slot
+from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.saver import persist
-from dlr.checkpoint.state import Captured, capture
+from dlr.checkpoint.state import capture
 from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.states import (
     assert_whole,
@@ -99,31 +96,6 @@ def test_killed_while_it_copies_the_newest_whole_slot_is_the_last_committed_or_a
             assert slot.mark is not None
             assert_whole(loaded, slot.mark.step)
     print(f"{seen_inside} of {KILLS} kills met a copy")
-
-
-def test_copies_from_a_gpu_that_are_under_way_do_not_look_like_the_oldest_slot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made, copied = state(0), threading.Event()
-    writer = Writer(slots := [private_slot(capture(made)) for _ in range(3)])
-    for step in (1, 2):
-        writer.save(Mark(1, step, 0, 1), capture(made))
-    assert writer._under_way is not None
-    writer._under_way[1].result()  # or it would wait for the third one's copy
-    begin = writer._begin
-
-    def on_gpu(copy: Copy, captured: Captured, views: Sequence[Tensor]) -> Copy:
-        copy.is_on_gpu = True
-        return begin(copy, captured, views)
-
-    monkeypatch.setattr(writer, "_begin", on_gpu)
-    monkeypatch.setattr(writer._on_gpu, "finish", copied.wait)
-    writer.save(Mark(1, 3, 0, 1), capture(made))
-    threading.Timer(0.1, copied.set).start()
-    writer.save(Mark(1, 4, 0, 1), capture(made))
-    writer.close()
-    assert sorted(slot.mark.step for slot in slots if slot.mark is not None) == [2, 3, 4]
-    assert all(slot.commit_word is Commit.SUMMED for slot in slots)
 
 
 def test_killed_while_it_persists_what_can_be_seen_is_whole_and_the_last_complete_stays(

@@ -10,21 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-import torch
 
 from agent.slots.slot import Mark
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, StorageError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import RemoteFiles, files_at
-from dlr.checkpoint.saver import SaveError, persist
+from dlr.checkpoint.saver import persist
 from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.buckets import Bucket
 from tests.checkpoint.states import assert_whole, load_stored, saved, set_step, state, steps_in
 from tests.checkpoint.states import request as asked
-from tests.checkpoint.worlds import Slots, assert_undisturbed, lines, run
+from tests.checkpoint.worlds import Slots, lines, run
 
 pytestmark = pytest.mark.real
 
@@ -57,24 +55,6 @@ def test_a_training_saves_keeps_the_newest_and_goes_on(bucket: Bucket) -> None:
     again.close()
 
 
-def test_a_world_of_another_size_goes_on_from_it(bucket: Bucket, tmp_path: Path) -> None:
-    for round_, (world, steps) in enumerate([(2, 2), (3, 4)], start=1):
-        arguments = (
-            "--steps",
-            str(steps),
-            "--model",
-            "fsdp",
-            "--persist",
-            "2",
-            "--final",
-            f"{tmp_path}/final",
-        )
-        run(tmp_path, world, *arguments, round=round_, path=bucket.url)
-    assert [line["start"] for line in lines(tmp_path) if "start" in line] == [0, 2]
-    assert storage.read_manifest(files_at(bucket.url), 4).world_size == 3
-    assert_undisturbed(tmp_path, 4)
-
-
 def test_a_checkpoint_in_memory_is_persisted_by_savers_after_a_failure_and_not_twice(
     bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -97,34 +77,6 @@ def test_a_checkpoint_in_memory_is_persisted_by_savers_after_a_failure_and_not_t
     run(tmp_path, 2, "--steps", "4", "--model", "ddp", round=2, path=bucket.url)
     assert [line["start"] for line in lines(tmp_path) if "start" in line] == [0, 3]
     slots.close()
-
-
-def test_what_has_no_metadata_yet_is_no_checkpoint_and_goes_with_the_next_save(bucket: Bucket) -> None:
-    save(bucket.url, 1)
-    bucket.put("step-2/try-killed/__0_0.distcp", b"half")
-    bucket.put("step-2/try-killed/notes/plan-0", b"0")
-    assert (found := choose(files_at(bucket.url), HERE)) is not None and found.step == 1
-    save(bucket.url, 3)
-    assert not any("killed" in key for key in bucket.names())
-    assert steps_in(bucket.url) == [3, 1]
-
-
-def test_a_step_that_is_written_again_takes_the_place_of_the_earlier_one_at_once(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(bucket.url, 3)
-    files, seen, write = files_at(bucket.url), [], RemoteFiles.write
-
-    def look(self: RemoteFiles, name: str, data: bytes, **options: bool) -> None:
-        write(self, name, data, **options)
-        manifest = storage.read_manifest(files, 3)
-        storage.verify(files, manifest, manifest.files)
-        seen.append(manifest.attempt)
-
-    monkeypatch.setattr(RemoteFiles, "write", look)
-    save(bucket.url, 3, round=2)
-    assert seen == ["try1"] * (len(seen) - 1) + ["try2"] and len(seen) > 3
-    assert {key.split("/")[1] for key in bucket.names()} == {".metadata", "try-try2"}
 
 
 @pytest.mark.parametrize("file", [".metadata", "try-try1/__0_0.distcp", "try-try1/manifest.json"])
@@ -154,38 +106,6 @@ def test_of_two_jobs_with_one_path_the_second_is_refused(bucket: Bucket) -> None
         files.write("dlr-job.json", b"{}", exclusive=True)
 
 
-def test_a_rank_that_gives_up_is_not_waited_for(bucket: Bucket) -> None:
-    mark = Mark(1, 3, 0, 2)
-    storage.give_up(files_at(bucket.url), 3, "try1", 1, "no room")
-    with pytest.raises(SaveError, match="rank 1 has not saved it: no room"):
-        persist(asked(saved(state(3), mark), mark, bucket.url), lambda: None)
-    assert steps_in(bucket.url) == []
-
-
-def test_a_store_that_does_not_answer_is_told(
-    server: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    request: pytest.FixtureRequest,
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    request.addfinalizer(fsspec.get_filesystem_class("s3").clear_instance_cache)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    monkeypatch.setattr(choosing, "OUTAGE_SECONDS", 0.1)
-    monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.1)
-    with pytest.raises(StorageError, match=r"the checkpoints in s3://none/run cannot be listed: .*connect"):
-        choose(files_at("s3://none/run"), HERE)
-    slot = saved(state(1), mark := Mark(1, 1, 0, 1))
-    with pytest.raises(OSError, match="connect"):
-        persist(asked(slot, mark, "s3://none/run"), lambda: None)
-    made = {"model": torch.nn.Linear(2, 2)}
-    checkpointer = Checkpointer("s3://none/run", made, persist_every=1)
-    checkpointer._loaded = True
-    checkpointer.step(1)
-    checkpointer.close()
-    assert "step 1 is not saved to s3://none/run: " in caplog.text
-
-
 @pytest.mark.parametrize("error", [OSError(errno.EBUSY, "SlowDown"), TimeoutError(), RuntimeError("503")])
 def test_a_store_that_has_too_much_to_do_for_a_while_is_waited_for(
     error: Exception, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
@@ -204,40 +124,3 @@ def test_a_store_that_has_too_much_to_do_for_a_while_is_waited_for(
 
         monkeypatch.setattr(files._fs, name, answer)
     assert (found := choose(files, HERE)) is not None and found.step == 1
-
-
-def test_a_store_that_does_not_say_whether_a_file_is_there_is_not_taken_for_one_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    files = files_at("memory://bucket/run")
-    assert isinstance(files, RemoteFiles)
-    files.write("step-1/.metadata", b"")
-    assert files.exists("step-1/.metadata") and not files.exists("step-2/.metadata")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("503")
-
-    monkeypatch.setattr(files._fs, "info", refuse)
-    with pytest.raises(OSError, match="503"):
-        next(storage.steps_in(files))
-
-
-@pytest.mark.parametrize(
-    ("path", "error", "sentence"),
-    [
-        ("gs://bucket/run", ImportError, r"checkpoints in gs://bucket/run need a package .*gcsfs"),
-        ("what://bucket/run", ValueError, r"checkpoints cannot be kept in what://bucket/run: .*what"),
-        (Path("s3://bucket/run"), ValueError, "s3:/bucket/run is no address any more: give the Check.* text"),
-        ("memory://lr[1]/run", ValueError, r"cannot be kept in memory://lr\[1\]/run: fsspec takes '\[' .*"),
-        (
-            "memory://bucket/run*",
-            ValueError,
-            r"cannot be kept in memory://bucket/run\*: fsspec takes '\*' .*",
-        ),
-    ],
-)
-def test_a_kind_of_storage_that_cannot_be_had_is_told_at_once(
-    path: str | Path, error: type[Exception], sentence: str
-) -> None:
-    with pytest.raises(error, match=sentence):
-        Checkpointer(path, {"epoch": 1})

@@ -12,9 +12,6 @@ from crds import names
 from dlr.checkpoint import Checkpointer, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.surroundings import look_around
-from dlr.replicas.state import further
-
-pytestmark = pytest.mark.real
 
 
 @dataclass
@@ -62,18 +59,6 @@ def test_a_group_that_does_not_write_or_has_not_the_state_saves_nothing(
     assert list(storage.steps_in(files_at(tmp_path))) == []
 
 
-def test_what_a_later_look_finds_is_what_another_group_has_saved_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    as_group(monkeypatch, 0)
-    early = Checkpointer(tmp_path, {"model": torch.nn.Linear(2, 2)}, persist_every=None)
-    assert early.join(Groups(), loads=True) is None
-    as_group(monkeypatch, 1)
-    saved(tmp_path, Groups(), 3).close()
-    assert early.load_beyond(0) == 3
-    early.close()
-
-
 def test_a_group_that_knows_no_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_group(monkeypatch, 0)
     ckpt = Checkpointer(tmp_path, {})
@@ -91,13 +76,3 @@ def test_what_two_groups_write_after_a_failure_has_names_of_its_own(monkeypatch:
         assert here.job == "default/llm"
         attempts |= {here.attempt, here.after_failure}
     assert len(attempts) == 4
-
-
-def test_the_rest_of_a_checkpoint_follows_once() -> None:
-    model, ema = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    wrapped = torch.nn.Sequential(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    checkpoint = {"net": model, "opt": optimizer, "ema": ema, "scheduler": scheduler, "epoch": 3}
-    shared = {"model": wrapped, "optimizer": optimizer, "scheduler": scheduler}
-    assert further(checkpoint, shared) == {"checkpoint_ema": ema}

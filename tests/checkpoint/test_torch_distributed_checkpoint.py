@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
 from agent.slots.slot import Mark
 from dlr.checkpoint import Checkpointer, MismatchError, storage
@@ -25,11 +21,9 @@ from dlr.checkpoint.files import files_at
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import torch_alone
 from tests.checkpoint.buckets import Bucket
-from tests.checkpoint.own_storage import Cupboard, Indexing, ReadingIndex
+from tests.checkpoint.own_storage import Cupboard
 from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in
 from tests.checkpoint.worlds import assert_undisturbed, lines, run
-
-pytestmark = pytest.mark.real
 
 TORCH_ALONE = Path(torch_alone.__file__)
 
@@ -46,6 +40,7 @@ def alone(*arguments: str) -> None:
     subprocess.run([sys.executable, TORCH_ALONE, *arguments], check=True, cwd="/")
 
 
+@pytest.mark.real
 def test_torch_alone_reads_what_was_saved(path: str, tmp_path: Path) -> None:
     slot = saved(state(6), mark := Mark(1, 6, 0, 1))
     persist(request(slot, mark, path), lambda: None)
@@ -65,11 +60,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("form", FORMS)
 def test_what_torch_alone_has_written_is_gone_on_from(written: Path, form: str) -> None:
     goes_on_from(str(written / form))
 
 
+@pytest.mark.real
 def test_what_torch_alone_has_written_to_object_storage_is_gone_on_from(bucket: Bucket) -> None:
     alone("save", f"stateful={bucket.url}/step-40")
     goes_on_from(bucket.url)
@@ -94,6 +91,7 @@ def goes_on_from(path: str) -> None:
     assert steps_in(path) == [41, 40]
 
 
+@pytest.mark.real
 def test_what_torch_alone_has_written_is_shared_out_to_ranks(tmp_path: Path) -> None:
     path = str(tmp_path / "run")
     run(tmp_path, 2, "--steps", "2", "--model", "fsdp", main=save_by_torch, path=path)
@@ -131,22 +129,6 @@ class Settings:
     rate: float
 
 
-def test_torch_alone_may_have_written_what_is_unpickled_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    dcp.save({"settings": Settings(0.5)}, checkpoint_id=tmp_path / "step-3", no_dist=True)
-    made: dict[str, Any] = {"settings": Settings(0.0)}
-    checkpointer = Checkpointer(tmp_path, made)
-    with pytest.raises(
-        MismatchError, match=r"step-3 is refused: settings is of a class .* weights_only=False"
-    ):
-        checkpointer.load()
-    checkpointer.close()
-    checkpointer = Checkpointer(tmp_path, made, weights_only=False)
-    assert checkpointer.load() == 3 and made["settings"] == Settings(0.5)
-    checkpointer.close()
-
-
 def test_objects_of_any_class_are_saved_and_loaded_only_where_it_is_asked_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,43 +151,6 @@ def test_objects_of_any_class_are_saved_and_loaded_only_where_it_is_asked_for(
     assert loaded["settings"] == Settings(0.25) and loaded["inner"][0].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(("saves", "loads"), [(True, False), (False, True), (True, True)])
-def test_random_numbers_go_on_only_where_they_were_saved_and_are_to_be_loaded(
-    tmp_path: Path, *, saves: bool, loads: bool
-) -> None:
-    torch.manual_seed(5)
-    checkpointer = Checkpointer(tmp_path, {"epoch": 1}, persist_every=1, rng_state=saves)
-    checkpointer.step(1)
-    checkpointer.close()
-    drawn = torch.rand(1)
-    torch.manual_seed(6)
-    other = torch.rand(1)
-    torch.manual_seed(6)
-    checkpointer = Checkpointer(tmp_path, {"epoch": 0}, rng_state=loads)
-    assert checkpointer.load() == 1
-    assert torch.rand(1) == (drawn if saves and loads else other)
-    checkpointer.close()
-
-
-def test_a_checkpoint_of_an_image_with_numpy_is_loaded_in_one_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numpy.random.seed(5)
-    checkpointer = Checkpointer(tmp_path, {"epoch": 1}, persist_every=1)
-    checkpointer.step(1)
-    checkpointer.close()
-    drawn = numpy.random.rand()
-    checkpointer = Checkpointer(tmp_path, {"epoch": 0})
-    assert checkpointer.load() == 1
-    assert numpy.random.rand() == drawn
-    checkpointer.close()
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    checkpointer = Checkpointer(tmp_path, loaded := {"epoch": 0})
-    assert checkpointer.load() == 1
-    assert loaded["epoch"] == 1
-    checkpointer.close()
-
-
 def save_and_load(path: str, writer: Any, reader: Any) -> storage.Manifest:
     made = state(0)
     checkpointer = Checkpointer(path, made, persist_every=1, storage_writer=writer, storage_reader=reader)
@@ -220,6 +165,7 @@ def save_and_load(path: str, writer: Any, reader: Any) -> storage.Manifest:
     return storage.read_manifest(files_at(path), 1)
 
 
+@pytest.mark.real
 def test_a_writer_of_torchs_is_used_with_its_options(path: str) -> None:
     kind = FsspecWriter if "://" in path else FileSystemWriter
     writer = kind(path, single_file_per_rank=False, thread_count=2)
@@ -231,50 +177,12 @@ def test_a_writer_of_torchs_is_used_with_its_options(path: str) -> None:
     storage.verify(files_at(path), manifest, manifest.files)
 
 
-def test_the_options_with_which_a_writer_of_object_storage_was_made_stay(
-    bucket: Bucket,
-    server: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = {"key": "key", "secret": "secret", "client_kwargs": {"region_name": "us-east-1"}}
-    writer, reader = FsspecWriter(bucket.url, **options), FsspecReader(bucket.url, **options)
-    manifest = save_and_load(bucket.url, writer, reader)
-    assert writer.fs.fs.storage_options["secret"] == "secret"
-    assert reader.fs.fs.storage_options["secret"] == "secret" and manifest.files
-
-
+@pytest.mark.real
 def test_a_writer_and_a_reader_of_ones_own_are_used(path: str, tmp_path: Path) -> None:
     cupboard = Cupboard(tmp_path / "cupboard")
     manifest = save_and_load(path, cupboard, cupboard)
     assert (tmp_path / "cupboard" / "step-1" / "model.0.weight-0-0").exists()
     assert {file.name for file in manifest.files} == {".metadata"}
-
-
-def test_of_writers_and_readers_derived_from_torchs_nothing_is_left_out(tmp_path: Path) -> None:
-    save_and_load(str(tmp_path), Indexing(tmp_path), ReadingIndex(tmp_path))
-    assert {"prepared", "index", ".metadata", "__0_0.distcp"} <= {
-        it.name for it in (tmp_path / "step-1").iterdir()
-    }
-    (tmp_path / "step-1" / "index").unlink()
-    checkpointer = Checkpointer(tmp_path, state(0), storage_reader=ReadingIndex(tmp_path))
-    with pytest.raises(FileNotFoundError, match="index"):
-        checkpointer.load()
-    checkpointer.close()
-
-
-def test_a_reader_derived_from_torchs_runs_no_code_of_metadata_that_it_does_not_read_itself(
-    tmp_path: Path,
-) -> None:
-    class Derived(FileSystemReader):
-        pass
-
-    manifest = save_and_load(str(tmp_path), None, Derived(tmp_path))
-    data = tuple(file for file in manifest.files if file.name != storage.METADATA)
-    storage.publish(files_at(tmp_path), replace(manifest, files=data), pickle.dumps(os.getcwd))
-    checkpointer = Checkpointer(tmp_path, state(0), storage_reader=Derived(tmp_path))
-    with pytest.raises(storage.StorageError, match="does not belong there"):
-        checkpointer.load()
-    checkpointer.close()
 
 
 def test_a_writer_that_cannot_go_to_another_process_is_refused_at_once(
@@ -290,6 +198,7 @@ def test_a_writer_that_cannot_go_to_another_process_is_refused_at_once(
         Checkpointer(tmp_path, {"epoch": 1}, storage_writer=writer)
 
 
+@pytest.mark.real
 def test_groups_save_and_load_apart_from_each_other(tmp_path: Path) -> None:
     for round_ in (1, 2):
         run(tmp_path, 4, round=round_, main=train_in_groups)
@@ -329,21 +238,3 @@ def train_in_groups(arguments: list[str]) -> None:
     with Path(f"{out}.{rank}").open("a") as file:
         print(json.dumps({"step": step, "weight": model.weight.tolist()}), file=file)
     dist.destroy_process_group()
-
-
-def test_a_group_of_some_ranks_uses_no_memory_of_the_agents(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    from dlr.checkpoint import checkpointer
-    from dlr.checkpoint.surroundings import Surroundings
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        group = dist.distributed_c10d._get_default_group()
-        whole = Surroundings(0, 1, "", "a", slots=("slot",), group=group)
-        assert checkpointer._without_memory_of_others(whole) is whole
-        part = dataclasses.replace(whole, world_size=2)
-        assert checkpointer._without_memory_of_others(part).slots == ()
-        assert "process_group has 2 of 1 ranks" in caplog.text
-    finally:
-        dist.destroy_process_group()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.sharing import differing, digest, own_of_each
-from tests.checkpoint.worlds import Slots, lines, run, start
+from tests.checkpoint.worlds import lines, run, start
 
 
 class Shard(nn.Module):
@@ -77,14 +77,6 @@ def test_storage_keeps_what_each_rank_has_under_the_same_names_and_says_so(tmp_p
         assert of["found"][2] == saved[0]["found"][2], "of buffers, those of rank 0"
     (sentence,) = refusals(tmp_path, 1)
     assert "is for 2 ranks alone: of model.norm.bias each rank had one of its own, under one" in sentence
-
-
-@pytest.mark.real
-def test_memory_of_such_ranks_is_not_given_to_a_world_of_another_size(tmp_path: Path) -> None:
-    slots = Slots()
-    run(tmp_path, 2, "0", main=by_hand, slots=slots)
-    for sentence in refusals(tmp_path, 3, slots=slots):
-        assert "the checkpoint step 1 in memory is for 2 ranks alone: of model." in sentence
 
 
 def pieces_of(tensors: dict[str, Tensor]) -> list[Piece]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
 import datetime
 import enum
-import functools
 import json
-import operator
 import os
 import pathlib
 import pickle
-import random
 import sys
 import tracemalloc
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
@@ -32,11 +28,11 @@ from torch import nn
 from agent.slots.format import Mark, Part, lay_out
 from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
-from dlr.checkpoint.state import RNG, VALUES, capture, restore
+from dlr.checkpoint.state import RNG, VALUES, capture
 from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
 from tests.checkpoint.states import load, saved, state
 
-many = settings(max_examples=100, deadline=None)
+many = settings(max_examples=50, deadline=None)
 
 
 def back(value: Any) -> Any:
@@ -106,15 +102,6 @@ def test_an_array_comes_back_writable_whatever_its_type_and_shape(array: Any) ->
         assert again.shape == each.shape and again.flags.writeable
 
 
-def test_random_numbers_and_what_a_modules_state_keeps_come_back() -> None:
-    best = nn.BatchNorm1d(2).state_dict()
-    names = {id(tensor): name for name, tensor in best.items()}
-    again = load_values(write_values(best, dict(best)), best.__getitem__)
-    assert again._metadata == best._metadata and all(names[id(it)] == name for name, it in again.items())
-    assert back(random.getstate()) == random.getstate()
-    assert repr(back(numpy.random.get_state())) == repr(numpy.random.get_state())
-
-
 class Color(enum.Enum):
     RED = "r"
 
@@ -129,18 +116,8 @@ class Settings:
     color: Color = Color.RED
 
 
-class Reduced:
-    """Of a class that is put together by a function."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __reduce__(self) -> Any:
-        return _reduced, (self.number,)
-
-
-def _reduced(number: int) -> Reduced:
-    return Reduced(number)
+def _reduced(number: int) -> int:
+    return number
 
 
 class Names(dict[str, int]):
@@ -185,63 +162,6 @@ def test_a_class_of_the_scripts_own_is_saved_and_loaded_once_it_is_registered(
             load_values(written, TensorReference)
 
 
-def test_each_class_and_function_that_takes_part_has_to_be_registered() -> None:
-    with (
-        torch.serialization.safe_globals([Settings]),
-        pytest.raises(NotAllowedError, match=r"\.Color may not"),
-    ):
-        write_values(Settings(0.1), {})
-    with (
-        torch.serialization.safe_globals([Reduced]),
-        pytest.raises(NotAllowedError, match=r"\._reduced may not"),
-    ):
-        write_values(Reduced(1), {})
-    with torch.serialization.safe_globals([Reduced, _reduced]):
-        assert back(Reduced(1)).number == 1
-
-
-def test_a_path_that_is_given_with_a_class_is_read_as_that_class() -> None:
-    """As torch has it, for classes that have moved."""
-    with torch.serialization.safe_globals([Color]):
-        written = write_values(Color.RED, {})
-    with torch.serialization.safe_globals([(str, f"{__name__}.Color")]):
-        assert load_values(written, TensorReference) == "r"
-
-
-@pytest.mark.parametrize(
-    "value", [numpy.array([{}]), numpy.dtype("O"), numpy.array(["a"], numpy.dtypes.StringDType())]
-)
-def test_numpys_objects_are_refused_with_what_to_do(value: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"^a\.b cannot be saved: .* may not be in a checkpoint: (make it|use)"
-    ):
-        capture({"a": {"b": value}})
-
-
-anything = st.recursive(
-    plain
-    | st.sampled_from(
-        [Color.RED, Settings(1.0), Reduced(2), range(2), len, os.system, print, int, Names(b=2)]
-    ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(hashable, inner, max_size=2),
-    max_leaves=4,
-)
-
-
-@many
-@given(
-    value=anything,
-    registered=st.lists(st.sampled_from([Color, Settings, Reduced, _reduced, Names]), unique=True),
-)
-def test_what_can_be_saved_can_be_loaded(value: Any, registered: list[Any]) -> None:
-    with torch.serialization.safe_globals(registered):
-        try:
-            written = write_values(value, {})
-        except NotAllowedError:
-            return
-        load_values(written, TensorReference)
-
-
 _SPARSE = torch.tensor([[0.0, 1, 0, 2], [0, 0, 3, 0]])
 
 
@@ -266,42 +186,6 @@ def test_a_sparse_tensor_is_written_as_plain_ones_and_comes_back(tensor: torch.T
     again = load_values(written, lambda name: tensors[name].clone())
     assert repr(again) == repr(tensor.detach())
     assert isinstance(load_values(written, TensorReference), TensorReference)
-
-
-@pytest.mark.parametrize(
-    ("indices", "size"), [([[1 << 40]], (2,)), ([[-1]], (2,)), ([[0]], (1 << 62, 1 << 62)), ([[0]], ("a",))]
-)
-def test_a_sparse_tensor_that_is_none_is_refused(indices: Any, size: Any) -> None:
-    parts = torch.tensor(indices), torch.ones(1)
-    references = b"".join(call(named(_OURS, "TensorReference"), of((name,))) for name in "01") + pickle.TUPLE2
-    program = call(
-        named(_OURS, "_sparse"),
-        pickle.MARK + references + of(size) + of("torch.sparse_coo") + of(False) + pickle.TUPLE,
-    )
-    with pytest.raises(pickle.UnpicklingError):
-        load_values(_whole_pickle(program), lambda name: parts[int(name)])
-
-
-@pytest.mark.parametrize(
-    ("tensor", "kind"),
-    [
-        (torch.empty(2, device="meta"), "meta"),
-        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "qint8"),
-        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "float32"),
-        (torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {})), "Own"),
-    ],
-)
-def test_a_tensor_that_consists_of_no_plain_ones_is_refused_with_what_to_do(
-    tensor: torch.Tensor, kind: str
-) -> None:
-    with pytest.raises(TypeError, match=rf"^a\.b\.0 cannot be saved: .*{kind}.* keep it out of the state$"):
-        capture({"a": {"b": [tensor]}})
-
-
-@pytest.mark.parametrize("name", ["dlr", "dlr.x", 1])
-def test_names_that_could_be_those_of_what_is_no_tensor_are_refused(name: Any) -> None:
-    with pytest.raises(ValueError, match="cannot name a part of the state"):
-        capture({name: {"values": torch.ones(2)}})
 
 
 # --- What is refused ------------------------------------------------------------------------------------
@@ -451,23 +335,11 @@ noise = (
 programs = st.lists(calls | calls | names | arguments | noise, max_size=8).map(b"".join)
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(program=programs)
 def test_no_pickle_runs_anything_outside_of_the_list(program: bytes) -> None:
     with suppress(pickle.UnpicklingError):
         attempt(_whole_pickle(program))
-
-
-@many
-@given(data=st.data(), value=plain)
-def test_a_damaged_pickle_of_plain_values_is_refused_or_read_and_runs_nothing(
-    data: st.DataObject, value: Any
-) -> None:
-    written = bytearray(write_values(value, {}))
-    for _ in range(data.draw(st.integers(1, 4))):
-        written[data.draw(st.integers(0, len(written) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(pickle.UnpicklingError):
-        attempt(bytes(written))
 
 
 class Evil:
@@ -476,27 +348,6 @@ class Evil:
 
     def __reduce__(self) -> Any:
         return self._reduced
-
-
-@pytest.mark.parametrize(
-    "evil",
-    [
-        Evil(os.system, "true"),
-        Evil(eval, "1"),
-        Evil(getattr, Path, "touch"),
-        Evil(functools.partial, os.getpid),
-        Evil(operator.attrgetter, "a"),
-        Evil(bytearray, 1 << 40),
-        Evil(copyreg._reconstructor, Canary, object, None),  # type: ignore[attr-defined]
-        Evil(torch.empty, 1 << 40),
-        Evil(type, "A", (), {}),
-        Canary(),
-    ],
-)
-@pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_what_pickles_are_known_to_do_is_refused(evil: Any, protocol: int) -> None:
-    with pytest.raises(pickle.UnpicklingError):
-        attempt(pickle.dumps({"a": evil}, protocol))
 
 
 def call(called: bytes, args: bytes) -> bytes:
@@ -527,8 +378,8 @@ def _laughing(levels: int) -> bytes:
         "a frame": pickle.FRAME + (1 << 40).to_bytes(8, "little"),
         "a number as an iterable": call(named("collections", "deque"), of((1 << 40,))),
         "a key of many tuples": of({}) + _laughing(60) + of(1) + pickle.SETITEM,
-        "a deep key": of({}) + of(()) + pickle.TUPLE1 * 500_000 + of(1) + pickle.SETITEM,
-        "a deep item": pickle.MARK + of(()) + pickle.TUPLE1 * 500_000 + pickle.FROZENSET,
+        "a deep key": of({}) + of(()) + pickle.TUPLE1 * 100_000 + of(1) + pickle.SETITEM,
+        "a deep item": pickle.MARK + of(()) + pickle.TUPLE1 * 100_000 + pickle.FROZENSET,
         "a text many times": _LONG
         + pickle.MEMOIZE
         + (named("pathlib", "PosixPath") + _KEEP * 1 + pickle.TUPLE1 + pickle.REDUCE + pickle.POP) * 10_000
@@ -536,7 +387,7 @@ def _laughing(levels: int) -> bytes:
         "a type of many parts": call(named(_OURS, "_dtype"), _laughing(60) + pickle.TUPLE1),
         "a name of many parts": call(named(_OURS, "TensorReference"), _laughing(60) + pickle.TUPLE1),
         "a constant of many parts": call(named(_OURS, "_constant"), _laughing(60) + pickle.TUPLE1),
-        "a constant of deep parts": call(named(_OURS, "_constant"), of(()) + pickle.TUPLE1 * 500_000),
+        "a constant of deep parts": call(named(_OURS, "_constant"), of(()) + pickle.TUPLE1 * 100_000),
         "a function of many parts": call(_laughing(60), of(())),
         "a class of many parts": _laughing(60) + of(()) + pickle.NEWOBJ,
         "an object of many parts": _laughing(60) + of({}) + pickle.BUILD,
@@ -604,7 +455,6 @@ def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         checkpointer.close()
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("of_values", [True, False], ids=["values", "random numbers"])
 def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_nothing(
     of_values: bool, resumed: Callable[[Slot], Checkpointer], tmp_path: Path
@@ -627,18 +477,6 @@ def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_noth
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("values", [b"garbage", pickle.dumps(1), of({})])
-def test_a_slot_whose_values_are_garbage_is_damaged(
-    values: bytes, resumed: Callable[[Slot], Checkpointer]
-) -> None:
-    slot = a_slot_of(values)
-    with pytest.raises(DamagedCheckpointError, match=r"step 7 in memory is not used: the values"):
-        resumed(slot).load()
-    assert slot.mark is None, "the next start goes on from another one"
-
-
-@pytest.mark.real
 @pytest.mark.parametrize(
     "change",
     [
@@ -660,31 +498,6 @@ def test_a_slot_whose_random_numbers_are_garbage_is_damaged(
     slot.sum_up()
     with pytest.raises(DamagedCheckpointError, match="the random numbers cannot be set: "):
         resumed(slot).load()
-
-
-@pytest.mark.real
-def test_a_state_that_could_not_be_loaded_is_not_saved_and_the_log_says_what_to_do(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = {**state(1), "settings": {"own": Settings(0.1)}}
-    checkpointer = Checkpointer(tmp_path, made, persist_every=1)
-    assert checkpointer.load() is None
-    checkpointer.step(1)
-    assert "step 1 is not saved: TypeError: settings.own cannot be saved: " in caplog.text
-    with torch.serialization.safe_globals([Settings, Color]):
-        checkpointer.step(2)
-        checkpointer.close()
-        again = {**state(0), "settings": {}}
-        following = Checkpointer(tmp_path, again, persist_every=1)
-        assert following.load() == 2
-        following.close()
-    assert again["settings"]["own"] == Settings(0.1)
-    refused = Checkpointer(tmp_path, {**state(0), "settings": {}}, persist_every=1)
-    with pytest.raises(
-        MismatchError, match=r"step-2 is refused: \S+\.(Settings|Color) may not be in a checkpoint"
-    ):
-        refused.load()
-    refused.close()
 
 
 # --- Headers that do not fit ----------------------------------------------------------------------------
@@ -730,30 +543,3 @@ def test_a_header_that_does_not_fit_the_state_is_a_mismatch_and_changes_nothing(
     with pytest.raises(MismatchError, match=sentence):
         load({"model": model}, slot)
     assert torch.equal(model.weight, before)
-
-
-@pytest.mark.parametrize(
-    "part",
-    [Part("v", "uint8", (1,), 1, (1 << 40,), (0,)), Part("v", "uint8", (0, 1), 0, (9, 1 << 50), (0, 0))],
-)
-def test_a_part_of_what_the_state_has_no_tensor_of_takes_no_memory(part: Part) -> None:
-    captured = capture({"v": torch.zeros(1, dtype=torch.uint8)})
-    with pytest.raises(MismatchError, match="v is a rank's part of a tensor of shape"):
-        restore({"v": 0}, captured.pickles[VALUES], None, [part], lambda targets: None)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda parts: parts[:2],
-        lambda parts: [parts[0], parts[2]],
-        lambda parts: [*parts[:2], Part(RNG, "int8", (16384,), 16384)],
-        lambda parts: [*parts[:2], Part(RNG, "uint8", (128, 128), 16384)],
-    ],
-)
-def test_a_slot_without_its_pickles_is_damaged(change: Any, resumed: Callable[[Slot], Checkpointer]) -> None:
-    with pytest.raises(
-        DamagedCheckpointError, match=r"step 7 in memory is not used: the slot has no dlr\.(values|rng)"
-    ):
-        resumed(slot_with(change)).load()

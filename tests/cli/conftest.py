@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
+from agent.kube import api as transport
 from dlr.cli import main
-from dlr.kube import api
-from tests.cli.scripted import ScriptedServer, kubeconfig_for
+from dlr.client import job as client
+from dlr.commands.job import changes
+from dlr.commands.node_check import done, remote
+from dlr.job import deletion
+from dlr.kube import api, following
+from tests.cli.scripted import Clock, Script, kubeconfig_for
 
 
 @dataclass(frozen=True)
@@ -34,13 +39,23 @@ def patient_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
-    scripted = ScriptedServer()
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock) -> Script:
+    """An API server that is a script, without a socket."""
+    script = Script()
     config = tmp_path / "scripted-kubeconfig"
-    config.write_text(yaml.safe_dump(kubeconfig_for(scripted.url)))
+    config.write_text(yaml.safe_dump(kubeconfig_for(script.url)))
     monkeypatch.setenv("KUBECONFIG", str(config))
-    yield scripted
-    scripted.close()
+    monkeypatch.setattr(transport, "_pool", lambda _: script)
+    return script
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which commands wait, and the SDK's client."""
+    found = Clock()
+    for module in (transport, following, deletion, changes, done, remote, client):
+        monkeypatch.setattr(module, "time", found)
+    return found
 
 
 @pytest.fixture

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
+
+import urllib3
 
 JSON = dict[str, Any]
 GROUP_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces"
@@ -30,24 +34,45 @@ class Answer:
     body: Any
     headers: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def data(self) -> bytes:
+        return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
-class ScriptedServer:
+
+def asked(method: str, url: str, body: bytes | None) -> Request:
+    parts = urlsplit(url)
+    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    return Request(method, parts.path, query, json.loads(body) if body else None)
+
+
+class Script:
     """Answers what a test has put under `METHOD /path`; of a list each entry in turn, then the last;
-    of a function what it returns for the request. A body that is an iterator is sent line by line."""
+    of a function what it returns for the request. A body that is an iterator is sent line by line.
+
+    `request` stands in for urllib3's pool of connections, so that no socket is opened.
+    """
+
+    url = "http://127.0.0.1:6443"
+    headers: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.requests: list[Request] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.is_away = False
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}"
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    def request(
+        self, method: str, url: str, *, body: bytes | None = None, preload_content: bool = True, **_: Any
+    ) -> urllib3.HTTPResponse:
+        if self.is_away:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        answer = self.answer(asked(method, url, body))
+        is_stream = isinstance(answer.body, Iterator)
+        data = (
+            b"".join(json.dumps(line).encode() + b"\n" for line in answer.body) if is_stream else answer.data
+        )
+        return urllib3.HTTPResponse(
+            io.BytesIO(data), answer.headers, answer.status, preload_content=preload_content
+        )
 
     def answer(self, request: Request) -> Answer:
         self.requests.append(request)
@@ -60,28 +85,53 @@ class ScriptedServer:
             return Answer(404, "404 page not found\n")
         return scripted if isinstance(scripted, Answer) else Answer(200, scripted)
 
+
+class Clock:
+    """Time that passes by sleeping alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class ScriptedServer(Script):
+    """A script behind a port."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                url = urlsplit(self.path)
                 length = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(length)) if length else None
-                query = {key: values[-1] for key, values in parse_qs(url.query).items()}
-                answer = server.answer(Request(self.command, url.path, query, body))
+                answer = server.answer(asked(self.command, self.path, self.rfile.read(length)))
                 if isinstance(answer.body, Iterator):
                     self._stream(answer)
                     return
-                is_text = isinstance(answer.body, str)
-                payload = (answer.body if is_text else json.dumps(answer.body)).encode()
                 self.send_response(answer.status)
-                self.send_header("Content-Type", "text/plain" if is_text else "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                for name, value in answer.headers.items():
+                for name, value in ({"Content-Length": str(len(answer.data))} | answer.headers).items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(payload)
+                self.wfile.write(answer.data)
 
             def _stream(self, answer: Answer) -> None:
                 self.send_response(answer.status)

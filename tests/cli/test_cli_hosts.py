@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
 
 Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
@@ -22,19 +18,13 @@ def host(index: int, state: str = "Ready") -> dict[str, Any]:
     return worker(index, podUid="u", agent=agent)
 
 
-def test_prints_what_can_be_used_now(server: ScriptedServer, dlr: Dlr) -> None:
+def test_prints_what_can_be_used_now(server: Script, dlr: Dlr) -> None:
     server.answers |= {JOB: job(phase="Running"), WORKERS: listing(host(1), host(0), host(2, "Failed"))}
     done = dlr("hosts", "digits", "--slots", "2")
     assert (done.exit_code, done.out, done.err) == (0, "10.0.0.0:2\n10.0.0.1:2\n", "")
 
 
-def test_no_hosts_are_an_answer_and_no_job_is_none(server: ScriptedServer, dlr: Dlr) -> None:
-    server.answers |= {JOB: job(phase="Pending"), WORKERS: listing()}
-    assert (dlr("hosts", "digits").exit_code, dlr("hosts", "digits").out) == (0, "")
-    assert dlr("hosts", "nosuch").exit_code == 1
-
-
-def test_of_a_job_with_replica_groups_names_one(server: ScriptedServer, dlr: Dlr) -> None:
+def test_of_a_job_with_replica_groups_names_one(server: Script, dlr: Dlr) -> None:
     grouped = job(phase="Running")
     grouped["spec"]["elasticPolicy"] = {"replicaGroups": {"workers": 2, "min": 1}}
     server.answers |= {JOB: grouped, WORKERS: listing()}

@@ -13,7 +13,7 @@ import deploy
 from controller.errors import NotFound
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
-from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
+from dlr.commands.doctor.rights import Right
 from dlr.commands.doctor.verdicts import Level, verdicts
 
 JSON = dict[str, Any]
@@ -83,13 +83,6 @@ def test_what_one_may_not_is_named() -> None:
     assert text.startswith("problem: It may not create") and "and 2 more" in text
 
 
-def test_admission_that_is_off_or_lacks_our_policies() -> None:
-    (text,) = told(replace(INSTALLED, policies=None), "admission")
-    assert text.startswith("problem: The API server serves no ValidatingAdmissionPolicy v1")
-    (text,) = told(replace(INSTALLED, policies=["dlr-worker-lease"]), "admission")
-    assert text.startswith("warn: dlr-worker-status not there")
-
-
 def test_crds_of_another_operator_version_or_not_there() -> None:
     def changed(**names: Any) -> JSON:
         crd = copy.deepcopy(CRDS[0])
@@ -111,14 +104,6 @@ def test_crds_of_another_operator_version_or_not_there() -> None:
         replace(INSTALLED, crds=[CRDS[0] | {"status": {"conditions": [refused]}}, *CRDS[1:]]), "crds"
     )
     assert "not established yet: elasticjobs.elastic.iml.github.io (ej is taken)." in text
-
-
-def test_crds_with_what_the_api_server_adds_are_of_this_version() -> None:
-    served = copy.deepcopy(CRDS)
-    for crd in served:
-        crd["spec"]["conversion"] = {"strategy": "None"}
-        crd["spec"]["versions"][0]["deprecated"] = False
-    assert told(replace(INSTALLED, crds=served), "crds")[0].startswith("ok: All 5")
 
 
 def test_dlrover_s_operator_is_told_with_how_to_stop_it() -> None:
@@ -152,19 +137,6 @@ def test_a_controller_that_is_not_ready_or_does_not_lead(change: JSON, says: str
     assert told(replace(INSTALLED, **change), "controller")[0].startswith(says)
 
 
-@pytest.mark.parametrize(
-    ("seconds_ago", "says"),
-    [
-        (1.0, "ok: The controller of `dlr up` leads (dlr-controller-x)."),
-        (16.0, "problem: The controller of `dlr up` does not lead: see logs/controller.log"),
-    ],
-)
-def test_the_controller_of_the_embedded_cluster_leads_or_is_a_problem(seconds_ago: float, says: str) -> None:
-    of = lease(seconds_ago) | {"metadata": {"namespace": "kube-system"}}
-    facts = replace(EMPTY, version={"gitVersion": "v1.36.0+dlr"}, lease=of)
-    assert told(facts, "controller")[0].startswith(says)
-
-
 def test_a_controller_s_pods_say_what_they_wait_for() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
     crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
@@ -184,33 +156,6 @@ def test_a_controller_s_pods_say_what_they_wait_for() -> None:
         "(CrashLoopBackOff: back-off 10s; exceeded quota: small; not scheduled: 0/3 nodes are available)"
         in text
     )
-
-
-def test_a_controller_of_another_version_is_told() -> None:
-    other = deployment()
-    other["spec"]["template"]["spec"]["containers"][0]["image"] = "r:5000/dlr-controller:0.0.9@sha256:0"
-    lines = told(replace(INSTALLED, controllers=[other]), "controller")
-    assert lines[1].startswith("warn: Its image is of version 0.0.9, this dlr is 0.1.0")
-
-
-def test_rights_are_asked_with_their_subresource_and_name() -> None:
-    right = Right("patch", "elastic.iml.github.io", "elasticjobs/status", "team-a", "digits")
-    assert right.review()["spec"]["resourceAttributes"] == {
-        "verb": "patch",
-        "group": "elastic.iml.github.io",
-        "resource": "elasticjobs",
-        "subresource": "status",
-        "namespace": "team-a",
-        "name": "digits",
-    }
-
-
-def test_rights_are_those_of_the_manifests() -> None:
-    assert Right("create", "apps", "deployments", "dlr-system") in rights_to_install(DOCUMENTS)
-    controllers = rights_of_controller(DOCUMENTS)
-    assert Right("update", "coordination.k8s.io", "leases", "dlr-system", "dlr-controller") in controllers
-    assert Right("create", "rbac.authorization.k8s.io", "roles", "") in controllers
-    assert [right.verb for right in controllers if right.resource == "secrets"] == ["create"]
 
 
 class Reviewing:

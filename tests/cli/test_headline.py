@@ -15,7 +15,7 @@ from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.groups import headline_of_jobs
 from dlr.job.headline import Headline, headline
-from dlr.job.tones import TONE_OF, TONES, tone_of
+from dlr.job.tones import TONE_OF, TONES
 from tests.cli.scripted import job
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
@@ -91,22 +91,6 @@ def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
     assert of(troubled_job(rendezvous=world)).text.startswith("Hangs on 3 of 3 workers")
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(1, "Trains on 3 of 3"), (2, "Connects again and again, without a step, on 3 of 3")]
-)
-def test_groups_whose_exchange_breaks_in_each_version_do_not_train(count: int, text: str) -> None:
-    warning = {"type": "ExchangeBroken", "message": "it failed", "since": at(200), "data": {"count": count}}
-    assert of(in_state("Training", warnings=[warning])).text.startswith(text)
-
-
-def test_a_short_outage_is_not_rounded_to_nothing() -> None:
-    history = troubled_job()["status"]["history"][:4]
-    history.append({"state": "Training", "since": at(60.4), "round": 2, "members": "0-2", "reason": ""})
-    assert of(troubled_job(history=history), troubled_workers()[:2]).text.endswith(
-        "1 failure cost 0.4s and 27 steps trained again"
-    )
-
-
 @given(st.sampled_from(JobPhase), st.none() | st.sampled_from(JobState))
 def test_every_phase_and_state_has_a_headline_with_a_tone(phase: JobPhase, state: JobState | None) -> None:
     made = in_state(state, phase=phase) if state else troubled_job(phase=phase, goodput=None)
@@ -121,14 +105,6 @@ def test_headline_of_jobs_counts_those_that_train_and_no_groups() -> None:
     assert headline_of_jobs([troubled_job()]) == "1 of 1 active job trains"
     waits = job("waits", phase="Pending")
     assert headline_of_jobs([waits, grouped(), group(0), group(1)]) == "1 of 2 active jobs trains"
-
-
-def test_each_word_has_one_tone_and_each_tone_one_colour() -> None:
-    words = [word for tone in TONES for word in tone.words]
-    assert len(words) == len(set(words))
-    assert len({tone.fill for tone in TONES}) == len({tone.terminal for tone in TONES}) == len(TONES)
-    assert {*JobPhase, *JobState} <= TONE_OF.keys()
-    assert tone_of("another word") is TONES[-1]
 
 
 def _luminance(color: str) -> float:

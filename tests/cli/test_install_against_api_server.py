@@ -110,21 +110,6 @@ def test_install_again_and_again_and_with_kubectl_in_between(server: Server, dlr
     assert live(server) == first
 
 
-def test_install_over_what_kubectl_has_applied(server: Server, dlr: Dlr) -> None:
-    applied = kubectl("apply", "-k", str(Path(deploy.__file__).parent))
-    assert all(line.endswith(" created") for line in applied)
-    assert outcomes(dlr("install", "--no-wait")) == {"unchanged"}
-
-
-def test_install_over_objects_that_nobody_has_applied(server: Server, dlr: Dlr) -> None:
-    """As `dlr up` makes CRDs: no annotation tells what they were made from."""
-    for manifest in crds.manifests():
-        server.as_admin("POST", collection_of(manifest), manifest)
-    done = dlr("install", "--no-wait")
-    assert outcomes(done) == {"created", "unchanged"}
-    assert f"{crds.manifests()[0]['metadata']['name']} unchanged" in done.out
-
-
 def test_an_upgrade_changes_what_changed_and_keeps_what_others_set(server: Server, dlr: Dlr) -> None:
     dlr("install", "--no-wait", "--priority-class")
     note = {"metadata": {"annotations": {"team": "a"}}, "spec": {"template": {"spec": {"nodeName": ""}}}}
@@ -145,29 +130,6 @@ def test_an_upgrade_changes_what_changed_and_keeps_what_others_set(server: Serve
     assert "priorityClassName" not in pod  # this time it was not asked for
     assert found["metadata"]["annotations"]["team"] == "a"
     assert found["spec"]["revisionHistoryLimit"] == 3
-
-
-def test_without_names_of_images_those_that_are_there_stay(server: Server, dlr: Dlr) -> None:
-    done = dlr(
-        "install", "--no-wait", "--image", "r.example/dlr-controller:0.2.0", "--check-image", "r.example/x:1"
-    )
-    container = server.as_admin("GET", DEPLOYMENT)["spec"]["template"]["spec"]["containers"][0]
-    assert container["image"] == "r.example/dlr-controller:0.2.0"
-    assert container["args"][-2:] == [
-        "--check-image=r.example/x:1",
-        "--agent-image=r.example/dlr-agent:0.2.0",
-    ]
-    assert outcomes(dlr("install", "--no-wait")) == {"unchanged"}
-    assert done.err == ""
-
-
-def test_images_that_no_node_can_pull_are_told(
-    server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert dlr("install", "--dry-run").err == ""  # the embedded cluster pulls nothing
-    monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
-    done = dlr("install", "--dry-run", "--image", "r.example/c:1", "--agent-image", "dlr-agent:0.1.0")
-    assert done.err.startswith("dlr: warning: dlr-agent:0.1.0 would come from Docker Hub")
 
 
 def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
@@ -191,21 +153,6 @@ def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
     assert live(server) == before
 
 
-def test_nothing_is_written_where_a_kind_is_not_known(
-    server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Kubernetes before 1.30 has no ValidatingAdmissionPolicies of version v1."""
-    documents = deploy.documents()
-    for document in documents:
-        if document["kind"].startswith("ValidatingAdmissionPolicy"):
-            document["apiVersion"] = "admissionregistration.k8s.io/v9"
-    monkeypatch.setattr(deploy, "documents", lambda *_, **__: documents)
-    done = dlr("install")
-    assert (done.exit_code, done.out) == (1, "")
-    assert done.err.endswith("knows no validatingadmissionpolicies. See `dlr doctor`.\n")
-    assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
-
-
 class Rollout:
     """What the Deployment's controller and the elected Pod would write, step by step."""
 
@@ -225,19 +172,6 @@ class Rollout:
         spec = {"holderIdentity": "dlr-controller-x_uid", "renewTime": renewed, "leaseDurationSeconds": 3600}
         path = "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases"
         self._server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
-
-    def fail_to_pull(self) -> None:
-        spec = self._server.as_admin("GET", DEPLOYMENT)["spec"]["template"]["spec"]
-        pod = {
-            "metadata": {"name": "dlr-controller-x", "labels": {"app.kubernetes.io/name": "dlr-controller"}},
-            "spec": spec,
-        }
-        path = "/api/v1/namespaces/dlr-system/pods"
-        self._server.as_admin("POST", path, pod)
-        waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling nowhere/x:1"}}
-        container = {"name": "controller", "image": "nowhere/x:1", "imageID": "", "ready": False}
-        status = {"containerStatuses": [container | {"restartCount": 0, "state": waiting}]}
-        self._server.as_admin("PATCH", f"{path}/dlr-controller-x/status", {"status": status})
 
 
 @pytest.fixture
@@ -259,17 +193,6 @@ def test_install_waits_until_the_controller_leads(dlr: Dlr, rollout: Rollout) ->
     other.join()
     assert done.exit_code == 0, done.err
     assert done.out.splitlines()[-1] == "The controller is ready; dlr-controller-x leads."
-
-
-def test_install_says_why_it_waits_in_vain(dlr: Dlr, rollout: Rollout) -> None:
-    dlr("install", "--no-wait")
-    rollout.ready(0)
-    rollout.fail_to_pull()
-    done = dlr("install", "--timeout", "0.3")
-    reason = "0 of 2 Pods of the controller are ready (ImagePullBackOff: Back-off pulling nowhere/x:1)."
-    assert done.exit_code == 1
-    assert done.out.splitlines()[-1] == f"Waiting: {reason}"
-    assert done.err.splitlines()[-1].startswith(f"dlr: After 0 s dlr is not ready: {reason} All is applied;")
 
 
 def test_uninstall_leaves_nothing_but_crds_and_those_only_on_demand(server: Server, dlr: Dlr) -> None:
@@ -329,32 +252,10 @@ def test_a_second_controller_for_the_same_jobs_is_refused(server: Server, dlr: D
     assert done.err == "dlr: There is no namespace nowhere; make it first: kubectl create namespace nowhere\n"
 
 
-def test_one_namespace_s_installation_comes_and_goes(server: Server, dlr: Dlr) -> None:
-    one = ("--jobs-namespace", "default")
-    assert outcomes(dlr("install", "--no-wait", *one)) == {"created"}
-    assert outcomes(dlr("install", "--no-wait", *one)) == {"unchanged"}
-    done = dlr("uninstall", *one)
-    assert done.exit_code == 0
-    for name in ("clusterrole", "role"):
-        assert f"{name}.rbac.authorization.k8s.io/dlr-controller" in done.out
-    assert (
-        "validatingadmissionpolicy.admissionregistration.k8s.io/dlr-worker-lease-default deleted" in done.out
-    )
-    roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
-    assert server.as_admin("GET", roles)["items"] == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--namespace", "elsewhere"), ("--jobs-namespace", "default")],
-    ids=["another place", "other jobs"],
-)
-def test_uninstall_does_not_take_away_what_is_another_s(
-    server: Server, dlr: Dlr, words: tuple[str, ...]
-) -> None:
+def test_uninstall_does_not_take_away_what_is_another_s(server: Server, dlr: Dlr) -> None:
     dlr("install", "--no-wait")
     before = live(server)
-    done = dlr("uninstall", *words)
+    done = dlr("uninstall", "--jobs-namespace", "default")
     assert (done.exit_code, done.out) == (1, "")
     assert done.err == (
         "dlr: The controller in dlr-system looks after all namespaces: take that one away with "
@@ -378,23 +279,6 @@ def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dl
     assert outcomes(dlr("install", "--no-wait", *second)) == {"unchanged"}
     assert dlr("uninstall", *second).exit_code == 0
     assert not any(server.call("GET", role, token=server.admin).ok for role in shared)
-
-
-def test_uninstall_leaves_other_installations_alone(server: Server, dlr: Dlr) -> None:
-    one = ("--jobs-namespace", "default", "--namespace", "dlr-one")
-    roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
-    assert dlr("install", "--no-wait", *one).exit_code == 0
-    done = dlr("uninstall")
-    assert done.err == (
-        "dlr: The controller in dlr-one looks after namespace default: take that one away with "
-        "`dlr uninstall --namespace dlr-one --jobs-namespace default`.\n"
-    )
-    # As kubectl lets one do, though `dlr install` refuses it.
-    kubectl("apply", "-f", "-", text=dlr("manifests").out)
-    assert dlr("uninstall").exit_code == 0
-    assert server.as_admin("GET", f"{roles}/dlr-controller-jobs")
-    assert dlr("uninstall", *one).exit_code == 0
-    assert not server.call("GET", f"{roles}/dlr-controller-jobs", token=server.admin).ok
 
 
 def dlrover_crd(plural: str, kind: str) -> JSON:
@@ -484,16 +368,6 @@ def test_moving_over_from_dlrover_and_back(server: Server, dlr: Dlr) -> None:
     assert "elasticjobs.elastic.iml.github.io left: it is not dlr's" in done.out
     assert "elasticworkers.elastic.iml.github.io deleted" in done.out
     assert server.as_admin("GET", f"{JOBS}/digits")["status"]["phase"] == "Running"
-
-
-def test_doctor_before_and_after_an_installation(server: Server, dlr: Dlr) -> None:
-    before = dlr("doctor")
-    assert before.exit_code == 0
-    assert "ok  crds        Not there yet; `dlr install` makes them." in before.out
-    dlr("install", "--no-wait")
-    after = dlr("doctor", "-o", "json")
-    assert (after.exit_code, topics(after, "problem")) == (1, ["controller"])
-    assert "controller's rights" in topics(after, "ok")
 
 
 def test_doctor_finds_what_is_missing(server: Server, dlr: Dlr, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import deploy
-from dlr.commands.install.images import Images, by_tag_beside_a_digest, images_of, of_no_registry
+from dlr.commands.install.images import Images, images_of, of_no_registry
 
 DEFAULTS = (deploy.DEFAULT_IMAGE, deploy.DEFAULT_CHECK_IMAGE, deploy.DEFAULT_AGENT_IMAGE)
 
@@ -39,28 +39,3 @@ def test_images_of_a_deployment() -> None:
 
 def test_images_of_no_registry() -> None:
     assert of_no_registry(("a:1", "r/b:1", "localhost:5000/c")) == ["a:1"]
-
-
-def test_a_digest_is_kept_from_the_option_to_the_deployment_and_back() -> None:
-    named = [
-        f"registry.example:5000/t/{name}@sha256:{digit * 64}"
-        for name, digit in zip("cwa", "0af", strict=True)
-    ]
-    named[0] = named[0].replace("@", ":0.1.0@")
-    (live,) = (each for each in deploy.documents("x", *named) if each["kind"] == "Deployment")
-    assert images_of(live) == Images(*named)
-    assert images_of(live).complete() == tuple(named)
-
-
-@pytest.mark.parametrize(
-    ("images", "tagged"),
-    [
-        (("r/c:1", "r/w:1", "r/a:1"), []),
-        (("r/c:1@sha256:0", "r/w:1", "r/a"), ["r/w:1", "r/a"]),
-        (("r/c@sha256:0", "r/w@sha256:1", "r/a@sha256:2"), []),
-    ],
-)
-def test_tags_are_warned_of_where_somebody_has_meant_digests(
-    images: tuple[str, ...], tagged: list[str]
-) -> None:
-    assert by_tag_beside_a_digest(images) == tagged

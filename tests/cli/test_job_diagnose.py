@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.checkpoint_files import CheckpointTrouble
-from dlr.commands.job.diagnose import MOST_LINES, as_json, one_screen, page
+from dlr.commands.job.diagnose import one_screen, page
 from dlr.dashboard.job_page import job_page
 from dlr.job import report
-from dlr.job.advice import too_large
-from dlr.job.case import Case, Field, Sentence
+from dlr.job.case import Case, Field
 from dlr.job.evidence import sections
 from dlr.job.findings import Finding, findings
-from dlr.job.timeline.outages import outages_of
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, node_check, refusal, worker
-from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
+from tests.cli.scripted import GROUP_PATH, Script, job, listing, node_check, refusal, worker
+from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -105,23 +101,6 @@ def a_hang_in_a_loader() -> Case:
     return case(troubled_job(lastFailure=failure | {"round": 3, "time": at(290)}))
 
 
-def test_of_two_nodes_that_fail_at_one_moment_both_are_to_be_checked() -> None:
-    """Exit code 201 of both ranks."""
-    end = {"incarnation": 1, "exitClass": "HardwareError", "exitCode": 201, "time": at(290)}
-    workers = [
-        worker(
-            index, lastExit={**end, "nodeName": f"node-{index}", "time": at(290 + index)}, nodeName="node-9"
-        )
-        for index in (0, 1)
-    ]
-    workers.append(worker(2, lastExit={**end, "nodeName": "node-2", "time": at(100)}))
-    failure = {"worker": "digits-worker-1", "exitClass": "HardwareError", "exitCode": 201, "time": at(291)}
-    found = verdict(case(troubled_job(lastFailure=failure), workers))
-    assert [each.text for each in found.advice] == [
-        "Check the node, and keep it out of service until it passes: dlr node-check --nodes node-1,node-0."
-    ]
-
-
 def test_a_job_that_the_controller_cannot_read_says_so() -> None:
     why = (
         "dlr cannot read this ElasticJob, and leaves it alone: it is nested too deeply; correct or delete it"
@@ -164,60 +143,6 @@ def a_job_that_waits_for_room() -> Case:
     return case(job(phase="Pending", reason="Unschedulable", message=message), [])
 
 
-def a_pod_that_fits_nowhere() -> Case:
-    of = a_job_that_waits_for_room()
-    asked = {"requests": {"cpu": "500m"}, "limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
-    template = {"spec": {"containers": [{"name": "main", "resources": asked}]}}
-    of.job["spec"]["replicaSpecs"]["worker"]["template"] = template
-    sizes = {
-        "node-0": {"cpu": "8", "nvidia.com/gpu": "4", "memory": "128Gi"},
-        "node-1": {"cpu": "16", "memory": "1Ti"},
-    }
-    every = [{"metadata": {"name": name}, "status": {"allocatable": size}} for name, size in sizes.items()]
-    return replace(of, nodes=every, all_nodes=every)
-
-
-def test_fewer_workers_are_not_advised_where_no_node_is_large_enough() -> None:
-    (advice,) = findings(a_pod_that_fits_nowhere())[0].advice
-    assert "a Pod asks for 8 of nvidia.com/gpu, and the largest node has 4" in advice.text
-    assert "minReplicas" in findings(a_job_that_waits_for_room())[0].advice[0].text
-    assert_each_sentence_rests_on_fields(a_pod_that_fits_nowhere())
-
-
-@pytest.mark.parametrize(
-    ("gpus", "memory", "said"),
-    [
-        ("8", "128Gi", None),
-        ("8", "32Gi", "a Pod asks for 64Gi of memory, and the largest node has 32Gi"),
-    ],
-)
-def test_a_node_that_would_do_if_it_were_free_is_large_enough(
-    gpus: str, memory: str, said: str | None
-) -> None:
-    of = a_pod_that_fits_nowhere()
-    node = {
-        "metadata": {"name": "big"},
-        "status": {"allocatable": {"cpu": "4", "nvidia.com/gpu": gpus, "memory": memory}},
-    }
-    found = too_large(of.job, [node])
-    assert (found and found[0]) == said
-    small = {"metadata": {"name": "small"}, "status": {"allocatable": {"cpu": "4", "memory": "64Gi"}}}
-    both = too_large(of.job, [node, small])
-    assert both is None if said is None else both is not None and both[0].endswith("no node has all of that")
-    assert too_large(of.job, []) is None
-
-
-def test_a_time_that_has_passed_holds_no_world_back() -> None:
-    def budgets(**status: Any) -> str:
-        of = case(troubled_job(**status))
-        return " ".join(each.text for section in sections(of, findings(of)) for each in section.sentences)
-
-    held = "No world is formed before"
-    assert held in budgets(failureBudget={"heldUntil": at(330)})
-    assert held not in budgets(failureBudget={"heldUntil": at(290)})
-    assert held not in budgets(phase="Failed", failureBudget={"heldUntil": at(330)})
-
-
 def a_nan() -> Case:
     message = (
         "NaN or infinite loss at step 301 of round 3, the first, in digits-worker-1 rank 1; training goes on"
@@ -237,27 +162,6 @@ def test_an_ended_job_has_its_end_as_the_verdict_and_its_warnings_below_with_wha
     assert end.sentence.text.startswith("The job succeeded 10s ago")
     (advice,) = failing.advice
     assert advice.text.startswith("Look at the storage: full, read-only")
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        *(("CheckpointsFailing", each) for each in CheckpointTrouble),
-        ("WorkersGivenUp", None),
-        ("NoSteps", None),
-    ],
-)
-def test_each_warning_that_is_a_finding_says_what_to_do(kind: str, reason: str | None) -> None:
-    of = case(job(phase="Running", warnings=[warning(kind, "no", reason)]))
-    found = next(each for each in findings(of) if each.cause == (reason or kind))
-    assert found.advice
-    assert ("kubectl" in found.advice[0].text) <= ("WORKER -n default" in found.advice[0].text)
-
-
-@pytest.mark.parametrize("reason", ["WaitingForDeletion", "ErrImagePull"])
-def test_what_to_do_about_a_job_that_waits_is_asked_in_its_namespace(reason: str) -> None:
-    (advice,) = findings(case(job(phase="Pending", reason=reason), []))[0].advice
-    assert "kubectl" in advice.text and " -n default" in advice.text
 
 
 def a_job_that_became_slower() -> Case:
@@ -289,33 +193,6 @@ def test_first_sentence_names_the_cause(
     assert job_page(staged(), [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
 
 
-def test_job_without_trouble_says_how_it_is() -> None:
-    quiet = troubled_job(lastFailure=None, restarts={})
-    found = verdict(case(quiet))
-    assert found.cause == "Running"
-    assert found.sentence.text.startswith("The job is Running, Training for 2m28s: 40%, step 401 of 1000")
-    assert not found.advice
-
-
-def test_failure_of_yesterday_is_no_verdict() -> None:
-    old = troubled_job()
-    old["status"]["lastFailure"]["time"] = "2025-12-31T00:00:00Z"
-    assert verdict(case(old)).cause == "Running"
-
-
-def test_failed_job_names_the_culprit_and_why_it_was_the_end() -> None:
-    ended = condition(
-        "Failed", "True", "SameErrorRepeated", "training failed 3 times in a row by the same error"
-    )
-    failed = case(troubled_job(phase="Failed", completionTime=at(250), conditions=[ended]))
-    found = verdict(failed)
-    assert found.cause == "SameErrorRepeated"
-    assert "rank 1 (digits-worker-1) on node-1 failed by an error of its own" in found.sentence.text
-    assert found.sentence.lines[-1] == '  File "train.py", line 9'
-    assert found.advice[0].text.endswith("dlr job logs digits -n default --failed.")
-    assert_each_sentence_rests_on_fields(failed)
-
-
 def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job_is() -> None:
     (survived,) = findings(case())
     assert survived.sentence.text == (
@@ -324,35 +201,6 @@ def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job
     )
     state = next(each for each in sections(case(), [survived]) if each.title == "State")
     assert state.sentences[0].text == "Running for 2m30s; Training for 2m28s."
-
-
-def test_verdict_of_a_check_counts_for_nodes_where_the_job_is_now() -> None:
-    check = node_check(phase="Succeeded", nodes=["node-9"], faultyNodes=["node-9"], completionTime=at(20))
-    assert verdict(case(checks=[check])).cause == "UserError"
-    later = node_check(phase="Succeeded", nodes=["node-1"], completionTime=at(30))
-    earlier = node_check(
-        "old", phase="Succeeded", nodes=["node-1"], faultyNodes=["node-1"], completionTime=at(2)
-    )
-    assert verdict(case(checks=[earlier, later])).cause == "UserError", "it has passed since"
-    assert verdict(case(checks=[earlier])).cause == "FaultyNodes"
-
-
-def test_no_step_for_long_says_who_is_behind() -> None:
-    workers = troubled_workers()
-    for each in workers:
-        each["status"]["agent"]["progress"]["time"] = at(200)
-    found = verdict(case(workers=workers))
-    assert found.cause == "Stalled"
-    assert "No rank has made a step for 1m40s; the furthest behind is digits-worker-0, after step 400" in (
-        found.sentence.text
-    )
-
-
-def test_outages_have_their_failure_and_the_time_of_all_workers() -> None:
-    life = case().life
-    assert life is not None
-    told = [(each.begin, each.end, each.workers, each.failures[0][1].title) for each in outages_of(life)]
-    assert told == [(60, 72, 3, "worker-1"), (120, 152, 3, "worker-2")]
 
 
 TEXTS = st.sampled_from(["", "a reason", "x\x1b[31m" * 300])
@@ -416,15 +264,6 @@ def test_every_sentence_rests_on_fields_that_are_there(status: JSON, whole: bool
     assert len(lines) < 150
 
 
-def test_a_thousand_workers_in_trouble_are_one_page() -> None:
-    failure = RAISED | {"message": "no\n" * 200}
-    workers = [
-        worker(n, phase="Pending", message="no room", agent={"failure": failure}) for n in range(1_000)
-    ]
-    of = case(troubled_job(), workers)
-    assert len(page(of, sections(of, findings(of)), [])) < 80
-
-
 @pytest.mark.parametrize("count", [3, 100, 1_000])
 def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -> None:
     """What is alike is one sentence, what a finding says comes once, and a terminal is full at most."""
@@ -451,16 +290,7 @@ def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -
     assert any("dlr job diagnose digits -n default | less" in line for line in screen)
 
 
-def test_of_a_long_traceback_the_end_is_shown() -> None:
-    long = troubled_job()
-    long["status"]["lastFailure"]["message"] = "\n".join(["no", *map(str, range(40))])
-    of = case(long)
-    lines = page(of, sections(of, findings(of)), [])
-    at_ = lines.index(f"      … {40 - MOST_LINES} lines before")
-    assert lines[at_ + 1 : at_ + 1 + MOST_LINES] == [f"      {n}" for n in range(40 - MOST_LINES, 40)]
-
-
-def script(server: ScriptedServer, made: JSON, workers: list[JSON]) -> None:
+def script(server: Script, made: JSON, workers: list[JSON]) -> None:
     within = f"{GROUP_PATH}/default"
     server.answers |= {
         f"GET {within}/elasticjobs/digits": made,
@@ -470,8 +300,7 @@ def script(server: ScriptedServer, made: JSON, workers: list[JSON]) -> None:
     }
 
 
-@pytest.mark.real
-def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer, dlr: Dlr) -> None:
+def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: Script, dlr: Dlr) -> None:
     script(server, troubled_job(), troubled_workers())
     for node in ("node-0", "node-1", "node-3"):
         server.answers[f"GET /api/v1/nodes/{node}"] = refusal(403, "Forbidden", "nodes is forbidden: no")
@@ -482,21 +311,7 @@ def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer
     assert "[status.restarts]" in done.out
 
 
-@pytest.mark.real
-def test_what_the_server_cannot_answer_now_is_told_and_the_rest_is_there(
-    server: ScriptedServer, dlr: Dlr
-) -> None:
-    """Events are most of what there is to list, and so the first that an overloaded server refuses."""
-    script(server, troubled_job(), troubled_workers())
-    server.answers["GET /api/v1/namespaces/default/events"] = refusal(429, "TooManyRequests", "slow down")
-    done = dlr("job", "diagnose", "digits")
-    assert done.exit_code == 0
-    assert "Events could not be read: The API server at " in done.out
-    assert "[status.restarts]" in done.out
-
-
-@pytest.mark.real
-def test_json_has_the_cause_and_the_fields_of_each_sentence(server: ScriptedServer, dlr: Dlr) -> None:
+def test_json_has_the_cause_and_the_fields_of_each_sentence(server: Script, dlr: Dlr) -> None:
     script(server, troubled_job(), troubled_workers())
     for number in (0, 1, 3):
         gone = refusal(404, "NotFound", "no node", name=f"node-{number}")
@@ -508,25 +323,3 @@ def test_json_has_the_cause_and_the_fields_of_each_sentence(server: ScriptedServ
     assert told["verdict"]["fields"] == [
         {"object": "ElasticWorker/digits-worker-0", "path": "status.agent.progress"}
     ]
-
-
-@pytest.mark.real
-def test_job_that_is_not_there_is_one_sentence(server: ScriptedServer, dlr: Dlr) -> None:
-    server.answers |= {
-        f"GET {GROUP_PATH}/default/elasticjobs/digits": refusal(404, "NotFound", "no", name="digits"),
-        "GET /api/v1/namespaces/default": {"metadata": {"name": "default"}},
-    }
-    done = dlr("job", "diagnose", "digits")
-    assert (done.exit_code, done.out) == (1, "")
-    assert done.err.startswith("dlr: There is no ElasticJob 'digits' in namespace 'default'")
-
-
-def test_sentence_without_lines_has_none_in_json() -> None:
-    told = Sentence("It is.", (Field("ElasticJob", "digits", "status.phase"),))
-    assert told.as_json() == {
-        "text": "It is.",
-        "fields": [{"object": "ElasticJob/digits", "path": "status.phase"}],
-    }
-    of = case()
-    found = findings(of)
-    assert as_json(of, found, sections(of, found), ["no"])["notRead"] == ["no"]

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from dlr.job.failures import find_culprit
-from tests.cli.scripted import GROUP_PATH, Answer, ScriptedServer, listing, pod, refusal, worker
+from tests.cli.scripted import GROUP_PATH, Answer, Script, listing, pod, refusal, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
-
-pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -21,7 +19,7 @@ WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 POD = "GET /api/v1/namespaces/default/pods/digits-worker-1-1"
 
 
-def script(server: ScriptedServer, log: str | None, workers: list[JSON] | None = None) -> None:
+def script(server: Script, log: str | None, workers: list[JSON] | None = None) -> None:
     server.answers |= {JOB: troubled_job(), WORKERS: listing(*(workers or troubled_workers()))}
     gone = refusal(404, "NotFound", "no such Pod", name="digits-worker-1-1")
     server.answers[POD] = gone if log is None else pod("digits-worker-1-1")
@@ -32,7 +30,7 @@ def stamped(*lines: tuple[float, str]) -> str:
     return "".join(f"{at(second)} {text}\n" for second, text in lines)
 
 
-def test_shows_who_when_why_and_the_log_up_to_the_failure(server: ScriptedServer, dlr: Dlr) -> None:
+def test_shows_who_when_why_and_the_log_up_to_the_failure(server: Script, dlr: Dlr) -> None:
     script(server, stamped((50, "step 117"), (60, "ValueError: a <bad> batch"), (72, "started again")))
     done = dlr("job", "logs", "digits", "--failed")
     assert done.exit_code == 0
@@ -50,22 +48,7 @@ def test_shows_who_when_why_and_the_log_up_to_the_failure(server: ScriptedServer
     assert server.requests[-1].query["sinceTime"] == "2025-12-31T23:46:00Z"
 
 
-def test_tail_counts_back_from_the_failure(server: ScriptedServer, dlr: Dlr) -> None:
-    script(server, stamped((50, "one"), (51, "two"), (72, "started again")))
-    done = dlr("job", "logs", "digits", "--failed", "--tail", "1")
-    assert done.out.splitlines()[-1] == "two"
-    assert "one" not in done.out.splitlines()
-    assert "tailLines" not in server.requests[-1].query
-
-
-def test_silence_before_the_failure_is_looked_behind(server: ScriptedServer, dlr: Dlr) -> None:
-    script(server, None)
-    server.answers[POD] = pod("digits-worker-1-1")
-    server.answers[f"{POD}/log"] = ["", stamped((-9_000, "the last that it said"))]
-    assert dlr("job", "logs", "digits", "--failed").out.splitlines()[-1] == "the last that it said"
-
-
-def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: ScriptedServer, dlr: Dlr) -> None:
+def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: Script, dlr: Dlr) -> None:
     script(server, None)
     done = dlr("job", "logs", "digits", "--failed")
     assert done.exit_code == 0
@@ -79,9 +62,7 @@ def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: ScriptedServe
         refusal(500, "InternalError", "Get https://10.0.0.7:10250/containerLogs: dial tcp: no route to host"),
     ],
 )
-def test_log_that_cannot_be_read_is_what_status_kept(
-    server: ScriptedServer, dlr: Dlr, answer: Answer
-) -> None:
+def test_log_that_cannot_be_read_is_what_status_kept(server: Script, dlr: Dlr, answer: Answer) -> None:
     script(server, "")
     server.answers[f"{POD}/log"] = answer
     done = dlr("job", "logs", "digits", "--failed")
@@ -94,7 +75,7 @@ def test_log_that_cannot_be_read_is_what_status_kept(
     assert dlr("job", "logs", "digits", "--failed").exit_code == 1
 
 
-def test_stacks_of_a_hang_are_those_of_all_ranks_the_cause_first(server: ScriptedServer, dlr: Dlr) -> None:
+def test_stacks_of_a_hang_are_those_of_all_ranks_the_cause_first(server: Script, dlr: Dlr) -> None:
     hung = troubled_workers()
     waits = {"rank": 0, "inCollective": True, "step": 8, "frames": "all_reduce (distributed.py:1)"}
     stuck = {"rank": 1, "step": 7, "frames": "acquire (locks.py:4)\ntrain (train.py:9)"}
@@ -114,7 +95,7 @@ def test_stacks_of_a_hang_are_those_of_all_ranks_the_cause_first(server: Scripte
     assert lines[at - 2].endswith("ValueError: a <bad> batch")  # what the stacks show is not said twice
 
 
-def test_no_failure_and_no_worker_any_more_are_said(server: ScriptedServer, dlr: Dlr) -> None:
+def test_no_failure_and_no_worker_any_more_are_said(server: Script, dlr: Dlr) -> None:
     script(server, None)
     server.answers[JOB] = [troubled_job(lastFailure=None), troubled_job()]
     server.answers[WORKERS] = listing()
@@ -124,17 +105,6 @@ def test_no_failure_and_no_worker_any_more_are_said(server: ScriptedServer, dlr:
     gone = dlr("job", "logs", "digits", "--failed")
     assert "which is no worker of the job any more" in gone.out
     assert gone.err == "The log is gone, and status kept nothing of it.\n"
-
-
-def test_a_rank_cannot_be_chosen_too(server: ScriptedServer, dlr: Dlr) -> None:
-    done = dlr("job", "logs", "digits", "--failed", "--rank", "1")
-    assert done.exit_code == 2
-    assert "--failed finds the rank and the Pod itself" in done.err
-
-
-def test_control_characters_are_not_obeyed(server: ScriptedServer, dlr: Dlr) -> None:
-    script(server, stamped((50, "\x1b]0;owned\x07 hello")))
-    assert "\x1b" not in dlr("job", "logs", "digits", "--failed").out
 
 
 def failure_at(seconds: float, **more: Any) -> JSON:
@@ -161,7 +131,7 @@ def test_incarnation_is_the_one_that_failed(seconds: float, status: JSON, incarn
     assert found.time == SUBMITTED + timedelta(seconds=seconds)
 
 
-def test_a_job_that_failed_by_no_worker_says_by_what(server: ScriptedServer, dlr: Dlr) -> None:
+def test_a_job_that_failed_by_no_worker_says_by_what(server: Script, dlr: Dlr) -> None:
     script(server, None)
     message = "shard set 'files': 1 element failed for good (element 7), and max_failed is 0"
     ended = {"phase": "Failed", "reason": "ShardsFailed", "message": message}

@@ -10,17 +10,14 @@ from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.failures import find_culprit
 from dlr.job.findings import findings
-from dlr.job.goodput import account_of
 from dlr.job.group_rows import COLUMNS, rows
 from dlr.job.headline import headline
-from dlr.job.report import job_events
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
 from dlr.job.timeline.outages import cost_line, outages_of, verdict
 from dlr.job.timeline.page import tables_of
-from tests.cli.scripted import event, job, worker
+from tests.cli.scripted import worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, life
 from tests.counting import calls
@@ -106,13 +103,6 @@ def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: Life) -> No
     assert (failure.at, failure.what, failure.text) == (60, "Killed", "worker-1: signal 9")
 
 
-def test_what_each_failure_cost_is_the_time_of_its_group_alone(drawn: Life) -> None:
-    found = [
-        (each.begin, each.seconds, each.workers, each.failures[0][1].title) for each in outages_of(drawn)
-    ]
-    assert found == [(60, 3, 2, "group-1"), (120, 3, 2, "group-0"), (120, 3, 2, "group-2")]
-
-
 def test_the_verdict_says_whether_the_others_trained_on(drawn: Life) -> None:
     assert verdict(drawn) == (
         "Running: Training for 2m56s; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it. "
@@ -176,52 +166,6 @@ def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
     assert "3 failures cost 9s" in page["headline"]["text"]
 
 
-def test_goodput_is_that_of_the_groups_and_mixes_no_rounds_of_theirs() -> None:
-    fresh = [each | {"status": {"goodput": {"state": "Training", "since": at(10)}}} for each in groups()]
-    account = account_of(whole(), _with_reports(), NOW, fresh)
-    assert account is not None
-    assert account.ratio == pytest.approx(150 / 300)
-    assert (account.first_step, account.last_step, account.steps_redone) == (1, 151, 0)
-
-
-def _with_reports() -> list[JSON]:
-    """Workers whose groups trained the same steps in rounds of different numbers."""
-    found = workers()
-    for number, each in enumerate(found):
-        told = {"round": number // WORKERS + 1, "firstStep": 1, "lastStep": 151, "steppingSeconds": 150.0}
-        each["status"]["agent"] = {
-            "incarnation": 1, "podUid": "p", "address": "a", "storePort": 1, "localWorldSize": 1,
-            "state": "Running", "since": at(10), "rounds": [told],
-        }  # fmt: skip
-    return found
-
-
-def test_stacks_of_a_hang_are_those_of_the_culprits_group() -> None:
-    """Rounds of groups have the same numbers."""
-    found = workers()
-    for each in found:
-        stack = {"rank": each["spec"]["index"], "frames": each["spec"]["jobName"]}
-        report = {"round": 1, "rank": each["spec"]["index"], "time": at(60), "stacks": [stack]}
-        each["status"]["agent"] = {"incarnation": 1, "failure": report}
-    failure = {"worker": "digits-group-1-worker-0", "exitClass": "Hang", "round": 1, "time": at(60)}
-    culprit = find_culprit(whole(lastFailure=failure), found)
-    assert culprit is not None
-    assert [stack["frames"] for stack in culprit.stacks] == ["digits-group-1"] * WORKERS
-
-
-def test_events_of_the_whole_job_are_those_of_its_groups_too() -> None:
-    events = [
-        event("ElasticJob", "digits", "GroupsChanged", at(60)),
-        event("ElasticJob", "digits-group-1", "WorldBroken", at(61)),
-        event("ElasticWorker", "digits-group-1-worker-0", "WorkerRelaunched", at(62)),
-        event("ElasticJob", "digits-group-x", "WorldBroken", at(63)),
-    ]
-    assert [each["reason"] for each in job_events(events, whole())] == [
-        "GroupsChanged", "WorldBroken", "WorkerRelaunched",
-    ]  # fmt: skip
-    assert [each["reason"] for each in job_events(events, job())] == ["GroupsChanged"]
-
-
 def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:
     def read(groups: int) -> None:
         crowd = [
@@ -236,17 +180,3 @@ def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:
         assert of.account is not None
 
     assert calls(lambda: read(50)) < 11 * calls(lambda: read(5))
-
-
-def test_a_group_that_was_just_made_has_a_lane_and_stops_nobody_from_looking() -> None:
-    """Nobody has looked at it yet, as after the job got more groups."""
-    new = with_failure(2, 120)
-    del new["status"]
-    found = life_of(whole(), workers(2), 0.7, NOW, groups=[*groups()[:2], new])
-    assert [(lane.title, bool(lane.spans)) for lane in found.lanes] == [
-        ("group-0", True),
-        ("group-1", True),
-        ("group-2", False),
-    ]
-    svg_file(found)
-    job_page(Case(whole(), workers(2), (), NOW, groups=[*groups()[:2], new]), [])

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from crds import names
-from dlr.job import deletion
-from dlr.kube import following
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, pod, refusal, worker
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import GROUP_PATH, Script, job, listing, pod, refusal, worker
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -20,12 +16,6 @@ JOBS = f"{GROUP_PATH}/default/elasticjobs"
 WORKERS = f"{GROUP_PATH}/default/elasticworkers"
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(deletion, "POLL_SECONDS", 0.01)
 
 
 def grouped(name: str = "digits", **status: Any) -> JSON:
@@ -77,7 +67,7 @@ def step(value: int) -> JSON:
     return {"incarnation": 1, "state": "Running", "progress": {"step": value, "time": "2026-01-01T00:00:00Z"}}
 
 
-def script(server: ScriptedServer, **status: Any) -> None:
+def script(server: Script, **status: Any) -> None:
     stranger = group(5, uid="uid-of-another")
     workers = [of_group(number, index, agent=step(100 + number)) for number in (2, 0, 1) for index in (1, 0)]
     theirs = worker(0, job_name="digits-group-5")
@@ -95,7 +85,7 @@ def script(server: ScriptedServer, **status: Any) -> None:
             server.answers[f"GET {PODS}/{name}/log"] = f"2026-01-01T00:00:01Z line of {number}.{index}\n"
 
 
-def test_status_has_a_line_for_each_group_in_place_of_a_world(server: ScriptedServer, dlr: Dlr) -> None:
+def test_status_has_a_line_for_each_group_in_place_of_a_world(server: Script, dlr: Dlr) -> None:
     script(server)
     lines = [" ".join(line.split()) for line in dlr("job", "status", "digits").out.splitlines()]
     assert "Groups 2 of 3 train together, version 7" in lines
@@ -109,14 +99,7 @@ def test_status_has_a_line_for_each_group_in_place_of_a_world(server: ScriptedSe
     assert "one group and its workers: dlr job status digits-group-0 -n default" in lines
 
 
-def test_the_status_of_a_group_names_its_job(server: ScriptedServer, dlr: Dlr) -> None:
-    script(server)
-    server.answers[f"GET {WORKERS}"] = listing(of_group(1, 0), of_group(1, 1))
-    lines = [" ".join(line.split()) for line in dlr("job", "status", "digits-group-1").out.splitlines()]
-    assert "Group 1 of digits, in version 7" in lines
-
-
-def test_a_list_shows_groups_below_their_job_and_strangers_alone(server: ScriptedServer, dlr: Dlr) -> None:
+def test_a_list_shows_groups_below_their_job_and_strangers_alone(server: Script, dlr: Dlr) -> None:
     stranger = group(5, uid="uid-of-another")
     server.answers[f"GET {JOBS}"] = listing(
         job("alone"), grouped(), group(10), stranger, group(2), job("later")
@@ -128,7 +111,7 @@ def test_a_list_shows_groups_below_their_job_and_strangers_alone(server: Scripte
     assert lines[1].split()[2:6] == ["5/6", "-", "2/3", "groups"]
 
 
-def test_logs_are_of_all_groups_or_of_one(server: ScriptedServer, dlr: Dlr) -> None:
+def test_logs_are_of_all_groups_or_of_one(server: Script, dlr: Dlr) -> None:
     script(server)
     lines = dlr("job", "logs", "digits").out.splitlines()
     assert lines == [
@@ -166,7 +149,7 @@ def test_logs_are_of_all_groups_or_of_one(server: ScriptedServer, dlr: Dlr) -> N
     ],
 )
 def test_what_has_no_meaning_is_refused_with_the_command_that_has(
-    server: ScriptedServer, dlr: Dlr, words: tuple[str, ...], sentence: str
+    server: Script, dlr: Dlr, words: tuple[str, ...], sentence: str
 ) -> None:
     script(server)
     done = dlr("job", *words)
@@ -174,12 +157,7 @@ def test_what_has_no_meaning_is_refused_with_the_command_that_has(
     assert all(request.method == "GET" for request in server.requests)
 
 
-def test_group_without_groups_is_refused(server: ScriptedServer, dlr: Dlr) -> None:
-    server.answers[f"GET {JOBS}/digits"] = job(phase="Running")
-    assert "has no replica groups; drop --group" in dlr("job", "logs", "digits", "--group", "0").err
-
-
-def test_stacks_come_group_by_group_with_ranks_of_their_own(server: ScriptedServer, dlr: Dlr) -> None:
+def test_stacks_come_group_by_group_with_ranks_of_their_own(server: Script, dlr: Dlr) -> None:
     script(server)
     asked: list[str] = []
 
@@ -207,7 +185,7 @@ def test_stacks_come_group_by_group_with_ranks_of_their_own(server: ScriptedServ
     assert [(each["group"], each["rank"]) for each in found] == [(0, 0), (1, 0), (2, 0)]
 
 
-def test_a_diagnosis_names_the_groups_that_do_not_train(server: ScriptedServer, dlr: Dlr) -> None:
+def test_a_diagnosis_names_the_groups_that_do_not_train(server: Script, dlr: Dlr) -> None:
     script(server)
     out = " ".join(dlr("job", "diagnose", "digits").out.split())
     assert "Groups: 2 of 3 train together, version 7. [status.membership]" in out
@@ -215,7 +193,7 @@ def test_a_diagnosis_names_the_groups_that_do_not_train(server: ScriptedServer, 
     assert f"{why} [status.groups[1]]" in out
 
 
-def test_delete_waits_for_the_groups_and_their_pods(server: ScriptedServer, dlr: Dlr) -> None:
+def test_delete_waits_for_the_groups_and_their_pods(server: Script, dlr: Dlr) -> None:
     gone = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits", kind="elasticjobs")
     server.answers |= {
         f"GET {JOBS}/digits": [grouped(), gone],

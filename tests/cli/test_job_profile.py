@@ -11,10 +11,7 @@ import pytest
 from crds import names
 from crds.log_parts import log_parts
 from dlr.commands.job import profile
-from dlr.kube import following
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, refusal, worker
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -24,11 +21,10 @@ WORLD = {"round": 1, "phase": "Formed", "members": "0-1", "worldSize": 2}
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
 
 
-def script(server: ScriptedServer, **answer: Any) -> list[str]:
+def script(server: Script, **answer: Any) -> list[str]:
     """Worker 1's agent answers the second time that it is looked at; gives the requests."""
     asked: list[str] = []
 
@@ -52,9 +48,7 @@ def script(server: ScriptedServer, **answer: Any) -> list[str]:
     return asked
 
 
-def test_the_trace_is_written_and_where_to_open_it_is_said(
-    server: ScriptedServer, dlr: Dlr, tmp_path: Path
-) -> None:
+def test_the_trace_is_written_and_where_to_open_it_is_said(server: Script, dlr: Dlr, tmp_path: Path) -> None:
     asked = script(server, by="torch.profiler", seconds=0.4, size=10_000, note="2 s are more than 512 KiB")
     done = dlr("job", "profile", "digits", "--rank", "1", "--seconds", "2")
     assert done.exit_code == 0
@@ -66,7 +60,7 @@ def test_the_trace_is_written_and_where_to_open_it_is_said(
     assert asked[-1].endswith("/py-spy") and len(asked[-1]) <= 64
 
 
-def test_why_there_is_none_is_said(server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_is_none_is_said(server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch) -> None:
     script(server, by="", seconds=0, size=0, note="the image has no py-spy")
     done = dlr("job", "profile", "digits", "--rank", "1")
     assert (done.exit_code, done.err) == (1, "dlr: There is no profile of rank 1: the image has no py-spy.\n")
@@ -76,23 +70,3 @@ def test_why_there_is_none_is_said(server: ScriptedServer, dlr: Dlr, monkeypatch
     monkeypatch.setattr(profile, "ANSWER_SECONDS", 0.05)
     done = dlr("job", "profile", "digits", "--seconds", "0.05")
     assert "No agent of 'digits' has answered: rank 0 does not run just now" in done.err
-
-
-def test_a_file_that_cannot_be_written_is_named(server: ScriptedServer, dlr: Dlr) -> None:
-    script(server, by="py-spy", seconds=1, size=3, note="")
-    done = dlr("job", "profile", "digits", "--rank", "1", "-f", "/dev/full")
-    assert "cannot be written to /dev/full: No space left on device." in done.err
-
-
-def test_a_pod_that_is_gone_or_a_log_without_it_is_named(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(server, by="py-spy", seconds=1, size=3, note="")
-    pod = "/api/v1/namespaces/default/pods/digits-worker-1-1"
-    monkeypatch.setattr(profile, "LOG_WAIT_SECONDS", 0.05)
-    server.answers[f"GET {pod}/log"] = "dlr-part another 1/1 AAAA\nstep 3\n"
-    done = dlr("job", "profile", "digits", "--rank", "1")
-    assert "The log of the Pod digits-worker-1-1 does not have the whole profile" in done.err
-    server.answers[f"GET {pod}"] = refusal(404, "NotFound", 'pods "digits-worker-1-1" not found')
-    done = dlr("job", "profile", "digits", "--rank", "1")
-    assert done.err == "dlr: The Pod digits-worker-1-1 is gone, and the profile in its log with it.\n"

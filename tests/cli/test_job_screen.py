@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console, Group
-from rich.table import Table
+from rich.console import Console
 
-from crds.elasticjob import ElasticJob
 from dlr.commands.job import screen
-from dlr.job import goodput, progress, workers
+from dlr.job import goodput, progress
 from dlr.job.case import Case
 from dlr.job.report import sort_workers
-from reconcilers.goodput.goodput import goodput_now
-from tests.cli.scripted import event, job, worker
-from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
+from tests.cli.scripted import job, worker
+from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
 
@@ -73,14 +70,6 @@ def test_each_worker_has_a_line_with_its_last_failure(troubled: Case) -> None:
     assert entry(lines, "2 ").endswith("1 (NodeLost 1)  NodeLost, 2m59s ago: the node is gone")
 
 
-def test_off_a_terminal_rich_draws_no_table_of_workers(troubled: Case) -> None:
-    """It takes 20 s for ten thousand."""
-    made = screen.render(troubled, Console(file=io.StringIO()))
-    assert isinstance(made, Group)
-    tables = [each for each in made.renderables if isinstance(each, Table)]
-    assert not [each for each in tables if each.columns[0].header == "RANK"]
-
-
 def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: Case) -> None:
     lines = drawn(troubled, width=80)
     assert max(map(len, lines)) <= 80
@@ -90,12 +79,6 @@ def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: Case) -> None:
     assert " ".join(told) == "2 digits-worker-2-2 Running 401 1 NodeLost, 2m59s ago: the node is gone"
     low = drawn(troubled, width=80, height=27)
     assert "NodeLost, 2m59s ago: the node…" in next(line for line in low if line.startswith("2  "))
-
-
-def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: Case) -> None:
-    text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
-    troubled.workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
-    assert entry(drawn(troubled, terminal=False), "0 ").endswith("  after a peer, 4m ago")
 
 
 def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: Case) -> None:
@@ -121,67 +104,6 @@ def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: Case) -
     assert entry(drawn(troubled), "Checkpoints") == "step 200 in storage"
 
 
-def test_pods_of_workers_that_are_gone_are_counted_too(troubled: Case) -> None:
-    troubled.job["status"]["departed"] = {"restarts": {"NodeLost": 2, "OOM": 1}}
-    told = entry(drawn(troubled, terminal=False), "Failures")
-    assert told.endswith("; of Pods: NodeLost 3, OOM 1")
-
-
-def test_ended_job_has_no_world_any_more(troubled: Case) -> None:
-    troubled.job["status"] |= {"phase": "Succeeded", "completionTime": at(290)}
-    assert entry(drawn(troubled, terminal=False), "World") == (
-        "none any more; the last was round 3, 3 workers, 3 processes"
-    )
-    never = Case(job(phase="Failed", completionTime=at(10)), [], [], NOW)
-    assert entry(drawn(never, terminal=False), "World") == "there never was one"
-
-
-def test_a_phase_that_is_what_its_time_goes_to_is_said_once(troubled: Case) -> None:
-    def condition(kind: str, status: str, reason: str, since: float) -> JSON:
-        return {"type": kind, "status": status, "reason": reason, "lastTransitionTime": at(since)}
-
-    not_running = condition("Running", "False", "Suspended", 10)  # it was Pending before
-    troubled.job["status"] |= {
-        "phase": "Suspended",
-        "conditions": [not_running, condition("Suspended", "True", "Suspended", 180)],
-    }
-    troubled.job["status"]["goodput"] |= {"state": "Suspended", "since": at(180)}
-    assert entry(drawn(troubled, terminal=False), "Phase") == "Suspended for 2m"
-
-
-def test_an_exit_code_is_said_once(troubled: Case) -> None:
-    said = {"exitCode": 127, "message": "exit code 127: sh: 1: dlrover-runn: not found", "step": None}
-    troubled.job["status"]["lastFailure"] |= said
-    assert entry(drawn(troubled, terminal=False), "Last failure") == (
-        "digits-worker-1 rank 1, UserError, exit code 127, round 1, 4m ago: sh: 1: dlrover-runn: not found"
-    )
-
-
-def test_who_hangs_beside_the_culprit_has_waited(troubled: Case) -> None:
-    hung = RAISED | {
-        "cause": "Hang",
-        "exitCode": None,
-        "message": "no step for 10 s: rank 0 is in all_reduce",
-    }
-    troubled.workers[0]["status"]["agent"]["failure"] = hung | {"rank": 0}
-    assert entry(drawn(troubled, terminal=False), "0 ").endswith("  waited for a peer, 4m ago")
-    troubled.job["status"]["lastFailure"]["worker"] = "digits-worker-0"
-    assert "Hang, 4m ago: no step for 10 s" in entry(drawn(troubled, terminal=False), "0 ")
-
-
-def test_events_on_a_terminal_name_only_others_than_the_job() -> None:
-    events = [
-        event("Pod", "digits-worker-0-1", "Started", at(299), "container main"),
-        event("ElasticJob", "digits", "WorldFormed", at(299), "round 1"),
-    ]
-    lines = drawn(Case(troubled_job(), [], events, NOW))
-    assert lines[-3].split() == ["LAST", "SEEN", "TYPE", "REASON", "MESSAGE"]
-    assert lines[-2:] == [
-        "1s         Normal  Started      digits-worker-0-1: container main",
-        "1s         Normal  WorldFormed  round 1",
-    ]
-
-
 def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> None:
     why = {"type": "Failed", "status": "True", "lastTransitionTime": at(240)}
     condition = why | {"reason": "SameErrorRepeated", "message": "three times\nmore"}
@@ -190,17 +112,6 @@ def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> Non
     assert entry(lines, "Phase") == "Failed 1m ago, 4m after its submission: SameErrorRepeated: three times"
     assert "its log: dlr job logs digits -n default --failed" in "\n".join(lines)
     assert entry(lines, "Time").startswith("Training 3m6s")  # to the job's end, not to now
-
-
-def test_new_job_has_little_to_say() -> None:
-    lines = drawn(Case(job(), [], [], NOW), terminal=False)
-    assert lines[0] == "Not seen by a controller yet, with 2 workers"
-    assert [line.split()[0] for line in lines[1:]] == ["Job", "Phase", "Workers", "World"]
-
-
-def test_bars_are_for_terminals(troubled: Case) -> None:
-    assert any("━" in line for line in drawn(troubled))
-    assert not any("━" in line for line in drawn(troubled, terminal=False))
 
 
 @pytest.mark.parametrize("height", [24, 40])
@@ -215,10 +126,6 @@ def test_thousand_workers_are_one_screen_with_those_in_trouble(height: int) -> N
     assert "WorldFormed" in shown[-1]
 
 
-def test_no_line_is_wider_than_the_terminal(troubled: Case) -> None:
-    assert max(map(len, drawn(troubled, 80, 30))) <= 80
-
-
 @given(lines=st.integers(-20, 100), worker_count=st.integers(0, 1_000), event_count=st.integers(0, 10))
 def test_room_is_kept_to_and_never_left_empty(lines: int, worker_count: int, event_count: int) -> None:
     shown_workers, shown_events = screen.room(lines, worker_count, event_count)
@@ -231,24 +138,6 @@ def test_room_is_kept_to_and_never_left_empty(lines: int, worker_count: int, eve
         assert (shown_workers, min(shown_events, event_count)) == (worker_count, event_count)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "many", "1e3", "²"])
-def test_total_that_is_no_whole_number_is_not_there(text: str) -> None:
-    made = job()
-    made["metadata"]["annotations"] = {"elastic.iml.github.io/total-steps": text}
-    assert progress.total_steps(made) is None
-
-
-def test_progress_is_the_furthest_step_and_the_middle_speed() -> None:
-    def told(index: int, step: int, seconds: float) -> JSON:
-        agent = {"incarnation": 1, "progress": {"step": step, "secondsPerStep": seconds}}
-        return worker(index, agent=agent)
-
-    stale = worker(3, agent={"incarnation": 7, "progress": {"step": 99}})
-    found = progress.progress_of(job(), [told(0, 5, 1.0), told(1, 7, 2.0), told(2, 6, 9.0), stale])
-    assert found == progress.Progress(step=7, total=None, seconds_per_step=2.0)
-    assert progress.progress_of(job(), []) is None
-
-
 def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(troubled: Case) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None
@@ -257,105 +146,6 @@ def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(trouble
     assert entry(drawn(troubled, terminal=False), "Goodput") == (
         "68.5% of the time since submission; 27 of 428 trained steps are repeats"
     )
-
-
-round_numbers = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
-told_rounds = round_numbers.flatmap(
-    lambda numbers: st.tuples(
-        st.tuples(*(st.tuples(st.just(each), st.integers(0, 3), st.integers(0, 9)) for each in numbers)),
-        st.booleans(),
-    )
-)
-latest = st.none() | st.fixed_dictionaries(
-    {"round": st.just(2), "firstStep": st.just(1), "lastStep": st.integers(1, 9), "counted": st.booleans()}
-)
-
-
-@given(st.lists(st.tuples(st.sampled_from(["worker", "chief"]), told_rounds), max_size=8), latest)
-def test_goodput_by_those_who_came_furthest_is_that_by_all(told: list[Any], latest: JSON | None) -> None:
-    crowd = []
-    for index, (type_, (rounds, is_counted)) in enumerate(told):
-        made = worker(len(told) - index)
-        made["spec"]["type"] = type_
-        agent = troubled_workers()[0]["status"]["agent"] | {"rounds": []}
-        for number, first, steps in rounds:
-            figures = {"round": number, "firstStep": first, "lastStep": first + steps}
-            counted = {"counted": True} if is_counted else {}
-            agent["rounds"].append(figures | counted | {"steppingSeconds": index + 1.0})
-        made["status"]["agent"] = agent
-        crowd.append(made)
-    made = troubled_job()
-    made["status"]["goodput"] |= {"latest": latest} if latest else {}
-    models = [goodput._as_account_reads(each) for each in crowd]
-    assert goodput.account_of(made, crowd, NOW) == goodput_now(ElasticJob.model_validate(made), models, NOW)
-
-
-def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(
-    troubled: Case,
-) -> None:
-    account = goodput.account_of(troubled.job, troubled.workers, NOW)
-    assert account is not None and account.latest is not None
-    latest = replace(account.latest, counted=True, first_step=1)
-    assert goodput.goodput_line(account.model_copy(update={"latest": latest})) == (
-        "at least 68.5% of the time since submission; 27 of 428 trained steps at most are repeats"
-    )
-
-
-def test_steps_that_were_trained_again_in_words(troubled: Case) -> None:
-    account = goodput.account_of(troubled.job, troubled.workers, NOW)
-    assert account is not None
-    assert goodput.redone(account) == "27 steps"
-    assert goodput.redone(account.model_copy(update={"steps_redone": 1})) == "1 step"
-    assert goodput.redone(account.model_copy(update={"steps_redone": 0})) == goodput.redone(None) == ""
-
-
-def test_account_that_this_version_cannot_read_is_left_out(troubled: Case) -> None:
-    troubled.job["status"]["goodput"]["state"] = "Dreaming"
-    lines = drawn(troubled, terminal=False)
-    assert not any(line.startswith(("Goodput", "Time")) for line in lines)
-    assert entry(lines, "Progress").startswith("40%, step 401")
-
-
-def test_rounds_that_this_version_cannot_read_leave_the_account_out(troubled: Case) -> None:
-    for figures in troubled.workers[0]["status"]["agent"]["rounds"]:
-        figures["newestStep"] = figures.pop("lastStep")
-    assert goodput.account_of(troubled.job, troubled.workers, NOW) is None
-
-
-def test_time_of_a_state_that_goes_on_comes_on_top(troubled: Case) -> None:
-    account = goodput.account_of(troubled.job, troubled.workers, NOW)
-    assert account is not None
-    assert goodput.time_by_state(account, troubled.job, NOW) == {
-        "Pending": 10.0,
-        "Forming": 2.0,
-        "Training": 98.0 + 148.0,
-        "Recovering": 42.0,
-    }
-
-
-def test_most_telling_workers_are_shown_in_rank_order() -> None:
-    crowd = [worker(0), worker(1), worker(2, phase="Failed"), worker(3, restarts={"OOM": 1})]
-    for each in crowd[:2] + crowd[3:]:
-        each["status"]["agent"] = {"incarnation": 1, "state": "Running"}
-    shown = workers.most_telling(job(), crowd, 2)
-    assert [each["spec"]["index"] for each in shown] == [2, 3]
-
-
-def test_slow_workers_are_shown_before_others_that_train() -> None:
-    crowd = [worker(index, agent=at_pace(0.5 if index != 40 else 0.9)) for index in range(50)]
-    assert [each["spec"]["index"] for each in workers.most_telling(job(), crowd, 2)] == [0, 40]
-
-
-def at_pace(seconds: float) -> JSON:
-    progress = {"step": 9, "secondsPerStep": seconds}
-    return {"incarnation": 1, "podUid": "", "state": "Running", "progress": progress}
-
-
-def test_worker_that_stands_by_says_so_and_needs_nobody_s_attention() -> None:
-    idle = worker(2, standby=True, agent={"incarnation": 1, "podUid": "", "state": "Ready"})
-    assert workers.state_of(idle) == "Standby"
-    waiting = worker(3, phase="Pending")
-    assert workers.most_telling(job(), [idle, waiting], 1) == [waiting]
 
 
 def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leases() -> None:
@@ -387,12 +177,3 @@ def test_what_workers_of_groups_have_reported_of_their_leases_counts_for_the_gro
         members.append(each)
     (found,) = progress.sets_of(shown, members, NOW)
     assert (found.done, found.leased) == (20 + 5 + 9 + 8, 30 - 5 - 9 - 8)
-
-
-def test_a_set_that_is_not_over_is_not_done_by_a_hundred_percent() -> None:
-    nearly = progress.SetProgress("files", 0, 10**12, 10**12 - 1, 1, 0, 0, None)
-    assert progress.shards_line(nearly).startswith("files: 99%, 999999999999 of 1000000000000 done")
-    assert (
-        progress.shards_line(replace(nearly, done=10**12, leased=0))
-        == "files: 100%, 1000000000000 of 1000000000000 done"
-    )

@@ -8,20 +8,12 @@ from typing import Any
 import pytest
 
 from crds import names
-from dlr.kube import following
-from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 JOB = f"{GROUP_PATH}/default/elasticjobs/digits"
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
-
-
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
 
 
 def agent(state: str, *stacks: JSON, request: str = "") -> JSON:
@@ -31,7 +23,7 @@ def agent(state: str, *stacks: JSON, request: str = "") -> JSON:
     return report
 
 
-def script(server: ScriptedServer, answer: Callable[[str], list[JSON]]) -> None:
+def script(server: Script, answer: Callable[[str], list[JSON]]) -> None:
     """`answer` returns the workers, given what has asked."""
 
     def asked() -> str:
@@ -42,7 +34,7 @@ def script(server: ScriptedServer, answer: Callable[[str], list[JSON]]) -> None:
     server.answers[WORKERS] = lambda _: listing(*answer(asked()))
 
 
-def test_shows_the_odd_one_first_with_its_pod_and_node(server: ScriptedServer, dlr: Dlr) -> None:
+def test_shows_the_odd_one_first_with_its_pod_and_node(server: Script, dlr: Dlr) -> None:
     def answer(request: str) -> list[JSON]:
         waits = {"rank": 0, "step": 9, "inCollective": True, "frames": "all_reduce\nmain"}
         reads = {"rank": 1, "step": 9, "frames": "read\n\x1b[2Jmain"}
@@ -66,7 +58,7 @@ def test_shows_the_odd_one_first_with_its_pod_and_node(server: ScriptedServer, d
     assert done.err == ""
 
 
-def test_waits_until_all_that_train_have_answered_this_request(server: ScriptedServer, dlr: Dlr) -> None:
+def test_waits_until_all_that_train_have_answered_this_request(server: Script, dlr: Dlr) -> None:
     looks: list[str] = []
 
     def answer(request: str) -> list[JSON]:
@@ -79,7 +71,7 @@ def test_waits_until_all_that_train_have_answered_this_request(server: ScriptedS
     assert len(looks) == 3 and len(looks[0]) <= 64
 
 
-def test_says_who_does_not_answer_and_who_has_no_processes(server: ScriptedServer, dlr: Dlr) -> None:
+def test_says_who_does_not_answer_and_who_has_no_processes(server: Script, dlr: Dlr) -> None:
     def answer(request: str) -> list[JSON]:
         return [
             worker(0, agent=agent("Running", {"rank": 0, "frames": "main"}, request=request)),
@@ -109,7 +101,7 @@ def test_says_who_does_not_answer_and_who_has_no_processes(server: ScriptedServe
     ],
 )
 def test_without_an_answer_it_says_why_and_fails(
-    server: ScriptedServer, dlr: Dlr, workers: list[JSON], sentence: str
+    server: Script, dlr: Dlr, workers: list[JSON], sentence: str
 ) -> None:
     script(server, lambda _: workers)
     done = dlr("job", "stacks", "digits", "--timeout", "1")
@@ -117,7 +109,7 @@ def test_without_an_answer_it_says_why_and_fails(
     assert done.err == f"dlr: {sentence}\n"
 
 
-def test_one_rank_alone_and_one_that_is_not_there(server: ScriptedServer, dlr: Dlr) -> None:
+def test_one_rank_alone_and_one_that_is_not_there(server: Script, dlr: Dlr) -> None:
     def answer(request: str) -> list[JSON]:
         both = [{"rank": rank, "frames": f"frame of {rank}"} for rank in (0, 1)]
         return [worker(0, agent=agent("Running", *both, request=request))]
@@ -129,19 +121,3 @@ def test_one_rank_alone_and_one_that_is_not_there(server: ScriptedServer, dlr: D
     missing = dlr("job", "stacks", "digits", "--rank", "5")
     assert missing.exit_code == 1
     assert missing.err == "dlr: No process of 'digits' has rank 5: 2 have answered.\n"
-
-
-def test_who_may_not_patch_the_job_hears_what_the_server_says(server: ScriptedServer, dlr: Dlr) -> None:
-    script(server, lambda _: [])
-    said = 'elasticjobs "digits" is forbidden: User "viewer" cannot patch resource "elasticjobs"'
-    server.answers[f"PATCH {JOB}"] = refusal(403, "Forbidden", said, name="digits")
-    done = dlr("job", "stacks", "digits")
-    assert done.exit_code == 1
-    assert said in done.err
-
-
-def test_a_finished_job_is_not_asked(server: ScriptedServer, dlr: Dlr) -> None:
-    server.answers[f"GET {JOB}"] = job(phase="Succeeded")
-    done = dlr("job", "stacks", "digits")
-    assert done.exit_code == 1 and "`dlr job diagnose digits -n default` says how it ended" in done.err
-    assert not [each for each in server.requests if isinstance(each, Request) and each.method == "PATCH"]

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.job.timeline import life as lives
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span, members_of
-from dlr.job.timeline.life import (
-    Life,
-    NoHistory,
-    Start,
-    life_of,
-    training_share,
-)
+from dlr.job.timeline.life import Life, NoHistory, Start, life_of
 from dlr.job.timeline.outages import own_failures, verdict
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
     END_SECONDS,
     NOW,
     RAISED,
-    SUBMITTED,
     at,
     episode,
     failed,
@@ -45,24 +37,6 @@ def states(spans: tuple[Span, ...]) -> list[tuple[str, float, float]]:
 @pytest.fixture
 def troubled() -> Life:
     return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
-
-
-def test_job_s_states_follow_each_other_up_to_now(troubled: Life) -> None:
-    assert states(troubled.states) == [
-        ("Pending", 0, 10),
-        ("Forming", 10, 12),
-        ("Training", 12, 60),
-        ("Recovering", 60, 72),
-        ("Training", 72, 120),
-        ("Recovering", 120, 152),
-        ("Training", 152, 300),
-    ]
-
-
-def test_job_that_has_ended_ends_there() -> None:
-    ended = life_of(troubled_job(phase="Succeeded", completionTime=at(200)), troubled_workers(), None, NOW)
-    assert ended.seconds == 200
-    assert max(span.end for lane in ended.lanes for span in lane.spans) == 200
 
 
 def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
@@ -85,12 +59,6 @@ def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
     assert (lost.title, lost.node) == ("worker-2", "node-3")
 
 
-def test_worker_without_a_place_in_the_world_waits() -> None:
-    made = troubled_job(history=[episode("Training", 0, 1, "0-1,4")])
-    spare = life_of(made, [worker(3, history=[life(1, "node-3", 0, 0)])], None, NOW).lanes[0]
-    assert states(spare.spans) == [("Waiting", 0, 300)]
-
-
 def test_worker_that_was_scaled_away_has_the_bar_of_the_worlds_that_it_was_in() -> None:
     history = [
         episode("Forming", 0, 1, "0-2", "all 3 workers are ready"),
@@ -110,27 +78,6 @@ def test_worker_that_was_scaled_away_has_the_bar_of_the_worlds_that_it_was_in() 
         ("Training", 80, 200),
     ]
     assert [failure.at for failure in gone.failures] == [60], "what is known of its failures is there too"
-
-
-def test_of_members_that_were_cut_off_the_rest_is_taken_for_members() -> None:
-    made = troubled_job(history=[episode("Training", 0, 1, "0-1,4,…")])
-    slots = [worker(index, history=[life(1, "n", 0, 0)]) for index in (3, 4, 900)]
-    drawn = life_of(made, slots, None, NOW)
-    assert [lane.spans[0].state for lane in drawn.lanes[:3]] == ["Waiting", "Training", "Training"]
-
-
-def test_each_failure_is_told_once_in_its_best_words(troubled: Life) -> None:
-    assert [lane.failures for lane in troubled.lanes] == [
-        (),
-        (Failure(60, "UserError", "ValueError: a <bad> batch"),),
-        (Failure(121, "NodeLost", "the node is gone"),),
-    ]
-
-
-def test_failures_that_only_the_worlds_reasons_remember_are_shown() -> None:
-    made = troubled_job(lastFailure=None)
-    plain = life_of(made, [worker(1, history=[life(1, "node-1", 0, 5)])], None, NOW)
-    assert plain.lanes[0].failures == (Failure(60, "UserError", "ValueError: a <bad> batch"),)
 
 
 @pytest.mark.parametrize("ended", [59, 62, 85])
@@ -170,28 +117,6 @@ def test_history_tells_whose_fault_the_end_of_an_earlier_round_was() -> None:
     ]
 
 
-def test_failures_in_quick_succession_are_all_there() -> None:
-    ended = [life(1, "n", 0, 5, endedAt=at(80), exitClass="Killed"), life(2, "n", 80, 81)]
-    ended[1] |= {"endedAt": at(82), "exitClass": "Killed"}
-    history = [
-        episode(
-            "Recovering", second, round_, "0", "", failed(0, second, "UserError", "ValueError: bad", round_)
-        )
-        for second, round_ in ((61, 1), (63, 2), (64, 3))
-    ]
-    job = troubled_job(lastFailure=None, history=history)
-    lane = life_of(job, [worker(0, history=ended)], None, NOW).lanes[0]
-    assert [(each.at, each.what) for each in lane.failures] == [
-        *[(second, "UserError") for second in (61, 63, 64)],
-        *[(second, "Killed") for second in (80, 82)],
-    ]
-
-
-def test_who_only_followed_is_blamed_for_nothing() -> None:
-    follows = failed(1, 60, "Unknown", GLOO, 1)
-    assert failures(episode("Recovering", 60, 1, "0-2", "", follows))[0] == ()
-
-
 def test_who_died_of_another_s_failure_is_told_apart() -> None:
     workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": GLOO, "time": at(61)}
@@ -202,25 +127,6 @@ def test_who_died_of_another_s_failure_is_told_apart() -> None:
         [("UserError", False)],
         [("Killed", True), ("NodeLost", False)],  # of round 1 the culprit is known
     ]
-
-
-def test_rounds_begin_where_they_are_first_seen(troubled: Life) -> None:
-    assert [(each.number, each.at, each.members) for each in troubled.rounds] == [
-        (1, 10, "0-2"),
-        (2, 72, "0-2"),
-        (3, 152, "0-2"),
-    ]
-
-
-def test_history_that_lost_its_beginning_is_not_made_up() -> None:
-    cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
-    found = life_of(cut, troubled_workers(), 0.81, NOW)
-    assert found.known_since == 120
-    assert states(found.lanes[0].spans)[:2] == [("Pending", 0, 5), ("Up", 5, 120)]
-    # 98 s of training were counted before, so the share goes on where it was.
-    assert found.training_share[0][1] == pytest.approx(98 / 120, abs=0.01)
-    whole = life_of(troubled_job(), troubled_workers(), 0.81, NOW)
-    assert found.training_share[-1] == pytest.approx(whole.training_share[-1], abs=0.01)
 
 
 def test_job_without_history_is_said() -> None:
@@ -288,6 +194,7 @@ def slot_histories(draw: st.DrawFn) -> list[JSON]:
     return found
 
 
+@settings(max_examples=40)
 @given(history=histories(), slot=slot_histories())
 def test_nothing_overlaps_and_nothing_is_outside_the_job_s_life(
     history: list[JSON], slot: list[JSON]
@@ -302,14 +209,3 @@ def test_nothing_overlaps_and_nothing_is_outside_the_job_s_life(
         assert all(0 <= failure.at <= found.seconds for failure in lane.failures)
     assert all(0 <= share <= 1 for _, share in found.training_share)
     assert [time for time, _ in found.training_share] == sorted(time for time, _ in found.training_share)
-
-
-def test_share_of_training_is_exact_at_the_ends_of_states() -> None:
-    shares = dict(training_share([Span("Pending", 0, 10, ""), Span("Training", 10, 40, "")], 0.0, 40.0))
-    assert shares[10] == 0
-    assert shares[40] == pytest.approx(0.75)
-
-
-def test_times_are_seconds_since_submission(troubled: Life) -> None:
-    assert (troubled.submitted, troubled.seconds) == (SUBMITTED, END_SECONDS)
-    assert troubled.submitted + timedelta(seconds=troubled.seconds) == NOW

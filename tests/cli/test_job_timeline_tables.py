@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlr.job.timeline.life import Life, clock_of, life_of
+from dlr.job.timeline.life import Life, life_of
 from dlr.job.timeline.outages import verdict
 from dlr.job.timeline.page import tables_of
 from tests.cli.scripted import worker
@@ -38,12 +38,6 @@ def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
     assert all(len(row) == len(table.columns) for table in tables_of(troubled) for row in table.rows)
 
 
-def test_verdict_on_a_life_without_failures() -> None:
-    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
-    calm = troubled_job(history=history, lastFailure=None)
-    assert verdict(life_of(calm, [], None, NOW)) == "Running: Training for 4m50s, without a failure."
-
-
 def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_save() -> None:
     """`kubectl delete pod` of a running rank: the world changes in good order, and the Pod ends late."""
     history = [
@@ -65,16 +59,6 @@ def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_sa
     ]
     planned = life_of(troubled_job(history=shrunk, lastFailure={}), workers[:1], None, NOW)
     assert verdict(planned) == "Running: Training for 2m50s, without a failure."
-
-
-def test_verdict_counts_the_steps_that_were_trained_again() -> None:
-    with_steps = life_of(troubled_job(), troubled_workers(), 0.81, NOW, "17 steps")
-    assert "; 2 failures cost 44s and 17 steps trained again. The last was " in verdict(with_steps)
-    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
-    calm = troubled_job(history=history, lastFailure=None)
-    assert verdict(life_of(calm, [], None, NOW, "1 step")) == (
-        "Running: Training for 4m50s, without a failure. 1 step trained again."
-    )
 
 
 def hung(index: int, *, waits: bool) -> JSON:
@@ -113,45 +97,3 @@ def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) ->
         ("1m", "00:01:00", "worker-0", "waited for a peer", "", ""),
     ]
     assert "1 failure cost" in verdict(drawn) and "on worker-1, after 1m (Hang)" in verdict(drawn)
-
-
-def test_verdict_says_why_a_job_does_not_train() -> None:
-    waits = troubled_job(
-        history=[episode("Pending", 0)],
-        lastFailure=None,
-        phase="Pending",
-        reason="Unschedulable",
-        message="2 Pods cannot be scheduled",
-    )
-    assert verdict(life_of(waits, [], None, NOW)) == (
-        "Pending for 5m: Unschedulable: 2 Pods cannot be scheduled. Nothing has failed."
-    )
-
-
-def test_verdict_on_a_job_that_never_had_a_pod() -> None:
-    refused = troubled_job(
-        history=[episode("Pending", 0)],
-        lastFailure=None,
-        phase="Failed",
-        completionTime=at(120),
-        reason="PodInvalid",
-        message="no Pod could be made within 120 s",
-    )
-    assert verdict(life_of(refused, [], None, NOW)) == (
-        "Failed after 2m: PodInvalid: no Pod could be made within 120 s. Nothing has failed."
-    )
-
-
-def test_verdict_on_a_job_that_has_ended() -> None:
-    ended = troubled_job(phase="Failed", completionTime=at(82), history=[*OF_TWO[:-1]])
-    assert verdict(life_of(ended, troubled_workers()[:2], None, NOW)) == (
-        "Failed after 1m22s; 1 failure cost 22s. It was on worker-1, after 1m (UserError): ValueError: a <bad> batch."
-    )
-
-
-@pytest.mark.parametrize(
-    ("until", "shown"), [(300, "00:01:00"), (10_000, "00:01"), (200_000, "01 Jan 00:01")]
-)
-def test_clock_is_as_fine_as_the_life_is_short(until: float, shown: str) -> None:
-    ended = troubled_job(phase="Succeeded", completionTime=at(until))
-    assert clock_of(life_of(ended, [], None, NOW), 60) == shown

@@ -16,10 +16,6 @@ def waiting(*ranks: int, step: int | None = 9) -> list[JSON]:
     return [{"rank": rank, "inCollective": True, "step": step, "frames": "all_reduce"} for rank in ranks]
 
 
-def test_rank_without_a_stack_says_so() -> None:
-    assert stack_lines(merge([{"rank": 2}])) == ["rank 2:", "    (no stack)"]
-
-
 def test_ranks_that_wait_at_one_place_are_one_entry() -> None:
     stacks = [*waiting(0, 1, 2, 5), {"rank": 3, "step": 9, "frames": "acquire"}]
     assert stack_lines(merge(stacks)) == [
@@ -40,20 +36,6 @@ def test_a_step_apart_is_no_difference() -> None:
     assert stack_lines([place])[0] == "ranks 0-2, steps 9-10, waiting for other ranks:"
 
 
-def test_folders_that_differ_by_pod_are_no_difference() -> None:
-    stacks = [{"rank": rank, "frames": f"tmp.{rank}/train.py:5 in main: a/b()"} for rank in (0, 1)]
-    (place,) = merge(stacks)
-    assert place.frames == "tmp.0/train.py:5 in main: a/b()"
-    assert len(merge([*stacks, {"rank": 2, "frames": "tmp.2/train.py:6 in main: a/b()"}])) == 2
-
-
-def test_few_ranks_are_named_with_pod_and_node() -> None:
-    where = {rank: f"digits-worker-{rank}-1 on node-{rank}" for rank in range(7)}
-    lines = stack_lines(merge([*waiting(*range(6)), {"rank": 6, "step": 9, "frames": "read"}]), where)
-    assert lines[0] == "rank 6 (digits-worker-6-1 on node-6), step 9:"
-    assert lines[2] == "ranks 0-5, step 9, waiting for other ranks:"
-
-
 stacks = st.lists(
     st.fixed_dictionaries(
         {"rank": st.integers(0, 40)},
@@ -72,10 +54,3 @@ def test_every_rank_is_at_one_place_and_none_waits_before_one_that_does_not(stac
     places = merge(stacks)
     assert sorted(rank for place in places for rank in place.ranks) == sorted(s["rank"] for s in stacks)
     assert [place.waits for place in places] == sorted(place.waits for place in places)
-
-
-@given(stacks, st.randoms())
-def test_order_of_answers_does_not_matter(stacks: list[JSON], random: Any) -> None:
-    shuffled = list(stacks)
-    random.shuffle(shuffled)
-    assert merge(shuffled) == merge(stacks)

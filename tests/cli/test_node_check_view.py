@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.news import Look, news
-from dlr.commands.node_check.view import (
-    compute,
-    head,
-    node_rows,
-    notes,
-    reports_on_nodes,
-    summary,
-)
+from dlr.commands.node_check.view import compute, node_rows, notes, reports_on_nodes, summary
 from dlr.job.check_outcome import health
 from dlr.job.wording import significant
 from healthcheck.local import Health
 from tests.cli.scripted import check_worker, condition, node_check
 
 JSON = dict[str, Any]
-NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 GEMM = {"gemm_bf16_tflops": 612.4, "gemm_fp32_tflops": 51.0, "host_to_device_gbps": 25.0}
 MEMBERS = {"nodes": ["node-0", "node-1", "node-2"], "workers": [0, 1, 2], "incarnations": [1, 1, 1]}
 
@@ -76,25 +65,8 @@ class TestHealth:
     ) -> None:
         assert health(node_check(phase="Succeeded", **status)) is is_
 
-    @given(st.lists(st.sampled_from(["Healthy", "Faulty", "Straggler", "Inconclusive"])))
-    def test_healthy_only_if_every_node_is(self, verdicts: list[str]) -> None:
-        results = [verdict(f"n{i}", each) for i, each in enumerate(verdicts)]
-        found = health(node_check(phase="Succeeded", nodeResults=results))
-        assert (found is Health.HEALTHY) == (set(verdicts) == {"Healthy"})
-
     def test_a_check_that_was_not_carried_out_says_nothing(self) -> None:
         assert health(node_check(phase="Failed", nodeResults=[verdict("a", "Faulty")])) is Health.UNKNOWN
-
-
-class TestHead:
-    def test_how_long_it_took(self) -> None:
-        check = node_check(
-            phase="Succeeded",
-            startTime="2026-01-01T00:00:10Z",
-            completionTime="2026-01-01T00:00:41Z",
-            rounds=[{"number": 1, "groups": []}],
-        )
-        assert head(check, NOW) == "default/node-check-abcde: Succeeded after 31s, 1 round"
 
 
 class TestFinal:
@@ -159,14 +131,6 @@ class TestFinal:
         table = [line.split()[0] for line in drawn if " Faulty " in line and line.startswith("node-")]
         assert [each for each in table if each in names[1::7]][:3] == names[1::7][:3]
 
-    def test_says_which_accelerators_were_not_tested(self) -> None:
-        untested = condition("AcceleratorsTested", "False", "node-0 has amd.com/gpu")
-        told = condition("Healthy", "True", "all 2 nodes are healthy")
-        results = [verdict("node-0"), verdict("node-1")]
-        check = node_check(phase="Succeeded", nodeResults=results, conditions=[told, untested])
-        assert notes(check) == ["node-0 has amd.com/gpu"]
-        assert summary(check) == "Healthy: all 2 nodes are healthy"
-
 
 class TestNews:
     def test_each_thing_is_told_once(self) -> None:
@@ -196,11 +160,6 @@ class TestNews:
             "round 2 begins: node-0, node-1",
         ]
 
-    def test_of_many_withdrawn_nodes_some_have_no_message(self) -> None:
-        assert news(running(1, withdrawn=[{"node": "node-2"}]), 0.0)[1] == "node-2 is withdrawn"
-        check = node_check(**MEMBERS, inconclusive=["node-2"], withdrawn=[{"node": "node-2"}])
-        assert reports_on_nodes(check, {})[1] == "  Why: see the NodeCheck"
-
     def test_a_group_that_failed_is_told_with_what_was_wrong(self) -> None:
         bad = outcome("a", "b", passed=False, message="b closed the connection")
         check = node_check(phase="Succeeded", rounds=[{"number": 1, "groups": [bad, outcome("c", "d")]}])
@@ -216,38 +175,15 @@ class TestNews:
         look = Look(node_check(phase="Pending", conditions=[waits]))
         assert news(look, 12.0) == ["Pending: node-1 is being checked by nightly"]
 
-    def test_reports_of_another_check_or_incarnation_do_not_count(self) -> None:
-        local = {"local": [probe(figures=GEMM)]}
-        other = check_worker(0, local, uid="of-another-check")
-        relaunched = check_worker(1, local)
-        relaunched["status"]["agent"]["incarnation"] = 2
-        assert news(running(0, other, relaunched), 0.0) == ["Running: local tests of 3 nodes"]
-
     def test_pods_that_wait_say_why(self) -> None:
         waiting = check_worker(2, phase="Pending", message="0/3 nodes are available")
         assert news(running(0, waiting), 0.0)[-1] == "node-2: 0/3 nodes are available"
-
-    def test_a_node_that_passed_lately_is_named_by_number(self) -> None:
-        assert news(running(0, reused=["node-2"]), 0.0) == [
-            "Running: local tests of 3 nodes (1 of them passed lately, and are not tested again)"
-        ]
 
     def test_a_job_s_workers_are_found_by_index(self) -> None:
         worker = check_worker(5, {"local": [probe(figures=GEMM)]}) | {"spec": {"index": 5}}
         worker["status"]["agent"]["incarnation"] = 3
         check = node_check(phase="Running", round=0, nodes=["node-7"], workers=[5], incarnations=[3])
         assert news(Look(check, [worker]), 0.0)[-1] == "node-7: local tests done, bf16 612 TFLOP/s"
-
-    def test_of_many_nodes_those_alone_are_named_that_fail(self) -> None:
-        nodes = [f"node-{index}" for index in range(60)]
-        members = {"nodes": nodes, "workers": [*range(60)], "incarnations": [1] * 60}
-        workers = [check_worker(index, {"local": [probe(figures=GEMM)]}) for index in range(59)]
-        workers.append(check_worker(59, {"local": [probe("copies", "Failed", reason="3 bytes changed")]}))
-        check = node_check(phase="Running", round=0, **members)
-        assert news(Look(check, workers), 0.0) == [
-            "Running: local tests of 60 nodes",
-            "node-59: local tests failed: copies: 3 bytes changed",
-        ]
 
     def test_a_large_round_is_not_told_by_name(self) -> None:
         look = running(1, groups=[group(f"n{i}", f"m{i}") for i in range(100)])

@@ -12,17 +12,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 from typer.testing import CliRunner
 
 from dlr.commands.application import application, with_options_behind
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
-from dlr.commands.output import console, table
-from dlr.job.workers import NARROW_COLUMNS
+from dlr.commands.output import table
 from dlr.kube import waiting
-from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -50,6 +46,7 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.real
 def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Terminal) -> None:
     with waiting.waiting_for("the drawing"), waiting.waiting_for("something within"):
         until(lambda: re.search(r"waiting for the drawing, \d+ s", terminal.getvalue()))
@@ -57,6 +54,7 @@ def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Te
     assert terminal.getvalue().endswith(waiting.CLEAR_LINE)
 
 
+@pytest.mark.real
 def test_what_is_quick_or_not_to_be_told_says_nothing(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +66,8 @@ def test_what_is_quick_or_not_to_be_told_says_nothing(
     assert terminal.getvalue() == ""
 
 
-def test_a_slow_api_server_is_told_of(server: ScriptedServer, dlr: Dlr, terminal: Terminal) -> None:
+@pytest.mark.real
+def test_a_slow_api_server_is_told_of(server: Script, dlr: Dlr, terminal: Terminal) -> None:
     def slow(_: Request) -> JSON:
         until(lambda: "waiting for the API server at http://127.0.0.1:" in terminal.getvalue())
         return listing(job())
@@ -77,21 +76,14 @@ def test_a_slow_api_server_is_told_of(server: ScriptedServer, dlr: Dlr, terminal
     assert dlr("job", "list").exit_code == 0
 
 
-def test_a_terminal_without_a_size_shows_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setenv("COLUMNS", "0")
-    assert console().size == (80, 24)
-
-
-@pytest.mark.parametrize("columns", ["80", "120"])
 def test_a_narrow_terminal_keeps_the_whole_reason(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, columns: str
+    server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason, message = WHY.split(": ", 1)
     server.answers[JOBS] = listing(job(phase="Pending", reason=reason, message=message), job("well"))
     wide = dlr("job", "list").out
     assert "ROUND" in wide.splitlines()[0]
-    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr(os, "isatty", lambda _: True)
     verdict, _, *lines = dlr("job", "list").out.splitlines()
@@ -99,36 +91,6 @@ def test_a_narrow_terminal_keeps_the_whole_reason(
     assert f"digits: {WHY}" in lines
     assert not [line for line in lines if line.startswith("well: ")]
     assert "WORKERS" in lines[0] and "ROUND" not in lines[0]
-
-
-def test_on_a_narrow_terminal_reasons_of_two_namespaces_are_told_apart(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = job(phase="Pending", message="no room")
-    there["metadata"]["namespace"] = "research"
-    path = f"GET {GROUP_PATH.removesuffix('/namespaces')}/elasticjobs"
-    server.answers[path] = listing(job(phase="Pending", message="no quota"), there)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    lines = Text.from_ansi(dlr("job", "list", "-A").out).plain.splitlines()
-    assert [line.rstrip() for line in lines[-2:]] == ["default/digits: no quota", "research/digits: no room"]
-
-
-def test_events_on_a_narrow_terminal_keep_their_whole_message(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "pretrain-of-the-large-model"
-    server.answers[f"{JOBS}/{name}"] = job(name)
-    server.answers["GET /api/v1/namespaces/default/events"] = listing(
-        event("Pod", f"{name}-worker-12-1", "FailedScheduling", "2026-01-01T00:00:09Z", message=WHY),
-    )
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    lines = Text.from_ansi(dlr("job", "events", name).out).plain.splitlines()
-    assert max(map(len, lines)) <= 80 and len(lines) <= 4
-    assert lines[0].split() == ["LAST", "SEEN", "TYPE", "REASON", "MESSAGE"]
-    column = lines[0].index("MESSAGE")
-    assert " ".join(line[column:].strip() for line in lines[1:]) == f"{name}-worker-12-1: {WHY}"
 
 
 @pytest.mark.parametrize(
@@ -153,15 +115,6 @@ def test_no_column_pushes_the_reason_off_a_narrow_terminal(
     assert "…" not in "".join(lines)
 
 
-def test_in_a_line_a_worker_a_long_name_leaves_the_reason_some_room() -> None:
-    row = ("12", f"{'x' * 40}-worker-12-1", "Running", "123401", "1", "UserError, 4m ago: ValueError")
-    screen = Console(width=80, file=io.StringIO())
-    shown = screen.render_lines(table(NARROW_COLUMNS, [row], 80))
-    header, line = ("".join(part.text for part in each) for each in shown)
-    assert header.split() == ["RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST", "FAILURE"]
-    assert len(line) <= 80 and line.rstrip().endswith("1         UserError, …")
-
-
 @pytest.mark.parametrize(
     ("words", "put"),
     [
@@ -169,12 +122,8 @@ def test_in_a_line_a_worker_a_long_name_leaves_the_reason_some_room() -> None:
         ("job -n a list -A", "job list -n a -A"),
         ("--context=c -n a job status x", "job status --context=c -n a x"),
         ("-n a node-check history node-1", "node-check -n a history node-1"),
-        ("job list -n a", "job list -n a"),
-        ("--version", "--version"),
-        ("-n", "-n"),
         ("", ""),
         ("-n a", "-n a"),
-        ("job submit -f x", "job submit -f x"),
     ],
 )
 def test_options_of_the_cluster_may_stand_in_front_as_in_kubectl(words: str, put: str) -> None:
@@ -190,7 +139,7 @@ def completed(words: str) -> list[str]:
     return CliRunner().invoke(application, [], env=environment, prog_name="dlr").output.split()
 
 
-def test_names_of_jobs_nodes_namespaces_and_contexts_are_completed(server: ScriptedServer) -> None:
+def test_names_of_jobs_nodes_namespaces_and_contexts_are_completed(server: Script) -> None:
     server.answers[JOBS] = listing(job("digits"), job("other"))
     node = {"metadata": {"name": "node-1"}}, {"metadata": {"name": "node-2"}}
     server.answers["GET /api/v1/nodes"] = listing(*node)

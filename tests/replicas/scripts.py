@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import json
@@ -15,9 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from crds import grouping
 from dlr import replicas as dlr_replicas
-from dlr.replicas import patience
 from dlr.replicas.gradients import local
 
 WIDTH = 16
@@ -59,10 +56,17 @@ def scheduler_of(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.L
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5 ** (epoch // 7 % 3))
 
 
-def hasten(seconds: float) -> None:
-    """Have this process's patience with late groups be so short."""
-    grouping.LEAST_PATIENCE_SECONDS = grouping.FIRST_STEP_PATIENCE_SECONDS = seconds
-    patience.QUIET_SECONDS, patience.TICK_SECONDS = seconds / 2, seconds / 20
+class Origin:
+    """The seed of the parameters that a group trains: its own, or that of the group whose state it has taken over."""
+
+    def __init__(self, place: Any) -> None:
+        self.seed = place.group * 100 + place.round  # alike at the ranks of a group
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seed = state["seed"]
 
 
 def train(
@@ -72,22 +76,20 @@ def train(
     seconds: float = 0.005,
     width: int = WIDTH,
     device: str = "cpu",
-    patience_seconds: float = 0.0,
 ) -> None:
     """Plain training; writes a line for each step that is committed.
 
     Args:
         steps: None to train until the folder has a file `end`, which each group sees at another time.
-        patience_seconds: with late groups; 0 for the usual one.
     """
-    if patience_seconds:
-        hasten(patience_seconds)
     ends = (Path(place.folder) / "end").exists
-    model = model_of(seed=place.group * 100 + place.round, width=width)  # alike at the ranks of a group
-    model = model.to(device)
+    origin = Origin(place)
+    model = model_of(origin.seed, width).to(device)
     optimizer = optimizer_of(model)
     scheduler = scheduler_of(optimizer)
-    joined = dlr_replicas.join(model, optimizer, state={"scheduler": scheduler}, channel=channel)
+    joined = dlr_replicas.join(
+        model, optimizer, state={"scheduler": scheduler, "origin": origin}, channel=channel
+    )
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     counted: dict[int, list[int]] = {}
     joined.call_after_commit(lambda step, groups: counted.__setitem__(step, list(groups)))
@@ -98,9 +100,9 @@ def train(
         optimizer.step()
         scheduler.step()
         line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
-        if joined._member.trained:
+        if joined.has_state:
             line |= {"groups": counted.get(step), "digest": digest(model), "time": time.monotonic()}
-            line |= {"version": joined._current().membership.version}
+            line |= {"origin": origin.seed}
         log.write(json.dumps(line) + "\n")
         log.flush()
     assert not dist.is_initialized() or dist.get_world_size() == place.size
@@ -130,47 +132,27 @@ def replay(
 
 
 def train_kind(place: Any, channel: Any, kind: str, seconds: float = 0.01) -> None:
-    """Train as scripts do, until the folder has a file `end`.
-
-    With DDP or FSDP2 within the group, clipping, accumulation, scaled losses, learning rates that are set before
-    the backward.
-    """
+    """Train with DDP or FSDP2 within the group, until the folder has a file `end`."""
     ends = (Path(place.folder) / "end").exists
-    plain = model_of(seed=place.group * 100 + place.round)
-    model: nn.Module = plain
+    model = model_of(seed=place.group * 100 + place.round)
     if kind == "ddp":
-        model = nn.parallel.DistributedDataParallel(plain)
-    elif kind == "fsdp2":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
         from torch.distributed.fsdp import fully_shard
 
-        model = fully_shard(plain)
+        model = fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=kind == "scaler")
-    joined = dlr_replicas.join(model, optimizer, state={"scaler": scaler}, channel=channel)
+    joined = dlr_replicas.join(model, optimizer, channel=channel)
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     for step in joined.steps(until=ends):
-        optimizer.zero_grad()
-        if kind == "rates":
-            for group in optimizer.param_groups:
-                group["lr"] = 1e-2 / (1 + step % 7)
         time.sleep(seconds)
-        parts = 2 if kind == "accumulate" else 1
-        for part in range(parts):
-            seed = step * 1_000 + place.group * 10 + place.rank * 2 + part
-            inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(seed))
-            is_last = part == parts - 1
-            with contextlib.nullcontext() if is_last else joined.accumulate():
-                scaler.scale(model(inputs).square().mean()).backward()
-        norm = -1.0
-        if kind in ("clip", "scaler"):
-            joined.average()
-            scaler.unscale_(optimizer)
-            norm = float(nn.utils.clip_grad_norm_(model.parameters(), 0.1))
-        scaler.step(optimizer)
-        scaler.update()
-        shards = [local(each.detach()) for each in model.parameters()]
+        seed = step * 1_000 + place.group * 10 + place.rank
+        inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
         line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
-        if joined._member.trained:
-            line |= {"digest": digest_of(shards), "norm": norm}
+        if joined.has_state:
+            line["digest"] = digest_of([local(each.detach()) for each in model.parameters()])
         log.write(json.dumps(line) + "\n")
         log.flush()

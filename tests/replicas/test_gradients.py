@@ -14,8 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from dlr import replicas as dlr_replicas
 from dlr.replicas.gradients import buckets_of
 
-pytestmark = pytest.mark.real
-
 INPUTS = torch.ones(2, 4)
 
 

@@ -26,7 +26,6 @@ def test_ranks_wait_for_each_other_as_long_as_one_may_wait_for_other_groups(
         dist.destroy_process_group()
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("sync_every", [None, 1])
 def test_a_second_loop_over_steps_is_refused(sync_every: int | None) -> None:
     model = torch.nn.Linear(1, 1)

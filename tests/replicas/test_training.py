@@ -58,12 +58,9 @@ def digests_of(lines: list[dict[str, Any]]) -> dict[int, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("groups", "size", "kills"), [(3, 1, 4), (2, 2, 2)])
-def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
-    groups: int, size: int, kills: int, tmp_path: Path
-) -> None:
-    fleet = Fleet(tmp_path, scripts.train, groups, size, minimum=2, steps=None, seconds=0.02)
-    run(fleet, kills, seed=groups)
+def test_every_step_is_the_same_in_all_groups_and_in_a_replay(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, scripts.train, 3, minimum=2, steps=None, seconds=0.02)
+    run(fleet, kills=4, seed=3)
     lines = fleet.lines()
     digests = digests_of(lines)
     steps = max(digests) + 1
@@ -71,25 +68,15 @@ def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
     differ = [line for line in lines if len(digests[line["step"]]) > 1]
     assert not differ, "all groups have the same parameters"
     groups_of = {line["step"]: line["groups"] for line in lines if line["groups"]}
-    lead = min((line["group"], line["round"]) for line in lines if line["step"] == 0)
-    replayed = scripts.replay(steps, groups_of, seed=lead[0] * 100 + lead[1])
+    (seed,) = {line["origin"] for line in lines}
+    replayed = scripts.replay(steps, groups_of, seed)
     assert [digests[step].pop() for step in range(steps)] == replayed
-    assert fleet.version > kills
+    assert fleet.version > 4
 
 
-@pytest.mark.parametrize(
-    ("kind", "size"),
-    [
-        ("fsdp2", 2),
-        ("scaler", 1),
-        ("rates", 1),
-        ("ddp", 2),
-        ("clip", 1),
-        ("accumulate", 1),
-    ],
-)
-def test_scripts_of_all_kinds_go_on_through_a_kill(kind: str, size: int, tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, scripts.train_kind, 2, size, minimum=1, kind=kind)
+@pytest.mark.parametrize("kind", ["fsdp2", "ddp"])
+def test_groups_of_all_kinds_go_on_through_a_kill(kind: str, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, scripts.train_kind, 2, 2, minimum=1, kind=kind)
     run(fleet, 1, seed=1)
     by_rank: dict[tuple[int, int], set[str]] = defaultdict(set)
     rounds = {(line["group"], line["round"]) for line in fleet.lines()}

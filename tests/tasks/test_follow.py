@@ -13,7 +13,7 @@ from crds.leases import Lease
 from crds.shard_set import Definition
 from dlr.commands.errors import CommandError
 from dlr.commands.map import follow
-from dlr.commands.map.follow import choose_after_interrupt, conclude, outcome_of, progress_line
+from dlr.commands.map.follow import choose_after_interrupt, conclude, progress_line
 from dlr.commands.map.submission import Submitted
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
@@ -71,15 +71,6 @@ def test_lines_that_failed_are_named_and_can_be_run_again(tmp_path: Path) -> Non
     assert (tmp_path / "map.left").read_bytes() == b"line 3\nline 4\nline 20\n"
 
 
-def test_where_they_cannot_be_written_the_end_is_told_all_the_same(tmp_path: Path) -> None:
-    with pytest.raises(CommandError) as told:
-        conclude(made(), a_job("Succeeded", failed=((2, 4),)), tmp_path / "none")
-    assert "2 of 20 lines failed (numbers 3-4)" in str(told.value)
-    assert "cannot be written into" in str(told.value) and "dlr map --attach map -n default" in str(
-        told.value
-    )
-
-
 def test_of_a_job_that_failed_all_that_is_not_done_is_left(tmp_path: Path) -> None:
     reason = {"type": "Failed", "status": "True", "reason": "ShardsFailed", "message": "too many"}
     job = a_job("Failed", ((2, 3),), ((10, 12),), ((15, 16),), ((17, 18),), conditions=[reason])
@@ -88,22 +79,6 @@ def test_of_a_job_that_failed_all_that_is_not_done_is_left(tmp_path: Path) -> No
     ):
         conclude(made(), job, tmp_path)
     assert (tmp_path / "map.left").read_bytes().split() == b"line 3 line 11 line 12 line 16 line 18".split()
-
-
-def test_a_job_that_has_not_begun_has_all_left() -> None:
-    found = outcome_of({"status": {}}, 7)
-    assert (found.size, found.left) == (7, ((0, 7),))
-
-
-def test_lines_that_cannot_be_read_here_are_known_by_number(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"1 of 20 lines failed \(number 3\).*which cannot be read here"):
-        conclude(made(None), a_job("Succeeded", failed=((2, 3),)), tmp_path)
-
-
-def test_of_a_file_that_no_pod_could_read_no_line_was_begun(tmp_path: Path) -> None:
-    unread = Submitted({"metadata": {"name": "map"}}, Task("echo", 0, "", 1, 2, 99, "/nope"), None)
-    with pytest.raises(CommandError, match=r"^the job 'map' failed: .*; none of its lines was begun\.$"):
-        conclude(unread, {"metadata": {"name": "map"}, "status": {"phase": "Failed"}}, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,6 @@ def test_no_line_is_lost_with_a_newline_at_the_end_or_without(expected: list[byt
     assert list(unpacked(packed(found))) == wanted and unpacked(packed(found)).digest == found.digest
 
 
-def test_empty_lines_are_lines_and_an_empty_file_has_none() -> None:
-    assert list(Lines(b"\n\na\n\n")) == [b"", b"", b"a", b""]
-    assert len(Lines(b"")) == 0
-
-
 def test_lines_travel_in_several_config_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "CHUNK_BYTES", 1_000)
     text = b"".join(b"%d\n" % random.Random(each).getrandbits(64) for each in range(500))
@@ -83,12 +78,6 @@ def test_what_no_command_can_take_is_refused(text: bytes, said: str) -> None:
 def test_whatever_a_line_says_it_is_one_argument(line: bytes) -> None:
     words = ["/bin/sh", "-c", command_for("printf '%s|' {} {#} a{}b", line, 7)]
     assert subprocess.run(words, capture_output=True, check=True).stdout == line + b"|7|a" + line + b"b|"
-
-
-def test_without_a_place_for_it_the_line_comes_last() -> None:
-    assert command_for("echo -n", b"it's $HOME", 1) == """echo -n 'it'"'"'s $HOME'"""
-    assert command_for("echo {#}", b"x y", 3) == "echo 3"
-    assert command_for("echo {x} {}", b"a", 1) == "echo {x} a"
 
 
 @pytest.mark.parametrize(

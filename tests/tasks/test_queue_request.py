@@ -90,17 +90,6 @@ def test_the_log_has_the_lines_that_recipes_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_pipes_are_the_shells_and_words_with_spaces_are_the_programs(tmp_path: Path) -> None:
-    words = ["JOB=2", "x.JOB.log", "echo", "ark:gunzip -c a.JOB.gz |", "|", "cat", ">", "out.JOB"]
-    assert run(parse(words), 2, tmp_path) == 0
-    assert (tmp_path / "out.2").read_text() == "ark:gunzip -c a.2.gz |\n"
-    assert (
-        run(parse(["JOB=2", "x.JOB.log", "awk", 'BEGIN { print "JOB" }', ">", "out.JOB"]), 2, tmp_path) == 0
-    )
-    assert (tmp_path / "out.2").read_text() == "2\n", "in single quotes, too"
-
-
-@pytest.mark.real
 def test_path_sh_and_the_callers_path_count(tmp_path: Path) -> None:
     (tmp_path / "path.sh").write_text("export KALDI_ROOT=/opt/kaldi\n")
     request = parse(["-V", "x.log", "echo", "$KALDI_ROOT", "$LC_ALL", "$DLR_HOME", "&&", "mine"])
@@ -111,19 +100,6 @@ def test_path_sh_and_the_callers_path_count(tmp_path: Path) -> None:
     assert run(request, 1, tmp_path, PATH=str(tools), LC_ALL="C", DLR_HOME="/secret") == 0
     log = (tmp_path / "x.log").read_text().splitlines()
     assert log[3:5] == ["/opt/kaldi C", "from the path"]
-
-
-@pytest.mark.parametrize(
-    ("log", "path"),
-    [
-        ("exp/log/x.JOB.log", "exp/q/x.sh"),
-        ("exp/x.JOB.log", "exp/q/x.sh"),
-        ("x.JOB", "q/x.sh"),
-        ("/data/log/a.JOB.b.log", "/data/q/a.b.sh"),
-    ],
-)
-def test_its_script_is_where_queue_pl_has_it(log: str, path: str) -> None:
-    assert str(script_path(parse(["JOB=1:2", log, "echo"]))) == path
 
 
 @given(st.integers(1, 200), st.integers(0, 40), st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))

@@ -12,12 +12,7 @@ from controller.errors import AlreadyExists
 from dlr.commands.errors import CommandError
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import submit
-from dlr.kube.api import (
-    CONFIGMAPS,
-    ELASTICJOBS,
-    Api,
-    Resource,
-)
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api, Resource
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 

@@ -73,14 +73,6 @@ def test_a_line_whose_command_is_too_long_fails(alone: Job) -> None:
     assert alone.sets[0].reason == "line 1, exit code 126: Argument list too long"
 
 
-def test_a_line_that_no_command_can_take_fails_and_its_slot_goes_on(alone: Job) -> None:
-    lines = Lines(b"a\0b\nc\n")  # as a file that workers alone can see may have it
-    assert Slots(a_task("true {}", lines, slots=1), lines, io.BytesIO()).run() == 0
-    (known,) = alone.sets
-    assert (known.done, to_text(known.failed), known.is_over) == (1, "0", True)
-    assert known.reason == "line 1, exit code 126: embedded null byte"
-
-
 def test_a_daemon_that_keeps_the_pipe_keeps_no_slot(alone: Job, tmp_path: Path) -> None:
     lines, out = Lines(b"1\n2\n"), io.BytesIO()
     command = f"sleep 300 & echo $! >> {tmp_path}/pids; printf 'a\n\nb %s' {{}}; test {{}} = 1"
@@ -89,30 +81,6 @@ def test_a_daemon_that_keeps_the_pipe_keeps_no_slot(alone: Job, tmp_path: Path) 
         os.kill(int(pid), signal.SIGKILL)
     assert out.getvalue() == b"1: a\n1: \n1: b 1\n2: a\n2: \n2: b 2\n"
     assert alone.sets[0].reason == "line 2, exit code 1: b 2"
-
-
-def test_long_output_without_a_newline_is_told_in_pieces(alone: Job) -> None:
-    lines, out = Lines(b"1\n"), io.BytesIO()
-    assert Slots(a_task("head -c 3000000 /dev/zero | tr '\\0' x #", lines), lines, out).run() == 0
-    said = out.getvalue().splitlines()
-    assert sum(len(line) - len(b"1: ") for line in said) == 3_000_000 and 2 <= len(said) <= 3
-
-
-def test_a_slot_that_ends_by_a_fault_of_its_own_leaves_its_line_to_others_and_is_told(
-    alone: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Faulty(Slots):
-        def _do(self, place: int) -> str:
-            if place == 1 and not faults:
-                faults.append(place)
-                raise RuntimeError("can't start new thread")
-            return super()._do(place)
-
-    faults: list[int] = []
-    lines = Lines(b"1\n2\n3\n4\n")
-    assert Faulty(a_task("sleep 0.1; true", lines, slots=2), lines, io.BytesIO()).run() == 1
-    assert alone.sets[0].done == 4
-    assert "dlr map: a slot has ended by RuntimeError: can't start new thread" in capsys.readouterr().err
 
 
 def test_a_worker_that_is_to_go_does_not_count_what_its_commands_come_to(alone: Job, tmp_path: Path) -> None:

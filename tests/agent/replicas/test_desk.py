@@ -22,9 +22,10 @@ from agent.connection.store import PeerStore
 from agent.connection.store_server import StoreServer
 from agent.connection.store_state import version_prefix
 from agent.replicas import desk as desk_module
-from agent.replicas.client import AgentChannel, Membership
+from agent.replicas.client import AgentChannel
 from agent.replicas.desk import ReplicasDesk
-from agent.replicas.facts import Groups
+from agent.replicas.facts import Groups, Membership
+from agent.replicas.roster import End
 from agent.torch_compat import process_groups
 from crds.agent_report import ReplicasReport
 
@@ -82,10 +83,6 @@ class Process:
             assert self.changed.wait_for(is_there, WITHIN_SECONDS), self.channel.membership
         assert self.channel.membership is not None
         return self.channel.membership
-
-    def die(self) -> None:
-        """Close its connection, as its end does."""
-        self.channel._line._socket.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -145,10 +142,6 @@ def in_thread(call: Callable[[], object]) -> Queue[object]:
     return result
 
 
-def relays(agent: Agent) -> int:
-    return len(agent.desk._relays)
-
-
 def waits(agent: Agent) -> bool:
     """Whether somebody waits for a key in the agent's store."""
     return bool(agent.store._state._waiting)
@@ -182,34 +175,6 @@ def is_closed(connection: socket.socket) -> bool:
 # --- membership ----------------------------------------------------------------------------------------------
 
 
-def test_a_process_that_joins_gets_the_membership_and_each_change(agent: Agent) -> None:
-    agent.desk.see(Groups(1, (agent.place, (3, 7))))
-    process = agent.process()
-    first = process.wait_for(1)
-    assert first == Membership(1, ((0, ROUND), (3, 7)), (0, ROUND))
-    assert first.place == 0
-    agent.desk.see(Groups(2, ((3, 7),)))
-    assert process.wait_for(2).place is None
-
-
-def test_a_process_joins_before_there_is_any_membership(agent: Agent) -> None:
-    process = agent.process()
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
-    assert process.channel.membership is None
-    agent.desk.see(together(1, agent))
-    assert process.wait_for(1).place == 0
-
-
-def test_an_elasticworld_that_is_gone_for_a_moment_takes_nothing_back(agent: Agent) -> None:
-    process = agent.process()
-    agent.desk.see(together(5, agent))
-    process.wait_for(5)
-    agent.desk.see(Groups())
-    agent.desk.see(Groups(6))
-    assert process.wait_for(6) == Membership(6, (), (0, ROUND))
-    assert len(process.times) == 2
-
-
 def test_a_stopped_process_holds_up_neither_the_watch_nor_the_others(agent: Agent) -> None:
     agent.desk.begin(ROUND, 2)
     stopped = raw(agent)  # it reads nothing
@@ -231,40 +196,13 @@ def test_the_desk_of_an_agent_that_ends_leaves_no_socket_and_no_thread(agent: Ag
     process = agent.process()
     agent.told.get(timeout=WITHIN_SECONDS)
     agent.desk.close()
-    wait_until(lambda: not agent.desk._connections)
+    wait_until(lambda: not agent.desk.roster.connections)
     assert not Path(agent.desk.path).parent.exists()
     with pytest.raises(OSError):
         process.channel.open_store(1)
 
 
 # --- reports -------------------------------------------------------------------------------------------------
-
-
-def test_the_agent_reports_ready_once_all_its_processes_have_joined(agent: Agent) -> None:
-    agent.desk.begin(ROUND, 2)
-    agent.process(0, 2)
-    agent.process(0, 2)  # the same one, again
-    wait_until(lambda: len(agent.desk._connections) == 2)
-    assert agent.desk.to_status() is None
-    agent.process(1, 2)
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
-
-
-def test_a_broken_version_is_reported_at_once_and_versions_and_steps_with_the_next_report(
-    agent: Agent,
-) -> None:
-    agent.desk.begin(ROUND, 2)
-    one, other = agent.process(0, 2), agent.process(1, 2)
-    agent.told.get(timeout=WITHIN_SECONDS)
-    one.channel.at(1, 5)
-    other.channel.at(1, 4)
-    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 1, 4))
-    other.channel.at(1, 6)
-    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 1, 5))
-    assert agent.told.empty()
-    one.channel.broken(1)
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, 1, 5, 1)
-    assert agent.told.empty()
 
 
 def test_groups_that_are_late_and_a_group_that_is_back_are_reported_at_once(agent: Agent) -> None:
@@ -280,47 +218,6 @@ def test_groups_that_are_late_and_a_group_that_is_back_are_reported_at_once(agen
     other.channel.left_out(4)
     assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, left_out_version=4)
     assert agent.told.empty()
-
-
-def test_a_process_that_dies_before_all_have_joined_does_not_count(agent: Agent) -> None:
-    agent.desk.begin(ROUND, 2)
-    first = agent.process(0, 2)
-    wait_until(lambda: agent.desk._processes)
-    first.die()
-    wait_until(lambda: not agent.desk._processes)
-    agent.process(1, 2)
-    wait_until(lambda: agent.desk._processes)
-    assert agent.desk.to_status() is None
-    agent.process(0, 2)
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
-
-
-def test_a_group_whose_training_ends_stays_ready_while_its_processes_end_one_by_one(agent: Agent) -> None:
-    agent.desk.begin(ROUND, 2)
-    first = agent.process(0, 2)
-    agent.process(1, 2)
-    agent.told.get(timeout=WITHIN_SECONDS)
-    first.die()
-    wait_until(lambda: len(agent.desk._connections) == 1)
-    assert agent.desk.to_status() == ReplicasReport(ROUND)
-
-
-def test_a_new_round_begins_from_nothing(agent: Agent) -> None:
-    old = agent.process()
-    agent.told.get(timeout=WITHIN_SECONDS)
-    old.channel.at(3, 9)
-    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 3, 9))
-    agent.desk.begin(ROUND + 1, 1)
-    assert agent.desk.to_status() is None
-    old.channel.at(4, 10)
-    wait_until(lambda: not agent.desk._connections)
-    late = agent.process()  # of the round before
-    wait_until(lambda: is_closed(late.channel._line._socket))
-    assert agent.desk.to_status() is None
-    agent.desk.see(together(4, agent))
-    assert agent.process(round_=ROUND + 1).wait_for(4).me == (0, ROUND + 1)
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND + 1)
-    wait_until(lambda: is_cut_off(old))
 
 
 @pytest.mark.parametrize(
@@ -341,12 +238,12 @@ def test_a_connection_that_makes_no_sense_ends_and_no_other(
 ) -> None:
     agent.desk.begin(ROUND, 3)
     process = agent.process(0, 3)
-    wait_until(lambda: agent.desk._processes)
+    wait_until(lambda: agent.desk.roster.ready)
     stranger = raw(agent)
     stranger.sendall(text)
     assert is_closed(stranger)
     wait_until(lambda: "makes no sense" in caplog.text)
-    assert list(agent.desk._processes) == [0]
+    assert agent.desk.roster.ready == 1
     agent.desk.see(together(1, agent))
     process.wait_for(1)
 
@@ -357,20 +254,6 @@ def test_a_line_without_end_is_not_kept(agent: Agent, caplog: pytest.LogCaptureF
         for _ in range(100):
             stranger.sendall(b"x" * (1 << 18))
     wait_until(lambda: "too long" in caplog.text)
-
-
-def test_more_connections_than_there_may_be_are_turned_away(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(desk_module, "MAX_CONNECTIONS", 2)
-    process, other = agent.process(), raw(agent)
-    wait_until(lambda: len(agent.desk._connections) == 2)
-    assert is_closed(raw(agent))
-    agent.desk.see(together(1, agent))
-    process.wait_for(1)
-    other.close()
-    wait_until(lambda: len(agent.desk._connections) == 1)
-    process.channel.open_store(1).set("key", "value")
 
 
 # --- the store -----------------------------------------------------------------------------------------------
@@ -409,7 +292,6 @@ def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent
     assert isinstance(got.get(timeout=WITHIN_SECONDS), ConnectionError)
     assert time.monotonic() - begun_at < desk_module.KEY_SECONDS
     assert process.wait_for(2).place == 1
-    wait_until(lambda: not relays(other))  # its thread, which waited for the lead, has ended too
     wait_until(lambda: not waits(lead))
     with pytest.raises(ConnectionError):
         store.set("key", "value")
@@ -467,36 +349,6 @@ def test_a_lead_that_cannot_be_reached_is_an_error_soon(
     process.wait_for(2)
 
 
-def test_a_lead_that_dies_is_an_error_at_once(two: tuple[Agent, Agent]) -> None:
-    lead, other = two
-    store = other.process().channel.open_store(1)
-    got = in_thread(lambda: store.get("never"))
-    wait_until(lambda: waits(lead))
-    lead.store.close()
-    error = got.get(timeout=WITHIN_SECONDS)
-    assert isinstance(error, ConnectionError)
-    assert "store of group 0" in str(error)
-
-
-def test_a_store_request_that_makes_no_sense_ends_its_connection(two: tuple[Agent, Agent]) -> None:
-    _, other = two
-    for text in (b'{"add": ["k", "x"]}\n', b'{"set": 3}\n', b"{}\n"):
-        stranger = raw(other)
-        stranger.sendall(b'{"store": 1}\n' + text)
-        assert is_closed(stranger)
-    wait_until(lambda: not relays(other))
-
-
-def test_a_new_round_ends_what_its_processes_predecessors_waited_for(two: tuple[Agent, Agent]) -> None:
-    lead, other = two
-    store = other.process().channel.open_store(1)
-    got = in_thread(lambda: store.get("never"))
-    wait_until(lambda: waits(lead))
-    other.desk.begin(ROUND + 1, 1)
-    assert isinstance(got.get(timeout=WITHIN_SECONDS), ConnectionError)
-    wait_until(lambda: not waits(lead))
-
-
 def test_the_lead_keeps_the_keys_of_two_versions_and_of_those_it_has_not_seen(agent: Agent) -> None:
     stores = agent.store.values
     for version in (1, 2, 3, 10, 11, 12):
@@ -538,12 +390,6 @@ def test_a_process_asks_who_takes_part_before_it_is_ready(agent: Agent) -> None:
     assert agent.desk.to_status() is None, "it is not ready yet"
 
 
-def test_a_process_of_an_earlier_round_is_not_told_who_takes_part(agent: Agent) -> None:
-    agent.desk.see(Groups(3, ((1, 5),)))
-    with pytest.raises(OSError, match="closed"):
-        AgentChannel(agent.desk.path, ROUND - 1).look()
-
-
 def test_keys_that_a_peer_leaves_under_no_version_stop_no_news(two: tuple[Agent, Agent]) -> None:
     lead, other = two
     process = lead.process()
@@ -569,7 +415,7 @@ def test_a_process_that_gets_no_more_news_learns_that_instead_of_waiting_for_eve
     agent.desk.see(together(1, agent))
     process.wait_for(1)
     news = len(process.times)
-    agent.desk._processes[0].connection.shutdown(socket.SHUT_RDWR)
+    agent.desk._carry_out(lambda: [End(key) for key in agent.desk.roster._connections])
     wait_until(lambda: is_cut_off(process))
     wait_until(lambda: len(process.times) > news)
     with pytest.raises(ConnectionError, match="cannot follow the replica groups any more"):

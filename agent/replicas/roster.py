@@ -1,0 +1,185 @@
+"""What an agent's desk for replica groups knows and does: who follows the groups, what is sent to whom. Pure.
+
+Each connection of a training process has a key. The methods return what to do, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent.replicas.facts import Groups, Membership, Training, summary
+from crds.agent_report import ReplicasReport
+
+MAX_CONNECTIONS = 1_024
+
+Key = Any
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a membership without waiting."""
+
+    key: Key
+    membership: Membership
+
+
+@dataclass(frozen=True)
+class End:
+    """End a connection, and wake everybody who waits for it on either side."""
+
+    key: Key
+
+
+@dataclass(frozen=True)
+class ReportNow:
+    """Have the agent report at once, since the controller decides by what is new."""
+
+
+Act = Send | End | ReportNow
+
+
+@dataclass
+class _Process:
+    """A process that is ready to take part."""
+
+    key: Key
+    training: Training = field(default_factory=Training)
+
+
+class Roster:
+    """The connections of one agent's training processes, round after round."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._groups: Groups | None = None
+        self._round, self._count = 0, 0
+        self._processes: dict[int, _Process] = {}
+        """The processes of the round that are ready, by rank."""
+        self._stores: dict[Key, int] = {}
+        """Connections to a version's store, with the version."""
+        self._connections: set[Key] = set()
+        self._reported: ReplicasReport | None = None
+        """What was last to be reported at once, without version and step."""
+        self._is_closed = False
+
+    @property
+    def membership(self) -> Membership:
+        """The groups that take part now, as processes of the round get them."""
+        groups = self._groups or Groups()
+        return Membership(groups.version, groups.groups, (self._group, self._round))
+
+    @property
+    def connections(self) -> int:
+        """Number of connections."""
+        return len(self._connections)
+
+    @property
+    def ready(self) -> int:
+        """Number of the round's processes that are ready."""
+        return len(self._processes)
+
+    def summary(self) -> ReplicasReport | None:
+        """Return what the agent's next report has; None until all processes of the round are ready."""
+        return summary(self._round, self._count, [each.training for each in self._processes.values()])
+
+    # --- the agent ---------------------------------------------------------------------------------------
+
+    def begin(self, round_: int, count: int) -> list[Act]:
+        """Expect `count` processes of a round, and end the connections that earlier ones have left."""
+        self._round, self._count, self._processes, self._reported = round_, count, {}, None
+        return self._ends()
+
+    def see(self, groups: Groups) -> list[Act]:
+        """Take in the groups that take part now."""
+        if self._groups is not None and groups.version < self._groups.version:
+            return []  # the object is not there for a moment
+        self._groups = groups
+        membership = self.membership
+        acts: list[Act] = [Send(each.key, membership) for each in self._processes.values()]
+        return acts + [End(key) for key, version in self._stores.items() if version < groups.version]
+
+    def close(self) -> list[Act]:
+        """Take no more connections, and end those that there are."""
+        self._is_closed = True
+        return self._ends()
+
+    def _ends(self) -> list[Act]:
+        return [End(key) for key in self._connections]
+
+    # --- connections -------------------------------------------------------------------------------------
+
+    def admit(self, key: Key) -> bool:
+        """Take a connection in; return whether there is room for it."""
+        if self._is_closed or len(self._connections) >= MAX_CONNECTIONS:
+            return False
+        self._connections.add(key)
+        return True
+
+    def look(self, round_: int) -> Membership:
+        """Return who takes part, for a process that is not ready yet.
+
+        Raises:
+            ConnectionError: its round is over.
+        """
+        self._check_round(round_)
+        return self.membership
+
+    def join(self, key: Key, rank: int, round_: int) -> list[Act]:
+        """Take in that a process is ready to take part.
+
+        Raises:
+            ConnectionError: its round is over.
+        """
+        self._check_round(round_)
+        self._processes[rank] = _Process(key)
+        sent: list[Act] = [] if self._groups is None else [Send(key, self.membership)]
+        return sent + self._news()
+
+    def take(self, key: Key, message: Mapping[str, Any]) -> list[Act]:
+        """Take in what a process reports.
+
+        Raises:
+            LookupError, TypeError, ValueError: it makes no sense.
+        """
+        process = next((each for each in self._processes.values() if each.key == key), _Process(key))
+        process.training = process.training.after(message)
+        return self._news()
+
+    def open_store(self, key: Key, version: int) -> Groups | None:
+        """Return the groups whose lead keeps the store of a version; None if that is not the newest."""
+        groups = self._groups
+        if groups is None or groups.version != version or not groups.groups:
+            return None
+        self._stores[key] = version
+        return groups
+
+    def is_newest(self, version: int) -> bool:
+        """Return whether there is no newer version."""
+        return self._groups is not None and self._groups.version == version
+
+    def leave(self, key: Key) -> None:
+        """Take in that a connection has ended.
+
+        Where all were ready, a process ends by a failure or with training: the agent reports that.
+        """
+        self._connections.discard(key)
+        self._stores.pop(key, None)
+        if self.summary() is None:
+            self._processes = {rank: each for rank, each in self._processes.items() if each.key != key}
+
+    def _check_round(self, round_: int) -> None:
+        if round_ != self._round:
+            raise ConnectionResetError(f"a process of round {round_} comes when that is over")
+
+    def _news(self) -> list[Act]:
+        """Return the report that is due at once.
+
+        Steps and versions wait for the next report: all workers of all groups come to each new version.
+        """
+        report = self.summary()
+        news = None if report is None else replace(report, version=0, step=0)
+        is_news = news is not None and news != self._reported
+        self._reported = news
+        return [ReportNow()] if is_news else []
