@@ -90,7 +90,7 @@ class Link:
         cleanup.callback(meter.stop)
         predecessor = last_report(api, me)
         view = _first_view(watcher)
-        first = first_report(predecessor, me, view)
+        first = first_report(predecessor, me, view, datetime.now(timezone.utc))
         return cls(me, api, watcher, groups, desk, view, predecessor, first, heartbeat, meter)
 
     @property
@@ -156,7 +156,7 @@ def _first_view(watcher: Watcher[JobView]) -> JobView:
     return watcher.take() or JobView()
 
 
-def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:
+def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView, now: datetime) -> Report:
     """Ready, for a world newer than any this Pod may have been in.
 
     A container that was restarted in its Pod finds itself in a world whose processes died with its
@@ -177,7 +177,7 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView)
     rounds = tuple(from_wire(RoundProgress, each) for each in predecessor.get("rounds") or ())
     return Report(
         AgentState.READY,
-        since=datetime.now(timezone.utc),
+        since=now,
         observed_round=known_round,
         failure=section_of(predecessor, "failure", Failure),
         rounds=rounds,

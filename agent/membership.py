@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agent.facts.world import (
     WAIT,
     Action,
+    ExitReason,
     JobView,
     Member,
     Verb,
@@ -123,6 +124,23 @@ class Membership:
     def next_action(self) -> Action:
         """Take the news; return what they ask of this agent."""
         return self.look()[0]
+
+    def next_world(self) -> World | ExitReason | None:
+        """Take the news, where nothing runs; return the world to join, or why to leave; None to wait.
+
+        It reports what the controller has to know meanwhile.
+        """
+        action, view = self.look()
+        if action.verb is Verb.EXIT and action.reason is not None:
+            return action.reason
+        if action.verb is Verb.START and view.world is not None:
+            return view.world
+        if action.verb is Verb.STAND_BY:
+            self.stand_by(action.round)
+        elif self._reporter.latest.state is AgentState.RUNNING:
+            # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
+            self.stand_by()
+        return None
 
     def is_settled(self) -> bool:
         """Whether all is as the job wants it."""

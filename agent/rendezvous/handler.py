@@ -168,17 +168,10 @@ class DlrRendezvousHandler(RendezvousHandler):
         poll.register(self._membership.fileno(), select.POLLIN)
         try:
             while True:
-                action, view = self._membership.look()
-                if action.verb is Verb.EXIT and action.reason is not None:
-                    return action.reason
-                if action.verb is Verb.START and view.world is not None:
-                    return view.world
-                if action.verb is Verb.STAND_BY:
-                    self._membership.stand_by(action.round)
-                elif self._reporter.latest.state is AgentState.RUNNING:
-                    # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
-                    self._membership.stand_by()
-                self._active_check.follow(view.active_check)
+                world = self._membership.next_world()
+                if world is not None:
+                    return world
+                self._active_check.follow(self._membership.view.active_check)
                 poll.poll()
         finally:
             self._active_check.leave()  # no probe runs beside training processes

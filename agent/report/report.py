@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -95,31 +94,6 @@ def whole(me: Environment, facts: Facts, report: Report, sections: Mapping[str, 
         slow=report.slow,
         **sections,
     )
-
-
-class PendingReports:
-    """The reports that are still to be written, oldest first: at most one for each failure.
-
-    It is not thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._reports: deque[Report] = deque()
-
-    def put(self, report: Report) -> None:
-        """Add a report. It takes the place of the last one, unless it has a failure more."""
-        if self._reports and self._reports[-1].failures == report.failures:
-            self._reports.pop()
-        self._reports.append(report)
-
-    def first(self) -> Report | None:
-        """Return the oldest; None if all have been written."""
-        return self._reports[0] if self._reports else None
-
-    def written(self, report: Report) -> None:
-        """Forget `report`, unless a newer one took its place meanwhile."""
-        if self._reports and self._reports[0] is report:
-            self._reports.popleft()
 
 
 def fitting(report: AgentReport) -> dict[str, Any]:

@@ -1,9 +1,4 @@
-"""Writes `status.agent` of the agent's own ElasticWorker, in a thread.
-
-The latest state wins, so training never waits for the API server, and an outage ends with one write. One
-thing is not overwritten: a failure that was not written yet is written before what came after it, because the
-controller reads each failure's text, and counts failures by their sequence.
-"""
+"""Writes `status.agent` of the agent's own ElasticWorker, in a thread: training waits for no API server."""
 
 from __future__ import annotations
 
@@ -23,21 +18,18 @@ from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
+from agent.report.outbox import Outbox, changed
 from agent.report.refusal import LeftOut, final_refusal
-from agent.report.report import Facts, PendingReports, Report, fitting, whole
+from agent.report.report import Facts, Report, fitting, whole
 from agent.signals import deferred
 from controller.errors import ApiError, NotFound
-from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure
+from crds.agent_report import AgentCheck, AgentState, Departure
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MAX_WAIT_SECONDS = 2.0
-NEWS_BURST = 20
-NEWS_SECONDS = 0.2
-"""Reports of progress that may follow each other at once, and the interval of those beyond them: training
-processes cause them, and may send their agent any number of messages."""
 
 
 class Reporter(threading.Thread):
@@ -78,21 +70,12 @@ class Reporter(threading.Thread):
         self._path = f"{path_of(me)}/status"
         self._me = me
         self._facts = facts
-        self._progress_seconds = progress_seconds
         self._figures = figures
         self._sections = dict(sections or {})
         self._on_final_refusal = on_final_refusal
         self._now = now
         self._changed = threading.Condition()
-        self._pending = PendingReports()
-        self._pending.put(first)
-        self._latest = first
-        self._progress_due_at: float | None = None
-        self._news_seconds = min(NEWS_SECONDS, progress_seconds)
-        self._news_spent_until = float("-inf")
-        """Time at which a whole burst is free again (CLOCK_MONOTONIC)."""
-        self._last_written_at = float("-inf")
-        self._checkpoint_reported_at = float("-inf")
+        self._outbox = Outbox(first, progress_seconds)
         self._nobody_listens = False
         """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
         self._left_out = LeftOut()
@@ -104,30 +87,19 @@ class Reporter(threading.Thread):
     @property
     def latest(self) -> Report:
         """The newest report, written or not."""
-        return self._latest
+        return self._outbox.latest
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
     ) -> None:
         """Report a state; what is left out stays as it was."""
         with deferred(), self._changed:
-            last = self._up_to_date()
-            round_ = last.observed_round if observed_round is None else observed_round
-            unchanged = (state, round_, failure) == (last.state, last.observed_round, None)
-            self._put(
-                replace(
-                    last,
-                    state=state,
-                    since=last.since if unchanged else self._now(),
-                    observed_round=round_,
-                    failure=failure or last.failure,
-                )
-            )
+            self._put(changed(self._up_to_date(), state, observed_round, failure, self._now()))
 
     def note_departure(self, departure: Departure) -> None:
         """Have the next report tell of it."""
         with self._changed:
-            self._latest = replace(self._latest, departure=departure)
+            self._outbox.latest = replace(self.latest, departure=departure)
 
     def note_store_port(self, port: int) -> None:
         """Have the next report name another port for the next round's store."""
@@ -137,7 +109,7 @@ class Reporter(threading.Thread):
     def note_result(self, result: str | None) -> None:
         """Have the next report say what training came to."""
         with self._changed:
-            self._latest = replace(self._latest, result=result)
+            self._outbox.latest = replace(self.latest, result=result)
 
     def check(self, check: AgentCheck) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""
@@ -146,9 +118,9 @@ class Reporter(threading.Thread):
 
     def progress(self, *, within_seconds: float | None = None) -> None:
         """Report how far training is: so long after the last write, or when the next is due for that."""
-        wait = self._progress_seconds if within_seconds is None else within_seconds
         with self._changed:
-            self._report_progress_at(self._last_written_at + wait)
+            self._outbox.progress(within_seconds)
+            self._changed.notify_all()
 
     def checkpoint(self, *, is_awaited: bool = False) -> None:
         """Report that a checkpoint was saved: when the last one was reported long enough ago, or at once.
@@ -156,15 +128,16 @@ class Reporter(threading.Thread):
         Args:
             is_awaited: somebody waits for it.
         """
-        wait = 0.0 if is_awaited else CHECKPOINT_SECONDS
         with self._changed:
-            self._report_progress_at(self._checkpoint_reported_at + wait)
+            self._outbox.checkpoint(is_awaited=is_awaited)
+            self._changed.notify_all()
 
     def hasten(self) -> None:
         """Write what is to be reported later at once: somebody has begun to wait for it."""
         with self._changed:
-            if self._progress_due_at is not None:
-                self._report_progress_at(time.monotonic())
+            if self._outbox.progress_due_at is not None:
+                self._outbox.progress_at(time.monotonic())
+                self._changed.notify_all()
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until all reports are written.
@@ -175,12 +148,12 @@ class Reporter(threading.Thread):
         if not self.is_alive():
             return False
         with self._changed:
-            if self._progress_due_at is not None:
+            if self._outbox.progress_due_at is not None:
                 self._put(self._up_to_date())
             self._changed.wait_for(
-                lambda: self._nobody_listens or self._pending.first() is None, timeout_seconds
+                lambda: self._nobody_listens or self._outbox.first() is None, timeout_seconds
             )
-            return self._pending.first() is None
+            return self._outbox.first() is None
 
     def stop(self) -> None:
         """End the thread, without waiting for it, or for reports that are not written yet."""
@@ -207,34 +180,19 @@ class Reporter(threading.Thread):
     def _wait_until_due(self) -> bool:
         """Wait until there is something to write; return False when asked to stop."""
         with self._changed:
-            while not self._stop_event.is_set() and self._pending.first() is None:
+            while not self._stop_event.is_set() and self._outbox.first() is None:
                 wait_seconds = None
-                if self._progress_due_at is not None:
-                    wait_seconds = self._progress_due_at - time.monotonic()
-                    if wait_seconds <= 0:
-                        spent_until = max(self._news_spent_until, time.monotonic())
-                        self._news_spent_until = spent_until + self._news_seconds
-                        self._put(self._up_to_date())
-                        break
+                now = time.monotonic()
+                if self._outbox.is_progress_due(now):
+                    self._put(self._up_to_date())
+                    break
+                if (due_at := self._outbox.progress_due_at) is not None:
+                    wait_seconds = due_at - now
                 self._changed.wait(wait_seconds)
             return not self._stop_event.is_set()
 
-    def _report_progress_at(self, due_at: float) -> None:
-        """Have progress written at that time (CLOCK_MONOTONIC), unless it is to be written sooner.
-
-        It is later where many such reports were just written.
-        """
-        due_at = max(due_at, self._news_spent_until - (NEWS_BURST - 1) * self._news_seconds)
-        before = self._progress_due_at
-        self._progress_due_at = due_at if before is None else min(due_at, before)
-        self._changed.notify_all()
-
     def _put(self, report: Report) -> None:
-        if _checkpoint(report) not in (None, _checkpoint(self._latest)):
-            self._checkpoint_reported_at = time.monotonic()
-        self._latest = report
-        self._progress_due_at = None  # this report has it
-        self._pending.put(report)
+        self._outbox.put(report, time.monotonic())
         self._changed.notify_all()
 
     def _up_to_date(self) -> Report:
@@ -243,13 +201,13 @@ class Reporter(threading.Thread):
         As long as the processes have reported no step, it has the progress of those before them.
         """
         if self._figures is None:
-            return self._latest
+            return self.latest
         figures = self._made("progress", self._figures)
         if figures is None:
-            return self._latest
+            return self.latest
         return replace(
-            self._latest,
-            progress=figures.progress or self._latest.progress,
+            self.latest,
+            progress=figures.progress or self.latest.progress,
             rounds=figures.rounds,
             trouble=figures.trouble,
             series=figures.series,
@@ -259,7 +217,7 @@ class Reporter(threading.Thread):
     def _write(self) -> None:
         """Write the oldest pending report. Each attempt looks anew, so an outage ends with fresh news."""
         with self._changed:
-            report = self._pending.first()
+            report = self._outbox.first()
         if report is None:
             return
         sections = {name: self._made(name, make) for name, make in self._sections.items()}
@@ -273,12 +231,11 @@ class Reporter(threading.Thread):
                 self._changed.notify_all()
             raise
         self._warnings.succeeded()
-        if self._last_written_at == float("-inf"):
+        if self._outbox.last_written_at == float("-inf"):
             launch_mark.clear(os.environ)
         with self._changed:
             self._nobody_listens = False
-            self._pending.written(report)
-            self._last_written_at = time.monotonic()
+            self._outbox.written(report, time.monotonic())
             self._changed.notify_all()
 
     def _patch(self, status: dict[str, Any]) -> None:
@@ -309,7 +266,3 @@ class Reporter(threading.Thread):
                 self._incomplete.add(name)
                 logger.exception("reports go on without %s, which cannot be made", name)
             return None
-
-
-def _checkpoint(report: Report) -> int | None:
-    return report.progress.checkpoint_step if report.progress else None

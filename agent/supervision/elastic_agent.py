@@ -44,8 +44,9 @@ from agent.processes.orphans import Orphans, adopt
 from agent.processes.processes import TrainingProcesses, abandon_start
 from agent.rendezvous.handler import JobEndedError
 from agent.report.reporter import Reporter
+from agent.supervision import course
 from agent.supervision.asked import Asked
-from agent.supervision.ending import GoodEnds, await_job_end, stop_for_next_round, stop_when_judged
+from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome
 from agent.supervision.post_mortem import PostMortem, process_failure
@@ -62,10 +63,6 @@ from agent.warm.warm_parent import WarmStart
 from crds.agent_report import AgentState
 
 logger = logging.getLogger(__name__)
-
-ENDING_SECONDS = 1.0
-"""What processes get to end by themselves in a world that broke and has no successor yet: one that has just
-left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
 
 
 class DlrElasticAgent(LocalElasticAgent):
@@ -122,9 +119,18 @@ class DlrElasticAgent(LocalElasticAgent):
         self._hang_guard = guard
         self._asked_stacks, self._asked_profile = asked
         self._stop_grace_seconds = stop_grace_seconds
-        self._failure_grace_seconds = failure_grace_seconds
+        self._course = course.Course(
+            stops_at_first_failure=not callable(spec.entrypoint),
+            restarts=None if spec.max_restarts == UNLIMITED_RESTARTS else spec.max_restarts,
+            stop_grace_seconds=stop_grace_seconds,
+            failure_grace_seconds=failure_grace_seconds,
+        )
         self._processes: TrainingProcesses | None = None
         """The processes of the round that runs, or ran last."""
+        self._ended: TrainingProcesses | None = None
+        """Those of the last round that torch has collected."""
+        self._result = RunResult(state=WorkerState.FAILED)
+        """What torch's `run` is to return if this round is the last."""
         self._shutdown_at: float | None = None
         """When the grace of the last shutdown began."""
         self._orphans = Orphans(
@@ -147,112 +153,219 @@ class DlrElasticAgent(LocalElasticAgent):
     # The rounds.
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        group = self._worker_group
-        while True:
-            result = self._start_round(group) or self._supervise(group)
-            self._votes.end()
-            if result is None:
-                continue  # the world moved on
-            group.state = result.state
-            if result.is_failed():
-                if self._remaining_restarts == 0:
-                    return result
-                if group.spec.max_restarts != UNLIMITED_RESTARTS:
-                    self._remaining_restarts -= 1
-            elif await_job_end(self._membership, self._api, self._orphans):
-                return result
+        """Carry out the orders of the course, one after the other."""
+        rounds = self._course.rounds()
+        answer: Any = None
+        try:
+            while True:
+                answer = self._carry_out(rounds.send(answer))
+        except StopIteration as stop:
+            end = stop.value
+        if isinstance(end, ExitReason):
+            raise JobEndedError(end)
+        self._worker_group.state = self._result.state
+        return self._result
 
-    def _start_round(self, group: WorkerGroup) -> RunResult | None:
-        """Join the next world and start its processes. Return a result only if that failed."""
-        self._processes = None
+    def _carry_out(self, order: course.Order) -> Any:
+        """Do what is ordered, and return what came of it."""
+        match order:
+            case course.StartRound():
+                return self._start_round(self._worker_group)
+            case course.Look():
+                self._await_change()
+                return self._see(answers=True)
+            case course.AwaitEnds(seconds):
+                processes = self._running()
+                processes.await_ends(processes.alive().keys(), seconds)
+                return self._see()
+            case course.AwaitNews(seconds):
+                return self._await_news(seconds)
+            case course.CollectEnds():
+                return self._collect_ends(self._worker_group)
+            case course.WorksAlone():
+                return self._works_alone(self._running())
+            case course.ReportFailure(subject, state):
+                return self._report_failure(subject, state)
+            case course.Vote(action, begun_at):
+                return self._vote(self._running(), action, begun_at)
+        self._act(order)
+        return None
+
+    def _act(self, order: course.Order) -> None:
+        """Do what is ordered, where nothing comes of it that would be decided upon."""
+        match order:
+            case course.ReportSuccess():
+                self._reporter.note_result(self._environment.progress.result(self._ranks))
+                self._reporter.report(AgentState.SUCCEEDED)
+            case course.NoteGoodEnd():
+                self._good_ends.note_own()
+            case course.EndVotes():
+                self._votes.end()
+            case course.Stop(grace):
+                self._stop(self._running(), grace)
+            case course.Kill():
+                self._running().kill()
+            case course.StandBy():
+                self._membership.stand_by()
+            case course.EndLeftovers():
+                self._orphans.kill()
+
+    def _start_round(self, group: WorkerGroup) -> course.Start:
+        """Join the next world and start its processes."""
+        self._processes, self._result = None, RunResult(state=WorkerState.FAILED)
         try:
             self._initialize_workers(group)
             self._failures.last_failure = None
-            return None
+            return course.Start.STARTED
         except WorldMovedOnError:
-            return None
+            return course.Start.MOVED_ON
         except DistError as error:
             # A member died between the meeting and torch's exchange of ranks: the next round is on its way.
             logger.warning("the other agents are gone: %s", str(error).partition("\n")[0])
             self._membership.stand_by()
-            return None
+            return course.Start.MOVED_ON
         except RendezvousTimeoutError as error:
             return self._failed_to_start(group, 1, str(error))
         except OSError as error:
             code = 127 if error.errno == errno.ENOENT else 126  # as a shell says it
             return self._failed_to_start(group, code, f"the processes cannot be started: {error}")
 
-    def _supervise(self, group: WorkerGroup) -> RunResult | None:
-        """Watch the processes until they end. Return None if the world did, when they have been stopped."""
-        processes, membership = self._processes, self._membership
-        if processes is None:
-            return None
-        while True:
-            self._orphans.reap(spared=processes.pids.values())
-            poll = select.poll()
-            ours = (membership.fileno(), self._device_watch.fileno(), *self._votes.fds())
-            for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
-                poll.register(fd, select.POLLIN)
-            poll.poll(LOOK_SECONDS * 1000)
-            action, view = membership.look()
-            broken = action.verb is not Verb.WAIT
-            self._hang_guard.look()
+    def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> course.Start:
+        failure = process_failure(0, 0, exit_code, "")
+        failure.error_file_data = {"message": {"message": message}}
+        self._note_failed([failure])
+        self._failures.report_processes(self._ranks, [failure], AgentState.FAILED)
+        return course.Start.FAILED
+
+    # What it sees.
+
+    def _await_change(self) -> None:
+        """Wait until the world, a vote, a device or a process has changed, a second at most."""
+        processes = self._running()
+        self._orphans.reap(spared=processes.pids.values())
+        poll = select.poll()
+        ours = (self._membership.fileno(), self._device_watch.fileno(), *self._votes.fds())
+        for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
+            poll.register(fd, select.POLLIN)
+        poll.poll(LOOK_SECONDS * 1000)
+
+    def _see(self, *, answers: bool = False) -> course.Seen:
+        """Return how things stand.
+
+        Args:
+            answers: begin to answer what somebody asks of the processes by an annotation.
+        """
+        processes, guard = self._running(), self._hang_guard
+        action, view = self._membership.look()
+        guard.look()
+        if answers:
             self._asked_stacks.look(view.asks_for_stacks, processes, self._report_soon)
             self._asked_profile.look(view.asks_for_profile, processes, self._report_soon)
-            result = None if broken else self._check_devices(group, processes)
-            result = result or self._check_processes(group, processes, broken=broken)
-            hangs = self._hang_guard.hangs(view.hang_timeout_seconds)
-            if result is None and not broken and hangs and not self._works_alone(processes):
-                result = self._stop_hung_processes(processes)
-            if result is not None:
-                if result.is_failed():  # the driver may tell why a moment later than the process
-                    self._failures.report_device_fault(_global_ranks(group), self._reporter.latest.state)
-                return result
-            begun_at = time.monotonic()
-            outcome = self._vote(processes, action, begun_at)
-            if outcome in (Outcome.LEFT, Outcome.STOPPED):
-                return self._leave_round(group, processes, action, outcome)
-            if not broken:
-                continue
-            self._votes.end()
-            stop_grace_seconds = self._stop_grace_seconds - (time.monotonic() - begun_at)
-            if (result := self._await_good_end(group, processes, action)) is not None:
-                return result
-            self._failures.report_what_broke_the_world(
-                _global_ranks(group), processes, leaving=action.verb is Verb.EXIT
-            )
-            if action.verb is Verb.EXIT:
-                stop_for_next_round(membership, processes, stop_grace_seconds, self._failure_grace_seconds)
-                raise JobEndedError(action.reason or ExitReason.REPLACED)
-            logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
-            if membership.standing.asks_where_it_hangs:
-                stop_when_judged(membership, processes, self._failure_grace_seconds)
-            else:
-                stop_for_next_round(membership, processes, stop_grace_seconds, self._failure_grace_seconds)
-            group.state = WorkerState.STOPPED
-            self._processes = None
-            return None
+        failed, standing = self._post_mortem.new_failures(processes), self._membership.standing
+        return course.Seen(
+            time.monotonic(),
+            action,
+            standing,
+            failed=bool(failed),
+            all_ended=processes.all_exited or bool(return_value_fds(self._pcontext)),
+            alive=bool(processes.alive()),
+            hangs=guard.hangs(view.hang_timeout_seconds),
+            may_hang=guard.may_hang(view.hang_timeout_seconds, asked=standing.asks_where_it_hangs),
+        )
+
+    def _await_news(self, seconds: float) -> course.News:
+        """Wait for news of the job, for so long at most, and return them."""
+        membership = self._membership
+        if seconds > 0:
+            poll = select.poll()
+            poll.register(membership.fileno(), select.POLLIN)
+            poll.poll(seconds * 1000 + 1)
+            if self._processes is None:
+                self._orphans.reap(spared=())
+        action = membership.next_action()
+        return course.News(time.monotonic(), action, membership.standing, self._api.silent_seconds())
+
+    def _works_alone(self, processes: TrainingProcesses) -> bool:
+        """Whether one process is left of several, and waits for nobody: it may export for hours."""
+        alive = processes.alive()
+        if len(processes.pids) == 1 and self._good_ends.is_alone:
+            return False
+        if len(alive) > 1 or any(processes.exit_codes.values()) or not self._good_ends.are_all_others():
+            return False
+        if any(stack.in_collective for stack in self._hang_guard.stacks_of(alive)()):
+            return False
+        self._hang_guard.note_life()
+        return True
+
+    # What it does.
+
+    def _report_failure(self, subject: course.Subject, state: AgentState | None) -> bool:
+        failures, ranks, processes = self._failures, self._ranks, self._processes
+        state = state or self._reporter.latest.state
+        if subject is course.Subject.DEVICE:
+            return failures.report_device_fault(ranks, state)
+        if subject is course.Subject.PROCESSES and processes is None:  # torch has collected them
+            failures.report_processes(ranks, list(self._result.failures.values()), state, self._ended)
+            return True
+        assert processes is not None
+        match subject:
+            case course.Subject.PROCESSES:
+                failed = self._note_failed(self._post_mortem.new_failures(processes))
+                failures.report_processes(ranks, failed, state, processes)
+            case course.Subject.ENDING:
+                failures.report_ending_processes(ranks, processes)
+            case course.Subject.EARLY_FINISH:
+                return failures.report_early_finish(ranks, processes, state)
+            case _:
+                return failures.report_hang(processes, state, hangs=subject is course.Subject.HANG)
+        return failures.last_failure is not None
+
+    def _collect_ends(self, group: WorkerGroup) -> course.Ended:
+        """Have torch collect the processes, if all have ended or returned."""
+        result: RunResult = self._monitor_workers(group)
+        if result.state is WorkerState.HEALTHY:
+            return course.Ended.NOT_YET
+        self._running().release()
+        self._result, self._ended, self._processes = result, self._processes, None
+        if not result.is_failed():
+            return course.Ended.WELL
+        self._orphans.kill()
+        return course.Ended.FAILED
 
     def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
         """Leave by vote for a planned change, or because another agent asks."""
         outcome = self._votes.follow(processes, action, begun_at)
-        self._post_mortem.excuse(self._votes.have_left(processes))
-        return outcome
+        left = self._votes.have_left(processes)
+        self._post_mortem.excuse(left)
+        return Outcome.ENDED if outcome is Outcome.LEFT and not left else outcome
 
-    def _leave_round(
-        self, group: WorkerGroup, processes: TrainingProcesses, action: Action, outcome: Outcome
-    ) -> RunResult | None:
-        """Go on after the processes have left. Return a result only if training came to its end instead."""
-        if outcome is Outcome.LEFT and not self._votes.have_left(processes):
-            return self._check_processes(group, processes, broken=False)
-        processes.kill()
-        group.state = WorkerState.STOPPED
-        self._processes = None
-        if action.verb is Verb.EXIT:
-            raise JobEndedError(action.reason or ExitReason.REPLACED)
-        if action.verb is Verb.WAIT:
-            self._membership.stand_by()
-        return None
+    def _stop(self, processes: TrainingProcesses, grace: course.Grace) -> None:
+        membership = self._membership
+        action = membership.next_action()
+        if action.verb is not Verb.WAIT:
+            logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
+
+        def after_news() -> float | None:
+            action = membership.next_action()
+            return grace.after_news(action, membership.standing)
+
+        wake_fd = None if grace.is_fixed else membership.fileno()
+        processes.stop(signal.SIGTERM, grace.seconds, wake_fd=wake_fd, hurry_after_seconds=after_news)
+
+    def _note_failed(self, failed: Collection[ProcessFailure]) -> Collection[ProcessFailure]:
+        """Have the result of torch's `run` name these, if it is the last one."""
+        workers = self._worker_group.workers
+        failures = {workers[failure.local_rank].global_rank: failure for failure in failed}
+        self._result = RunResult(state=WorkerState.FAILED, failures=failures)
+        return failed
+
+    def _running(self) -> TrainingProcesses:
+        assert self._processes is not None
+        return self._processes
+
+    @property
+    def _ranks(self) -> dict[int, int]:
+        return _global_ranks(self._worker_group)
 
     # The processes.
 
@@ -289,89 +402,6 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _report_soon(self) -> None:
         self._reporter.progress(within_seconds=0.0)
-
-    def _check_devices(self, group: WorkerGroup, processes: TrainingProcesses) -> RunResult | None:
-        """Return a result if a device has a fault."""
-        if not self._failures.report_device_fault(_global_ranks(group), AgentState.FAILED):
-            return None
-        processes.stop(signal.SIGTERM, self._failure_grace_seconds)
-        return RunResult(state=WorkerState.FAILED)
-
-    def _check_processes(
-        self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
-    ) -> RunResult | None:
-        """Return a result if a process failed, or if all have ended; in a `broken` world failures wait."""
-        failed = self._post_mortem.new_failures(processes)
-        if failed and broken:
-            return None
-        if failed and not callable(group.spec.entrypoint):
-            return self._stop_failed_processes(group, processes, failed)
-        if not processes.all_exited and not return_value_fds(self._pcontext):
-            return None
-        result: RunResult = self._monitor_workers(group)
-        if result.state is WorkerState.HEALTHY:
-            return None
-        processes.release()
-        self._processes = None
-        if result.is_failed():
-            self._orphans.kill()
-            failures = list(result.failures.values())
-            ranks = _global_ranks(group)
-            self._failures.report_processes(ranks, failures, AgentState.FAILED, processes)
-        else:
-            ranks = _global_ranks(group)
-            self._reporter.note_result(self._environment.progress.result(ranks))
-            self._reporter.report(AgentState.SUCCEEDED)
-            self._good_ends.note_own()  # last: it waits for rank 0's agent, whose node may be gone
-        return result
-
-    def _await_good_end(
-        self, group: WorkerGroup, processes: TrainingProcesses, action: Action
-    ) -> RunResult | None:
-        """Return a result if all processes end well just now, although the others cannot go on."""
-        standing = self._membership.standing
-        dead_peers = action.verb is Verb.STAND_BY and standing.peers_are_dead
-        if not dead_peers or standing.asks_where_it_hangs:
-            return None
-        processes.await_ends(processes.alive().keys(), ENDING_SECONDS)
-        return self._check_processes(group, processes, broken=True)
-
-    def _stop_failed_processes(
-        self, group: WorkerGroup, processes: TrainingProcesses, failed: Collection[ProcessFailure]
-    ) -> RunResult:
-        """Report first, and then stop the others: the controller forms the next round meanwhile."""
-        self._failures.report_processes(_global_ranks(group), failed, AgentState.FAILED, processes)
-        self._failures.report_ending_processes(_global_ranks(group), processes)
-        processes.stop(signal.SIGTERM, self._failure_grace_seconds)
-        return RunResult(
-            state=WorkerState.FAILED,
-            failures={group.workers[failure.local_rank].global_rank: failure for failure in failed},
-        )
-
-    def _works_alone(self, processes: TrainingProcesses) -> bool:
-        """Whether one process is left of several, and waits for nobody: it may export for hours."""
-        alive = processes.alive()
-        if len(processes.pids) == 1 and self._good_ends.is_alone:
-            return False
-        if len(alive) > 1 or any(processes.exit_codes.values()) or not self._good_ends.are_all_others():
-            return False
-        if any(stack.in_collective for stack in self._hang_guard.stacks_of(alive)()):
-            return False
-        self._hang_guard.note_life()
-        return True
-
-    def _stop_hung_processes(self, processes: TrainingProcesses) -> RunResult | None:
-        """Report where they hang, and stop them; None if they have just ended."""
-        if not processes.alive() or not self._failures.report_hang(processes, AgentState.FAILED):
-            return None
-        stop_when_judged(self._membership, processes, self._failure_grace_seconds)
-        return RunResult(state=WorkerState.FAILED)
-
-    def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> RunResult:
-        failure = process_failure(0, 0, exit_code, "")
-        failure.error_file_data = {"message": {"message": message}}
-        self._failures.report_processes(_global_ranks(group), [failure], AgentState.FAILED)
-        return RunResult(state=WorkerState.FAILED, failures={group.workers[0].global_rank: failure})
 
     def _stop_workers(self, worker_group: WorkerGroup, is_restart: bool = False) -> None:
         self._shutdown()

@@ -120,30 +120,12 @@ class FailureReporter:
         self._report(failure, state)
         return True
 
-    def report_what_broke_the_world(
-        self, ranks: Ranks, processes: TrainingProcesses, *, leaving: bool
-    ) -> None:
-        """Report what is known when the world is broken already, by our processes perhaps.
-
-        Others may have failed, or waited, because of ours. The controller judges who was first, by what all
-        have reported of the round.
-
-        Args:
-            leaving: the agent is about to leave, so that a hang is nobody's business any more.
-        """
-        state = self._reporter.latest.state
-        self.report_device_fault(ranks, state)
-        self.report_ending_processes(ranks, processes)
-        if leaving or self.last_failure is not None:
-            return
-        state = self._reporter.latest.state
-        if early := self._describe_early_finish(ranks, processes):
+    def report_early_finish(self, ranks: Ranks, processes: TrainingProcesses, state: AgentState) -> bool:
+        """Report a process that ended well before the others; tell whether there is one."""
+        early = self._describe_early_finish(ranks, processes)
+        if early is not None:
             self._report(early, state)
-            return
-        asked = self._membership.standing.asks_where_it_hangs
-        hangs = self._hang_guard.may_hang(self._membership.view.hang_timeout_seconds, asked=asked)
-        if processes.alive() and (hangs or asked):  # who is asked and is silent is taken to hang
-            self.report_hang(processes, state, hangs=hangs)
+        return early is not None
 
     def _describe_early_finish(self, ranks: Ranks, processes: TrainingProcesses) -> Failure | None:
         last = self._reporter.latest

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from agent.supervision.ending import HURRY_GRACE_SECONDS
 from agent.supervision.vote import Agreed
 from crds.progress_record import EXIT_LEFT
+
+HURRY_GRACE_SECONDS = 5.0
+"""What processes get in all, once the next world is formed and its other members wait for this one; and while
+they leave by vote, once a peer has been killed that had not left."""
 
 
 class Outcome(Enum):
@@ -17,6 +20,7 @@ class Outcome(Enum):
     OFF = "nobody leaves by it"
     FAILED = "a process here failed on its way"
     LEFT = "the processes here have left"
+    ENDED = "training came to its end instead"
     STOPPED = "the processes here were late, and have been stopped in the old way"
 
 

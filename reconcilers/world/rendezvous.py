@@ -250,10 +250,12 @@ def _propose_when_formed(
         reason = shortened("; ".join(b.reason for b in named), MAX_BREAKS)
         if len(breaks) > NAMED_BREAKS:
             reason += f"; and {len(breaks) - NAMED_BREAKS} more"
-        if bounds.floor(len(joinable)) and (
-            len(joinable) >= bounds.desired
-            or _nobody_is_lost(published, {b.index for b in breaks if b.departed}, joinable)
-        ):
+        complete = len(joinable) >= bounds.desired or _nobody_is_lost(
+            published, {b.index for b in breaks if b.departed}, joinable
+        )
+        if complete and bounds.floor(len(joinable)):
+            if _trains_apart(published, ranked):
+                return Decision(given_up(published, reason, now), breaks)
             keep = set(published.members)
             world = form(
                 published, joinable, bounds, reason, now, keep=keep, broken=leaves_dead_peers(breaks)
@@ -264,6 +266,18 @@ def _propose_when_formed(
     if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
         return _shrink(published, joinable, bounds, now)
     return _grow(published, ranked, joinable, bounds, now)
+
+
+def _trains_apart(published: Rendezvous, ranked: Sequence[Participant]) -> bool:
+    """Whether processes of the world run, and no member of the next waits for their end.
+
+    Members meet when the last process of each has ended. Who replaces all of a world meets without those who
+    leave, so they have to leave first: else two Pods would train as one rank.
+    """
+    incarnations = published.incarnation_by_index()
+    old = [p for p in ranked if p.alive and incarnations.get(p.index) == p.incarnation]
+    runs = any(p.report is not None and p.report.state is AgentState.RUNNING for p in old)
+    return runs and not any(p.joinable for p in old)
 
 
 def leaves_dead_peers(breaks: Sequence[Break]) -> bool:
@@ -329,6 +343,8 @@ def _propose_when_reforming(
     reason = published.reason
     leaving = {p.index for p in ranked if p.leaving}
     complete = len(joinable) >= bounds.desired or _nobody_is_lost(published, leaving, joinable)
+    if _trains_apart(published, ranked):
+        return Decision(published)
     if complete and bounds.floor(len(joinable)):
         return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
     since = published.reforming_since or now

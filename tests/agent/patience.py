@@ -23,7 +23,7 @@ PATIENT: dict[str, Any] = dict.fromkeys(
         *("agent.node_check.duties.JOIN_LIMIT_SECONDS", "agent.node_check.duties.PAIR_LIMIT_SECONDS"),
         *("agent.slots.wire.TIMEOUT_SECONDS", "agent.slots.wire.CHECK_SECONDS"),
         *("agent.slots.server.TIMEOUT_SECONDS", "agent.warm.warm_parent.ANSWER_SECONDS"),
-        *("agent.supervision.ending.JUDGEMENT_SECONDS", "agent.supervision.vote.DECISION_SECONDS"),
+        *("agent.supervision.course.JUDGEMENT_SECONDS", "agent.supervision.vote.DECISION_SECONDS"),
         "agent.supervision.vote.HOLD_SECONDS",
     ),
     SECONDS,

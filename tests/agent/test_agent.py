@@ -138,24 +138,6 @@ def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster
     assert cluster.agent(0)["state"] == "Stopped"
 
 
-def test_sigterm_while_waiting_for_a_world(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 0)
-    agent.terminate()
-    assert agent.wait(300) == 143
-    assert cluster.agent(0)["state"] == "Stopped"
-
-
-def test_replaced_incarnation_leaves(cluster: FakeCluster, agents: Agents) -> None:
-    old = agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    rendezvous = cluster.job["status"]["rendezvous"]
-    cluster.publish(rendezvous={**rendezvous, "round": 2, "incarnations": {"2": "0"}})
-    assert old.wait(300) == 143
-
-
 def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_to_leave(
     cluster: FakeCluster, agents: Agents
 ) -> None:
@@ -198,95 +180,6 @@ def test_restarted_container_does_not_join_the_round_its_predecessor_was_in(
     cluster.wait_state({0: "Running"}, 2)
 
 
-def test_reforming_gives_time_to_save_until_the_next_world_waits(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    script = agents.script(
-        "import os, signal, time, dlr\n"
-        "def save(*_):\n"
-        "    open(os.environ['OUT'] + '/saving', 'w').close()\n"
-        "    time.sleep(600)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "dlr.report(int(os.environ['TORCHELASTIC_RESTART_COUNT']))\n"
-        "while True: time.sleep(1)\n"
-    )
-    agents.start(0, script)
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    cluster.reform()
-    agents.wait_file("saving")
-    time.sleep(0.5)
-    assert cluster.agent(0)["state"] == "Running"
-    cluster.form([0])  # the others are waiting now
-    cluster.wait_state({0: "Running"}, 2)
-
-
-SITS_IN_C = (
-    "import ctypes, signal, sys, dlr\n"
-    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-    "dlr.report(1)\n"
-    "mutex, lock = ctypes.create_string_buffer(128), ctypes.CDLL(None).pthread_mutex_lock\n"
-    "lock(mutex), lock(mutex)\n"  # as in a collective whose peer is dead: no handler of Python's ever runs
-)
-
-
-def test_survivors_that_sit_in_c_do_not_delay_a_standby_that_steps_in(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    script = agents.script(SITS_IN_C)
-    running = [agents.start(index, script) for index in range(3)]
-    cluster.wait_state({0: "Ready", 1: "Ready", 2: "Ready"}, 0)
-    cluster.form([0, 1])
-    cluster.wait_state({0: "Running", 1: "Running"}, 1)
-    cluster.wait_step(0, 1)
-    for process in training_processes(running[1].pid):
-        os.kill(process, signal.SIGKILL)
-    running[1].kill()
-    cluster.form([0, 2], lost=True)
-    cluster.wait_state({0: "Running", 2: "Running"}, 2)
-
-
-SAVES_FOR_2_SECONDS = (
-    "import os, signal, sys, time, dlr\n"
-    "def save(*_):\n"
-    "    time.sleep(2)\n"
-    "    open(os.environ['OUT'] + '/saved', 'w').close()\n"
-    "    sys.exit(0)\n"
-    "signal.signal(signal.SIGTERM, save)\n"
-    "if os.environ['RANK'] == '0': dlr.report(1)\n"
-    "while True: time.sleep(1)\n"
-)
-
-
-def test_failure_grace_lets_the_peers_of_a_failed_process_save(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    options = ["--nproc-per-node=2", "--failure-grace=300"]
-    agent = agents.start(0, *options, agents.script(SAVES_FOR_2_SECONDS))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 1)
-    os.kill(max(training_processes(agent.pid)), signal.SIGKILL)
-    cluster.wait_state({0: "Failed"}, 1)
-    assert cluster.agent(0)["failure"]["localRank"] == 1
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
-    assert (tmp_path / "work/saved").exists()
-
-
-def test_a_planned_change_gives_time_to_save_even_if_the_members_stay(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    agents.start(0, agents.script(SAVES_FOR_2_SECONDS))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 1)
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
-    assert (tmp_path / "work/saved").exists()
-
-
 def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeCluster, agents: Agents) -> None:
     agent = agents.start(0, agents.script(COUNT))
     cluster.wait_state({0: "Ready"}, 0)
@@ -305,21 +198,6 @@ def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeClust
     cluster.publish(phase="Suspended")  # and it still listens
     assert agent.wait(300) == 143
     assert cluster.agent(0)["state"] == "Stopped"
-
-
-def test_failure_while_the_api_server_is_away_is_told_later(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    cluster.stop()
-    (process,) = training_processes(agent.pid)
-    os.kill(process, signal.SIGKILL)
-    time.sleep(1)
-    cluster.start()
-    cluster.wait_state({0: "Failed"}, 1)
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
 
 
 def test_max_restarts_given_ends_the_agent_with_the_process_exit_code(

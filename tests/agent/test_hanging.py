@@ -150,60 +150,6 @@ def test_a_script_that_tells_nothing_is_judged_by_the_steps_of_its_optimizer(
     assert (round_["firstStep"], round_["lastStep"], round_["counted"]) == (1, 5, True)
 
 
-def test_who_is_busy_or_starts_slowly_or_never_tells_a_step_does_not_hang(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    cluster.set_policy(hangTimeoutSeconds=1)
-    script = agents.script(
-        "import time, dlr\n"
-        "time.sleep(3.5)\n"  # longer than three times the limit, but nobody knows that steps will be told
-        "with dlr.busy(600):\n"
-        "    dlr.report(1)\n"
-        "    time.sleep(2.5)\n"
-        "    dlr.report(2)\n"
-        "time.sleep(1000)\n"
-    )
-    agents.start(0, script)
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 2)
-    cluster.wait_state({0: "Failed"}, 1)
-    assert failure_of(cluster, 0)["step"] == 2
-
-
-def test_first_step_is_waited_for_where_the_slot_told_steps_before(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    cluster.set_policy(hangTimeoutSeconds=1)
-    environ = cluster.environ(0)
-    told = {"incarnation": 1, "podUid": "an earlier one", "progress": {"step": 7}}
-    cluster.workers[environ["DLR_WORKER_NAME"]]["status"]["agent"] = told
-    agents.start(0, agents.script("import time; time.sleep(1000)"), incarnation=2)
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_state({0: "Failed"}, 1)
-    failure = failure_of(cluster, 0)
-    assert "(the limit is 3 s): rank 0, before its first step: no Python stack" in failure["message"]
-    assert "step" not in failure
-
-
-def test_stacks_are_told_too_by_who_is_stopped_because_another_found_the_hang(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    cluster.set_policy(hangTimeoutSeconds=1000)
-    agents.start(0, agents.script("import time, dlr\ndlr.report(1)\ntime.sleep(1000)\n"))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 1)
-    time.sleep(1.1)
-    cluster.job["spec"] = {"elasticPolicy": {"hangTimeoutSeconds": 2}}  # told with the next round
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
-    failure = failure_of(cluster, 0)
-    assert (failure["cause"], failure["round"]) == ("Hang", 1)
-    assert "Failed" not in [report["state"] for _, report in cluster.reports]
-
-
 def ask_where_it_hangs(cluster: FakeCluster, agents: Agents, script: str, tmp_path: Path) -> None:
     """Of a script that says when it has begun; until its agent has answered."""
     agents.start(0, script)

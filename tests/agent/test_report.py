@@ -16,10 +16,12 @@ from agent.facts.failure import Failure
 from agent.kube.api import ApiClient
 from agent.monitor.stepping import Figures
 from agent.report import reporter as reporter_module
-from agent.report.report import Facts, PendingReports, Report, whole
-from agent.report.reporter import CHECKPOINT_SECONDS, NEWS_BURST, Reporter
+from agent.report.outbox import NEWS_BURST, NEWS_SECONDS
+from agent.report.report import Facts, Report, whole
+from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
+    CHECKPOINT_SECONDS,
     Accelerators,
     AgentReport,
     AgentState,
@@ -122,28 +124,6 @@ def reporter(api: FakeApi, clock: Clock) -> PlayedReporter:
     return PlayedReporter(api, clock)
 
 
-@given(st.lists(st.tuples(st.sampled_from(AgentState), st.booleans())), st.data())
-def test_every_failure_is_told_and_the_last_word_is_the_latest(
-    changes: list[tuple[AgentState, bool]], data: st.DataObject
-) -> None:
-    pending, told, sequence, latest = PendingReports(), [], 0, None
-    for state, failed in changes:
-        sequence += failed
-        latest = Report(state, NOW, failure=failure(sequence) if sequence else None)
-        pending.put(latest)
-        if data.draw(st.booleans()):  # the API server takes one
-            first = pending.first()
-            assert first is not None
-            told.append(first)
-            pending.written(first)
-    while (first := pending.first()) is not None:
-        told.append(first)
-        pending.written(first)
-    assert [r.failures for r in told] == sorted(r.failures for r in told)
-    assert {r.failures for r in told} >= set(range(1, sequence + 1))
-    assert (told[-1] if told else None) == latest
-
-
 @given(
     st.sampled_from(AgentState),
     st.integers(0, 9),
@@ -237,7 +217,7 @@ def test_news_that_never_ends_is_written_at_its_interval(api: FakeApi, clock: Cl
         assert step > NEWS_BURST or api.told[-1]["progress"]["step"] == step, "it does not wait"
     reporter.go_on(60.0)
     assert api.told[-1]["progress"]["step"] == sent - 1
-    assert len(api.told) <= 3 + NEWS_BURST + 0.01 * sent / reporter._news_seconds
+    assert len(api.told) <= 3 + NEWS_BURST + 0.01 * sent / NEWS_SECONDS
 
 
 def test_first_step_of_a_round_does_not_wait(api: FakeApi, clock: Clock) -> None:

@@ -96,17 +96,18 @@ class Schedule:
         return self.random.random() < probability
 
 
-def play_seeds(play: Callable[[int], Iterable[str]], count: int) -> None:
+def play_seeds(play: Callable[[int], Iterable[str]], count: int, part: int = 0, parts: int = 1) -> None:
     """Play as many seeds, or as many as `DLR_SCHEDULES` says.
 
     Args:
         play: returns what went wrong with a seed, a sentence each.
+        part: of so many `parts`, each of which plays every so many-th seed.
 
     Raises:
         AssertionError: some went wrong; it names the first few seeds.
     """
     wrong = []
-    for seed in range(FIRST, FIRST + (BY_HAND or count)):
+    for seed in range(FIRST + part, FIRST + (BY_HAND or count), parts):
         try:
             found = list(play(seed))
         except AssertionError as error:

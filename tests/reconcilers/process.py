@@ -82,11 +82,12 @@ class Process:
         self._controllers: dict[str, Controller] = {}
         self.cache = LaggingCache(api, self.lag)
         client = Client(self)
+        self.contact = SimpleNamespace(since=self._started)
         manager = SimpleNamespace(
             client=client,
             cache=self.cache,
             recorder=_Recorder(self),
-            contact=SimpleNamespace(since=self._started),
+            contact=self.contact,
             is_leader=True,
             metrics_registry=SimpleNamespace(register=lambda collector: None),
             queue_metrics=SimpleNamespace(observer=lambda name: None, follow=lambda name, queue: None),

@@ -5,19 +5,15 @@ server in memory. Each phase is played undisturbed once; that says how it has to
 
 * a kill after each of its writes, and after each pair of its writes;
 * a write of the old leader that arrives when the new one has acted already;
-* watches that lag, all together and each kind of object by itself;
-* all of that at once, drawn by hypothesis, with the order of work.
+* watches that lag, all together and each kind of object by itself.
+
+All of that at once, with agents that go their own way, is in tests/played/test_jobs.py.
 
 What there is in the end, the worlds that were formed, incarnations, restarts and budgets, and the Events must be those
 of the undisturbed run. Each failure names its `Interleaving`, which `play` plays again.
 
-`make test` covers about 3,000, in half a minute. By hand, with as many processes as there are cores (`-k any_interleaving`
-for the drawn ones alone, `-n 0` for one process):
-
-    DLR_INTERLEAVINGS=100000 pytest -n 16 --dist worksteal tests/reconcilers/test_interleavings.py
-
-plays that many drawn ones, by a thousand a test, of which each is drawn from a seed of its own; and the systematic ones without
-gaps and with three kills: half an hour of CPU (15-18 ms for each drawn one, on a core of its own), and nine minutes.
+By hand, with as many processes as there are cores, `DLR_INTERLEAVINGS=1 pytest -n 16 --dist worksteal` plays them without
+gaps and with three kills: nine minutes.
 """
 
 from __future__ import annotations
@@ -30,8 +26,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, seed, settings
-from hypothesis import strategies as st
 
 from controller.resources import (
     LEASES,
@@ -53,7 +47,6 @@ from tests.reconcilers.outcome import Told, differences, end_state, fingerprint,
 from tests.reconcilers.process import Lag, Process
 
 BY_HAND = int(os.environ.get("DLR_INTERLEAVINGS", "0"))
-DRAWN_A_TEST = min(BY_HAND, 1_000) or 100
 STRIDE = 1 if BY_HAND else 3
 """Of the systematic families that would take too long, every third is played."""
 WATCHED = {
@@ -350,10 +343,6 @@ def test_delete_at_any_moment_leaves_nothing(phase: str) -> None:
         assert asyncio.run(left_after(life()[phase].after(start))) == set(), Interleaving(phase, start)
 
 
-def test_these_are_more_than_two_thousand() -> None:
-    assert sum(kills(phase).covered for phase in PHASES) > 2_000
-
-
 # --- caches that are late -------------------------------------------------------------------------------------
 
 
@@ -485,38 +474,3 @@ def test_no_event_is_lost_by_a_kill_in_the_very_write_that_it_tells_of() -> None
         for writes in starts(phase):
             found, _ = _told_with_a_kill_after(phase, writes)
             assert found.keys() >= expected.keys(), f"{Interleaving(phase, writes)}: {expected - found}"
-
-
-# --- all at once ----------------------------------------------------------------------------------------------
-
-
-@st.composite
-def interleavings(draw: st.DrawFn) -> Interleaving:
-    phase = draw(st.sampled_from(PHASES))
-    writes = len(life()[phase].moments)
-    start = draw(st.integers(0, writes))
-    late = start < writes and draw(st.booleans())
-    return Interleaving(
-        phase,
-        start,
-        kills=tuple(sorted(draw(st.sets(st.integers(1, 30), max_size=3)))),
-        late=late,
-        late_after=draw(st.none() | st.integers(1, 10)) if late else None,
-        behind=draw(st.integers(0, 4)),
-        seed=draw(st.none() | st.integers(0, 2**32)),
-    )
-
-
-@pytest.mark.parametrize("number", range(-(-BY_HAND // DRAWN_A_TEST) or 1))
-def test_any_interleaving(number: int) -> None:
-    """Each one that went wrong is told of, and not only the first."""
-    ways: list[Interleaving] = []
-
-    @seed(number)
-    @settings(max_examples=DRAWN_A_TEST, database=None)
-    @given(interleavings())
-    def draw(way: Interleaving) -> None:
-        ways.append(way)
-
-    draw()
-    play_all(ways)

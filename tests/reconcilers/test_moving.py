@@ -54,7 +54,19 @@ def test_several_moves_wait_for_each_other_as_newcomers_do() -> None:
     late = [*running(0, 1), target(2, 0, seconds_since_joined=10), target(3, 1, state=None)]
     assert decided(world, late, limits).rendezvous.members == [1, 2]
     both = [*running(0, 1), target(2, 0, seconds_since_joined=4), target(3, 1)]
-    assert decided(world, both, limits).rendezvous.members == [2, 3]
+    assert decided(world, both, limits).rendezvous.phase is REFORMING, "nobody would wait for those who leave"
+
+
+def test_a_world_all_of_whose_members_are_replaced_ends_before_the_next_begins() -> None:
+    """Else two Pods would train as one rank: who meets in the next round waits for its own processes alone."""
+    world, there = formed(0), [*running(0), target(1, 0)]
+    waiting = decided(world, there, bounds(1)).rendezvous
+    assert (waiting.phase, waiting.round, waiting.broken_round) == (REFORMING, 1, 0)
+    assert decided(waiting, there, bounds(1)).rendezvous == waiting
+    left = [participant(0), target(1, 0)]
+    assert decided(waiting, left, bounds(1)).rendezvous.members == [1]
+    lost = [participant(0, AgentState.RUNNING, 1, alive=False), target(1, 0)]
+    assert decided(waiting, lost, bounds(1)).rendezvous.members == [1]
 
 
 def test_move_waits_for_the_next_checkpoint_if_growth_does() -> None:
@@ -150,7 +162,9 @@ def test_no_world_has_both_or_is_smaller_for_a_move(
         waits = with_moves.look_again_seconds
         last_call = waits is not None and waits <= limits.last_call_seconds
         nobody_is_left = world.phase is REFORMING and not any(people[i].alive for i in world.members)
-        assert new.phase is FORMED or (nobody_is_left and last_call)
+        placed = {p.replaces for p in people if p.joinable}
+        all_leave = all(i in placed or not people[i].joinable for i in world.members)
+        assert new.phase is FORMED or (nobody_is_left and last_call) or all_leave
         if new.phase is FORMED:
             assert len(new.members) >= len(without.rendezvous.members) or (new == world and last_call)
     ranks = [index for index in new.members if index in world.members]

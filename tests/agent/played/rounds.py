@@ -12,8 +12,7 @@ from random import Random
 from typing import Literal
 
 from agent.supervision.ballot import Ballot, Traffic
-from agent.supervision.ending import HURRY_GRACE_SECONDS
-from agent.supervision.leaving import Graces, Outcome, Stop, Vote, Wait, decide
+from agent.supervision.leaving import HURRY_GRACE_SECONDS, Graces, Outcome, Stop, Vote, Wait, decide
 from agent.supervision.vote import (
     DECISION_SECONDS,
     HOLD_SECONDS,

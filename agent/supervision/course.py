@@ -1,0 +1,426 @@
+"""What an agent does about the training processes of its rounds, decided without I/O.
+
+`Course.rounds` is a generator. It yields one order after the other, is sent what came of each, and returns
+when the agent has nothing more to do. What comes in is frozen facts, what goes out is frozen orders, so the
+same answers lead to the same orders. `elastic_agent` carries the orders out with torch's processes;
+tests/played carries them out with processes that a seed decides about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from agent.facts.world import Action, ExitReason, Verb
+from agent.membership import Standing
+from agent.supervision.leaving import HURRY_GRACE_SECONDS, Outcome
+from crds.agent_report import AgentState
+
+T = TypeVar("T")
+
+ENDING_SECONDS = 1.0
+"""What processes get to end by themselves in a world that broke and has no successor yet: one that has just
+left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
+
+JUDGEMENT_SECONDS = 15.0
+"""So long hanging processes are kept, at most, until the job has judged which of all was first. It takes 10 s
+itself, at most, and no longer where all answer."""
+
+EXIT_BARRIER_SECONDS = 300.0
+"""How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
+
+
+# --- facts ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class News:
+    """What the job asks of this agent, at one moment."""
+
+    now: float
+    """Seconds of the monotonic clock."""
+    action: Action
+    standing: Standing
+    api_silent_seconds: float = 0.0
+    """Time since the API server last answered."""
+
+
+@dataclass(frozen=True)
+class Seen(News):
+    """What one look at the processes finds, beside the news."""
+
+    failed: bool = False
+    """A process has failed of which nothing was reported yet."""
+    all_ended: bool = False
+    """No process runs any more, or each entrypoint function has returned."""
+    alive: bool = True
+    """A process runs."""
+    hangs: bool = False
+    """The limit has passed without a step."""
+    may_hang: bool = False
+    """So much of the limit has passed that a world which broke may have hung here."""
+
+
+class Start(Enum):
+    """What came of the start of a round."""
+
+    STARTED = "its processes run"
+    MOVED_ON = "another round is wanted"
+    FAILED = "its processes cannot be started, which is reported"
+
+
+class Ended(Enum):
+    """How the processes of a round ended."""
+
+    NOT_YET = "they have not"
+    WELL = "all ended with exit code 0"
+    FAILED = "one failed"
+
+
+# --- orders ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StartRound:
+    """Join the next world and start its processes. The answer is a `Start`."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Wait until the world or the processes have changed, a second at most. The answer is a `Seen`."""
+
+
+@dataclass(frozen=True)
+class AwaitEnds:
+    """Wait until no process runs, for so long at most. The answer is a `Seen`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AwaitNews:
+    """Wait for news of the job, for so long at most. The answer is `News`."""
+
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class CollectEnds:
+    """Take in how the processes have ended. The answer is an `Ended`."""
+
+
+@dataclass(frozen=True)
+class WorksAlone:
+    """Find out whether one process is left of several, and waits for nobody. The answer is a bool."""
+
+
+class Subject(Enum):
+    """What a report of a failure is about."""
+
+    DEVICE = "a fault of a device"
+    PROCESSES = "processes that have failed"
+    ENDING = "processes that fail just now, before they get a signal"
+    EARLY_FINISH = "a process that ended well before the others"
+    HANG = "where processes hang"
+    ASKED = "where processes are that are well, because the job asks"
+
+
+@dataclass(frozen=True)
+class ReportFailure:
+    """Report a failure, if there is one. The answer is a bool: there was one.
+
+    For `ENDING` it is that a failure of this round is reported, by now or before.
+    """
+
+    subject: Subject
+    state: AgentState | None = None
+    """The agent's state that is reported with it; None leaves it as it was."""
+
+
+@dataclass(frozen=True)
+class ReportSuccess:
+    """Report that training has ended well, with its result."""
+
+
+@dataclass(frozen=True)
+class NoteGoodEnd:
+    """Have the other agents of the round know that the processes here have ended well."""
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Leave by vote for a planned change, or because another agent asks. The answer is an `Outcome`."""
+
+    action: Action
+    begun_at: float
+    """When the grace began."""
+
+
+@dataclass(frozen=True)
+class EndVotes:
+    """Take part in no more votes of the round."""
+
+
+@dataclass(frozen=True)
+class Grace:
+    """The time that processes get from SIGTERM to SIGKILL. News of the job may shorten it.
+
+    | the next world | the processes get |
+    |---|---|
+    | is formed, and a failure ended ours | `failure_seconds`: their peers are dead |
+    | is formed, by plan | all of the grace: their peers are well |
+    | is formed while they still stop | `HURRY_GRACE_SECONDS` in all: its other members wait |
+    | is not formed yet, or is not ours | all of the grace |
+    """
+
+    seconds: float
+    failure_seconds: float
+    is_planned: bool = False
+    """The next world was formed by plan before the signal was sent."""
+    is_fixed: bool = False
+    """No news changes it."""
+
+    @classmethod
+    def of(cls, action: Action, standing: Standing, seconds: float, failure_seconds: float) -> Grace:
+        """Return the grace of processes that get their signal now."""
+        formed = action.verb is Verb.START
+        if formed and standing.peers_are_dead:
+            return cls.after_failure(failure_seconds)
+        return cls(seconds, failure_seconds, is_planned=formed)
+
+    @classmethod
+    def after_failure(cls, seconds: float) -> Grace:
+        """Return the grace of processes whose peers are dead."""
+        return cls(seconds, seconds, is_fixed=True)
+
+    def after_news(self, action: Action, standing: Standing) -> float | None:
+        """Return the grace in all after news came; None if it stays as it was."""
+        if self.is_fixed or action.verb is not Verb.START:
+            return None
+        if self.is_planned and not standing.peers_are_dead:
+            return None
+        return max(HURRY_GRACE_SECONDS, self.failure_seconds)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Signal all processes, and kill what is left when the grace is over."""
+
+    grace: Grace
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End what is left of processes that have left or were stopped."""
+
+
+@dataclass(frozen=True)
+class StandBy:
+    """Report that nothing runs here any more."""
+
+
+@dataclass(frozen=True)
+class EndLeftovers:
+    """End what the processes of a good end have left behind."""
+
+
+Order = (
+    StartRound
+    | Look
+    | AwaitEnds
+    | AwaitNews
+    | CollectEnds
+    | WorksAlone
+    | ReportFailure
+    | ReportSuccess
+    | NoteGoodEnd
+    | Vote
+    | EndVotes
+    | Stop
+    | Kill
+    | StandBy
+    | EndLeftovers
+)
+Steps = Generator[Order, Any, T]
+
+
+class End(Enum):
+    """How a round, or the work of the agent, ended without a word of the job."""
+
+    FAILED = "its processes failed"
+    SUCCEEDED = "its processes ended well"
+    MOVED_ON = "the world did"
+
+
+# --- the course -----------------------------------------------------------------------------------------
+
+
+class Course:
+    """The rounds of one agent.
+
+    Args:
+        stops_at_first_failure: one failed process ends its round; False for functions, whose results torch
+            collects together.
+        restarts: number of failures after which the agent goes on; None for any number.
+        stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
+        failure_grace_seconds: the same for processes whose peer has failed.
+    """
+
+    def __init__(
+        self,
+        *,
+        stops_at_first_failure: bool,
+        restarts: int | None,
+        stop_grace_seconds: float,
+        failure_grace_seconds: float,
+    ) -> None:
+        self._stops_at_first_failure = stops_at_first_failure
+        self._restarts = restarts
+        self._grace_seconds = stop_grace_seconds
+        self._failure_grace_seconds = failure_grace_seconds
+
+    def rounds(self) -> Steps[End | ExitReason]:
+        """Run one round after the other, until the last has ended or the job has no place for this agent."""
+        while True:
+            start: Start = yield StartRound()
+            end: End | ExitReason = End.MOVED_ON
+            if start is Start.STARTED:
+                end = yield from self._supervise()
+            elif start is Start.FAILED:
+                end = End.FAILED
+            yield EndVotes()
+            if isinstance(end, ExitReason):
+                return end
+            if end is End.FAILED:
+                if self._restarts == 0:
+                    return end
+                if self._restarts is not None:
+                    self._restarts -= 1
+            elif end is End.SUCCEEDED and (yield from self._await_job_end()):
+                return end
+
+    def _supervise(self) -> Steps[End | ExitReason]:
+        """Watch the processes until they end, or until the world does and they have been stopped."""
+        while True:
+            seen: Seen = yield Look()
+            broken = seen.action.verb is not Verb.WAIT
+            end = yield from self._end_by_themselves(seen, broken=broken)
+            if end is End.FAILED:  # the driver may tell why a moment later than the process
+                yield ReportFailure(Subject.DEVICE)
+            if end is not None:
+                return end
+            outcome: Outcome = yield Vote(seen.action, seen.now)
+            if outcome is Outcome.ENDED:
+                found: Seen = yield AwaitEnds(0.0)
+                return (yield from self._end_of_processes(found, broken=False)) or End.MOVED_ON
+            if outcome in (Outcome.LEFT, Outcome.STOPPED):
+                return (yield from self._leave(seen.action))
+            if broken:
+                return (yield from self._stop(seen.now))
+
+    def _end_by_themselves(self, seen: Seen, *, broken: bool) -> Steps[End | None]:
+        """Return how the round ended here: by a device, by its processes or by a hang; None if it goes on."""
+        if not broken and (yield ReportFailure(Subject.DEVICE, AgentState.FAILED)):
+            return (yield from self._fail())
+        end = yield from self._end_of_processes(seen, broken=broken)
+        if end is not None or broken or not seen.hangs:
+            return end
+        if (yield WorksAlone()) or not (yield ReportFailure(Subject.HANG, AgentState.FAILED)):
+            return None
+        yield from self._await_judgement()
+        return (yield from self._fail())
+
+    def _end_of_processes(self, seen: Seen, *, broken: bool) -> Steps[End | None]:
+        """Return how they ended, if one failed or all have ended; in a `broken` world failures wait."""
+        if seen.failed and broken:
+            return None
+        if seen.failed and self._stops_at_first_failure:
+            # Report first, and then stop the others: the controller forms the next round meanwhile.
+            yield ReportFailure(Subject.PROCESSES, AgentState.FAILED)
+            yield ReportFailure(Subject.ENDING)
+            return (yield from self._fail())
+        ended: Ended = (yield CollectEnds()) if seen.all_ended else Ended.NOT_YET
+        if ended is Ended.FAILED:
+            yield ReportFailure(Subject.PROCESSES, AgentState.FAILED)
+            return End.FAILED
+        if ended is Ended.WELL:
+            yield ReportSuccess()
+            yield NoteGoodEnd()  # last: it waits for rank 0's agent, whose node may be gone
+            return End.SUCCEEDED
+        return None
+
+    def _fail(self) -> Steps[End]:
+        yield Stop(Grace.after_failure(self._failure_grace_seconds))
+        return End.FAILED
+
+    def _leave(self, action: Action) -> Steps[End | ExitReason]:
+        """Go on after the processes have left by vote."""
+        yield Kill()
+        if action.verb is Verb.EXIT:
+            return action.reason or ExitReason.REPLACED
+        if action.verb is Verb.WAIT:
+            yield StandBy()
+        return End.MOVED_ON
+
+    def _stop(self, begun_at: float) -> Steps[End | ExitReason]:
+        """Report what broke the world, as far as it shows here, and stop the processes."""
+        yield EndVotes()
+        news: News = yield AwaitNews()
+        seconds = self._grace_seconds - (news.now - begun_at)
+        standing, exits = news.standing, news.action.verb is Verb.EXIT
+        if news.action.verb is Verb.STAND_BY and standing.peers_are_dead and not standing.asks_where_it_hangs:
+            seen: Seen = yield AwaitEnds(ENDING_SECONDS)
+            end = yield from self._end_of_processes(seen, broken=True)
+            if end is not None:
+                return end
+        yield from self._report_what_broke_the_world(leaving=exits)
+        news = yield AwaitNews()
+        if not exits and news.standing.asks_where_it_hangs:
+            yield from self._await_judgement()
+            yield Stop(Grace.after_failure(self._failure_grace_seconds))
+            return End.MOVED_ON
+        yield Stop(Grace.of(news.action, news.standing, seconds, self._failure_grace_seconds))
+        return (news.action.reason or ExitReason.REPLACED) if exits else End.MOVED_ON
+
+    def _report_what_broke_the_world(self, *, leaving: bool) -> Steps[None]:
+        """Report what shows here of a world that is broken already, by our processes perhaps.
+
+        Others may have failed, or waited, because of ours. The controller judges who was first, by what all
+        have reported of the round.
+
+        Args:
+            leaving: the agent is about to leave, so that a hang is nobody's business any more.
+        """
+        yield ReportFailure(Subject.DEVICE)
+        if (yield ReportFailure(Subject.ENDING)) or leaving or (yield ReportFailure(Subject.EARLY_FINISH)):
+            return
+        seen: Seen = yield AwaitEnds(0.0)
+        asked = seen.standing.asks_where_it_hangs
+        if seen.alive and (seen.may_hang or asked):  # who is asked and is silent is taken to hang
+            yield ReportFailure(Subject.HANG if seen.may_hang else Subject.ASKED)
+
+    def _await_judgement(self) -> Steps[None]:
+        """Wait until all ranks have said where they hang: the end of one moves its peers."""
+        news: News = yield AwaitNews()
+        deadline = news.now + JUDGEMENT_SECONDS
+        while news.standing.awaits_judgement(news.action) and news.now < deadline:
+            news = yield AwaitNews(deadline - news.now)
+
+    def _await_job_end(self) -> Steps[bool]:
+        """Wait after a success: True when the job has ended, False when a newer round wants this agent.
+
+        This is torch's exit barrier.
+        """
+        seconds = 0.0
+        while True:
+            news: News = yield AwaitNews(seconds)
+            if news.action.verb is Verb.EXIT:
+                return True
+            if news.action.verb is Verb.START:
+                yield EndLeftovers()
+                return False
+            seconds = EXIT_BARRIER_SECONDS - news.api_silent_seconds
+            if seconds <= 0:
+                return True

@@ -1,0 +1,131 @@
+"""What an agent does about its processes, order by order; whole lives are in tests/played."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.facts.world import WAIT, Action, ExitReason, Member, Verb, World
+from agent.membership import Standing
+from agent.supervision import course
+from agent.supervision.course import Ended, Grace, News, ReportFailure, Seen, Start, Stop, Subject
+from agent.supervision.leaving import HURRY_GRACE_SECONDS, Outcome
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
+
+ME = Member(0, 1)
+JOINED = World(1, RendezvousPhase.FORMED, (ME,), 1)
+NEXT = World(2, RendezvousPhase.FORMED, (ME,), 1)
+BROKEN = World(1, RendezvousPhase.REFORMING, (ME,), 1, broken_round=1)
+HANGS = World(1, RendezvousPhase.REFORMING, (ME,), 1, broken_round=1, hangs=True)
+START, STAND_BY = Action(Verb.START, 2), Action(Verb.STAND_BY, 1)
+
+
+def seen(action: Action = WAIT, newest: World = JOINED, **more: Any) -> Seen:
+    return Seen(0.0, action, Standing(ME, JOINED, newest), **more)
+
+
+def orders(look: Seen, **answers: Any) -> list[Any]:
+    """What is ordered from a look on, until the next round is joined, or the agent leaves."""
+    given: dict[str, Any] = {"ReportFailure": False, "WorksAlone": False, "Vote": Outcome.OFF} | answers
+    rounds = course.Course(
+        stops_at_first_failure=True, restarts=None, stop_grace_seconds=30.0, failure_grace_seconds=1.0
+    ).rounds()
+    next(rounds)
+    answer, found = Start.STARTED, list[Any]()
+    while True:
+        try:
+            order = rounds.send(answer)
+        except StopIteration as stop:
+            return [*found, stop.value]
+        if isinstance(order, course.StartRound):
+            return found
+        match order:
+            case course.Look() | course.AwaitEnds():
+                answer = look
+            case course.AwaitNews():
+                answer = News(look.now, look.action, look.standing)
+            case course.ReportFailure(subject):
+                found.append(order)
+                answer = subject is given.get("found")
+            case _:
+                found.append(order)
+                answer = given.get(type(order).__name__)
+
+
+def kinds(found: list[Any]) -> list[Any]:
+    told = [it.subject if isinstance(it, ReportFailure) else it for it in found]
+    return [
+        it for it in told if it is not Subject.DEVICE and not isinstance(it, course.EndVotes | course.Vote)
+    ]
+
+
+def test_a_failure_is_reported_before_its_peers_are_stopped() -> None:
+    found = kinds(orders(seen(failed=True)))
+    assert found == [Subject.PROCESSES, Subject.ENDING, Stop(Grace.after_failure(1.0))]
+
+
+def test_a_failure_in_a_world_that_is_broken_is_told_with_the_state_as_it_is() -> None:
+    found = orders(seen(STAND_BY, BROKEN, failed=True), found=Subject.ENDING)
+    assert kinds(found) == [Subject.ENDING, Stop(Grace(30.0, 1.0))]
+    assert ReportFailure(Subject.ENDING) in found
+    assert ReportFailure(Subject.PROCESSES, AgentState.FAILED) not in found
+
+
+def test_a_good_end_counts_though_the_others_cannot_go_on() -> None:
+    look = seen(STAND_BY, BROKEN, all_ended=True, alive=False)
+    found = kinds(orders(look, CollectEnds=Ended.NOT_YET))
+    assert course.CollectEnds() in found
+    end = orders(
+        seen(Action(Verb.EXIT, reason=ExitReason.JOB_SUCCEEDED), all_ended=True), CollectEnds=Ended.WELL
+    )
+    assert end[-1] is course.End.SUCCEEDED
+    reports = [it for it in end if isinstance(it, course.ReportSuccess | course.NoteGoodEnd)]
+    assert reports == [course.ReportSuccess(), course.NoteGoodEnd()], "the others learn of it last"
+
+
+def test_a_hang_is_stopped_only_after_it_is_reported_and_judged() -> None:
+    assert kinds(orders(seen(hangs=True, newest=NEXT), found=Subject.HANG))[-2:] == [
+        Subject.HANG,
+        Stop(Grace.after_failure(1.0)),
+    ]
+
+
+def test_who_is_asked_where_it_hangs_says_so_though_it_is_well() -> None:
+    assert Subject.ASKED in kinds(orders(_asked(may_hang=False)))
+    assert Subject.HANG in kinds(orders(_asked(may_hang=True)))
+
+
+def _asked(*, may_hang: bool) -> Seen:
+    """The world is already given up when it is looked at again, so that nothing waits for a judgement."""
+    standing = Standing(ME, JOINED, HANGS)
+    return Seen(float("inf"), STAND_BY, standing, may_hang=may_hang)
+
+
+def test_a_world_that_moves_on_stops_the_processes_within_the_grace_of_the_next() -> None:
+    (stop,) = (it for it in orders(seen(START, NEXT)) if isinstance(it, Stop))
+    assert stop.grace == Grace(30.0, 1.0, is_planned=True)
+    lost = World(2, RendezvousPhase.FORMED, (ME,), 1, broken_round=1)
+    (stop,) = (it for it in orders(seen(START, lost)) if isinstance(it, Stop))
+    assert stop.grace == Grace.after_failure(1.0)
+
+
+def test_the_grace_is_cut_once_others_wait() -> None:
+    grace = Grace.of(STAND_BY, Standing(ME, JOINED, BROKEN), 30.0, 1.0)
+    assert grace.after_news(STAND_BY, Standing(ME, JOINED, BROKEN)) is None
+    assert grace.after_news(START, Standing(ME, JOINED, NEXT)) == HURRY_GRACE_SECONDS
+    planned = Grace.of(START, Standing(ME, JOINED, NEXT), 30.0, 1.0)
+    assert planned.after_news(START, Standing(ME, JOINED, NEXT)) is None
+    assert (
+        Grace.of(STAND_BY, Standing(ME, JOINED, BROKEN), 30.0, 300.0).after_news(
+            START, Standing(ME, JOINED, NEXT)
+        )
+        == 300.0
+    )
+
+
+def test_who_has_left_by_vote_is_neither_stopped_nor_reported() -> None:
+    found = kinds(orders(seen(START, NEXT), Vote=Outcome.LEFT))
+    assert found == [course.Kill()]
+    assert kinds(orders(seen(WAIT), Vote=Outcome.LEFT)) == [course.Kill(), course.StandBy()]
+    leaves = orders(seen(Action(Verb.EXIT, reason=ExitReason.JOB_SUSPENDED)), Vote=Outcome.LEFT)
+    assert leaves[-1] is ExitReason.JOB_SUSPENDED
