@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.supervision.ballot import Ballot
-from agent.supervision.ending import HURRY_GRACE_SECONDS
+from agent.supervision.course import HURRY_GRACE_SECONDS
 from agent.supervision.leaving import Graces, Outcome, Stop, Vote, Wait, decide
 from agent.supervision.live_ballot import BadFrameError, Frames, pack
 from agent.supervision.vote import Agreed, Chair, Kind, LocalProcesses, Message, Voter
