@@ -49,7 +49,7 @@ imports: $(READY)
 
 # All that decides something: values, and what is played over a false network and clock.
 pure: $(READY)
-	pytest tests -m "not real"
+	pytest --dist loadfile --no-loadscope-reorder -n 2 tests -m "not real" --durations=20
 
 # The scenarios that a user would name, with real processes, clusters and a browser: from the files that have any,
 # a file's by the same process. The conftests say which files begin.

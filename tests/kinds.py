@@ -5,7 +5,8 @@ groups in one process, over a false network and a false clock. A *real* one (`py
 threads or clusters. A test that is not real fails, by this plugin, as soon as its thread
 
 * starts a thread or a process, or opens a socket;
-* sleeps, waits for another thread or for a descriptor, or reads the machine's clock from our code;
+* sleeps, waits for another thread or for a descriptor, or reads the machine's clock from our code by `time`
+  (nothing can watch `datetime.now`);
 * waits, in asyncio, for what nobody can bring any more.
 
 An event loop of such a test has a clock of its own, which moves only when nobody can move.
@@ -13,15 +14,18 @@ An event loop of such a test has a clock of its own, which moves only when nobod
 
 from __future__ import annotations
 
+import _posixsubprocess
 import asyncio
+import functools
 import os
 import select
 import selectors
+import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,18 +36,22 @@ OURS = frozenset(
         *("reconcilers", "release", "simulator", "tests"),
     )
 )
-FORBIDDEN = {
-    "_thread.start_new_thread": "starts a thread",
-    "os.exec": "starts a process",
-    "os.fork": "starts a process",
-    "os.forkpty": "starts a process",
-    "os.posix_spawn": "starts a process",
-    "os.system": "starts a process",
-    "socket.__new__": "opens a socket",
-    "subprocess.Popen": "starts a process",
-}
-"""Python's audit events that only a real test may raise, with what they mean."""
-RECORD = os.environ.get("DLR_KINDS_RECORD", "")
+REAL: tuple[tuple[Any, str, str], ...] = (
+    (_posixsubprocess, "fork_exec", "starts a process"),
+    (os, "execve", "starts a process"),
+    (os, "fork", "starts a process"),
+    (os, "posix_spawn", "starts a process"),
+    (os, "system", "starts a process"),
+    (select, "epoll", "waits for a descriptor"),
+    (select, "poll", "waits for a descriptor"),
+    (socket.socket, "__init__", "opens a socket"),
+    (subprocess.Popen, "__init__", "starts a process"),
+    (threading.Condition, "wait", "waits for another thread"),
+    (threading.Thread, "start", "starts a thread"),
+    (time, "sleep", "sleeps"),
+)
+"""What only a real test may call."""
+CLOCKS = ("monotonic", "monotonic_ns", "time", "time_ns", "perf_counter", "perf_counter_ns")
 
 
 class NotPlayed(pytest.fail.Exception):
@@ -63,6 +71,7 @@ class _Guard:
         self.found: list[str] = []
 
     def refuse(self, what: str) -> None:
+        """Raise NotPlayed, unless another thread does it, or a loop opens what wakes it."""
         if not self.active or threading.get_ident() != self.thread:
             return
         if what == "opens a socket" and _is_of_a_loop():
@@ -73,8 +82,7 @@ class _Guard:
         finally:
             self.active = True
         self.found.append(f"{what} at {where}")
-        if not RECORD:
-            raise NotPlayed(f"{what} at {where}: mark it `real`, or pass in what it waits for")
+        raise NotPlayed(f"{what} at {where}: mark it `real`, or pass in what it waits for")
 
 
 GUARD = _Guard()
@@ -103,22 +111,18 @@ def _is_ours(frame: Any) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in OURS
 
 
-def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
-    if GUARD.active and event in FORBIDDEN:
-        GUARD.refuse(FORBIDDEN[event])
-
-
 def _watched(clock: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(clock)
     def read() -> Any:
         if GUARD.active and _is_ours(sys._getframe(1)):
             GUARD.refuse("reads the clock")
         return clock()
 
-    read.__name__ = clock.__name__
     return read
 
 
 def _refused(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if GUARD.active:
             GUARD.refuse(what)
@@ -157,21 +161,17 @@ class PlayedLoop(asyncio.SelectorEventLoop):
 
 class _Policy(asyncio.DefaultEventLoopPolicy):
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return PlayedLoop() if GUARD.active and not RECORD else super().new_event_loop()
+        return PlayedLoop() if GUARD.active else super().new_event_loop()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "played: agents, controllers or groups over a false network and clock")
     config.addinivalue_line("markers", "real: processes, sockets, threads, clusters")
     config.addinivalue_line("markers", "named: a real scenario that a user would name, part of `make test`")
-    sys.addaudithook(_audit)
-    for name in ("monotonic", "monotonic_ns", "time", "time_ns", "perf_counter", "perf_counter_ns"):
+    for name in CLOCKS:
         setattr(time, name, _watched(getattr(time, name)))
-    time.sleep = _refused(time.sleep, "sleeps")
-    wait = threading.Condition.wait
-    threading.Condition.wait = _refused(wait, "waits for another thread")  # type: ignore[method-assign]
-    select.poll = _refused(select.poll, "waits for a descriptor")
-    select.epoll = _refused(select.epoll, "waits for a descriptor")  # type: ignore[misc, assignment]
+    for owner, name, what in REAL:
+        setattr(owner, name, _refused(getattr(owner, name), what))
     asyncio.set_event_loop_policy(_Policy())
 
 
@@ -183,6 +183,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     finally:
         GUARD.active = False
-        if RECORD and GUARD.found:
-            with Path(RECORD).open("a") as file:
-                file.write(f"{item.nodeid}\t{' | '.join(dict.fromkeys(GUARD.found))}\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail a test in which something caught the refusal."""
+    result = yield
+    if GUARD.found:
+        raise NotPlayed("; ".join(dict.fromkeys(GUARD.found)))
+    return result

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kinds import Deadlock, NotPlayed
+from tests.kinds import GUARD, Deadlock, NotPlayed
 
 REAL = {
     "a thread": lambda: threading.Thread(target=print).start(),
@@ -31,6 +31,8 @@ REAL = {
 def test_what_is_not_marked_real_must_do_nothing_real(act: Callable[[], object]) -> None:
     with pytest.raises(NotPlayed):
         act()
+    assert len(GUARD.found) == 1, "or a test that catches the refusal would pass"
+    GUARD.found.clear()
 
 
 @pytest.mark.real

@@ -81,6 +81,7 @@ class Interrupted:
         return Figures()
 
 
+@pytest.mark.real
 def test_what_goes_on_after_any_error_does_not_go_on_after_a_signal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_who_else_runs_meanwhile_makes_no_work_longer(monkeypatch: pytest.Monkey
     assert timing.time_repeats([CPU], beside_training, 3)[CPU] == pytest.approx([0.04] * 3)
 
 
+@pytest.mark.real
 def test_without_the_scheduler_s_statistics_the_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SCHEDULER_STATISTICS", "/no/such/file")
     (seconds,) = timing.time_repeats([CPU], lambda _: None, 1)[CPU]
