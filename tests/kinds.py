@@ -18,6 +18,7 @@ import _posixsubprocess
 import asyncio
 import functools
 import os
+import posix
 import select
 import selectors
 import socket
@@ -172,6 +173,7 @@ def pytest_configure(config: pytest.Config) -> None:
         setattr(time, name, _watched(getattr(time, name)))
     for owner, name, what in REAL:
         setattr(owner, name, _refused(getattr(owner, name), what))
+    posix.system = os.system  # type: ignore[assignment]  # what pickles name
     asyncio.set_event_loop_policy(_Policy())
 
 
