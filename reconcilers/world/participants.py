@@ -11,6 +11,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.texts import shortened
+from reconcilers.observed.builder import DEFAULT_GRACE_SECONDS, grace_seconds
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.slots import present_slots, slots_of
 from reconcilers.observed.worker_state import current_report, hindered_by
@@ -64,6 +65,8 @@ class Bounds:
     last_call_seconds: float
     shrink_after_seconds: float
     grow_at_checkpoint_seconds: float = 0.0
+    grace_seconds: float = 30.0
+    """What a worker's Pod has to stop."""
     standby: int = 0
     """How many there are to be besides, ready to step in."""
 
@@ -92,6 +95,7 @@ def bounds_of(job: ElasticJob) -> Bounds:
         last_call_seconds=float(policy.last_call_seconds),
         shrink_after_seconds=float(policy.shrink_after_seconds),
         grow_at_checkpoint_seconds=float(policy.grow_at_checkpoint_seconds),
+        grace_seconds=float(grace_seconds(worker.template["spec"]) if worker else DEFAULT_GRACE_SECONDS),
     )
 
 

@@ -25,6 +25,7 @@ from crds.texts import shortened
 from reconcilers.failure.facts import Break
 from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import KILL_EXIT_CODES
+from reconcilers.observed.slots import named
 from reconcilers.world.participants import Bounds, Participant
 
 
@@ -253,31 +254,38 @@ def _propose_when_formed(
         complete = len(joinable) >= bounds.desired or _nobody_is_lost(
             published, {b.index for b in breaks if b.departed}, joinable
         )
+        broken, waits = leaves_dead_peers(breaks), bounds.shrink_after_seconds
         if complete and bounds.floor(len(joinable)):
-            if _trains_apart(published, ranked):
-                return Decision(given_up(published, reason, now), breaks)
-            keep = set(published.members)
-            world = form(
-                published, joinable, bounds, reason, now, keep=keep, broken=leaves_dead_peers(breaks)
-            )
-            return Decision(world, breaks)
-        waiting = given_up(published, reason, now, broken=leaves_dead_peers(breaks))
-        return Decision(_with_shortage(waiting, joinable, bounds), breaks, bounds.shrink_after_seconds)
+            if not (apart := _trains_apart(published, ranked)):
+                keep = set(published.members)
+                return Decision(
+                    form(published, joinable, bounds, reason, now, keep=keep, broken=broken), breaks
+                )
+            waiting = _with_leaving(given_up(published, reason, now, broken=broken), apart)
+            return Decision(waiting, breaks, bounds.grace_seconds + waits)
+        waiting = given_up(published, reason, now, broken=broken)
+        return Decision(_with_shortage(waiting, joinable, bounds), breaks, waits)
     if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
         return _shrink(published, joinable, bounds, now)
     return _grow(published, ranked, joinable, bounds, now)
 
 
-def _trains_apart(published: Rendezvous, ranked: Sequence[Participant]) -> bool:
-    """Whether processes of the world run, and no member of the next waits for their end.
+def _trains_apart(published: Rendezvous, ranked: Sequence[Participant]) -> frozenset[int]:
+    """Members whose processes run, where no member of the next world waits for their end.
 
     Members meet when the last process of each has ended. Who replaces all of a world meets without those who
     leave, so they have to leave first: else two Pods would train as one rank.
     """
     incarnations = published.incarnation_by_index()
     old = [p for p in ranked if p.alive and incarnations.get(p.index) == p.incarnation]
-    runs = any(p.report is not None and p.report.state is AgentState.RUNNING for p in old)
-    return runs and not any(p.joinable for p in old)
+    if any(p.joinable for p in old):
+        return frozenset()
+    return frozenset(p.index for p in old if p.report and p.report.state is AgentState.RUNNING)
+
+
+def _with_leaving(waiting: Rendezvous, apart: frozenset[int]) -> Rendezvous:
+    """The world with who has still to leave it in `waitsFor`."""
+    return waiting.model_copy(update={"waits_for": f"processes of {named(apart)} still run"})
 
 
 def leaves_dead_peers(breaks: Sequence[Break]) -> bool:
@@ -343,16 +351,18 @@ def _propose_when_reforming(
     reason = published.reason
     leaving = {p.index for p in ranked if p.leaving}
     complete = len(joinable) >= bounds.desired or _nobody_is_lost(published, leaving, joinable)
-    if _trains_apart(published, ranked):
-        return Decision(published)
-    if complete and bounds.floor(len(joinable)):
-        return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
+    can_form = bounds.floor(len(joinable)) > 0
     since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
+    apart = _trains_apart(published, ranked) if can_form else frozenset()
+    if apart and (to_leave := bounds.grace_seconds + wait) > 0:  # after that it counts as lost
+        return Decision(_with_leaving(published, apart), look_again_seconds=to_leave)
+    if complete and can_form:
+        return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
     waiting = _with_shortage(published, joinable, bounds)
     if wait > 0:
         return Decision(waiting, look_again_seconds=wait)
-    if not bounds.floor(len(joinable)):
+    if not can_form:
         return Decision(waiting)  # fewer than the minimum: the next worker to join wakes us
     if not _has_survivors(published, ranked) and (wait := last_call(joinable, bounds)) > 0:
         return Decision(waiting, look_again_seconds=wait)  # nobody goes on: all begin anew, as at first

@@ -41,6 +41,14 @@ def test_minimum_is_the_wanted_count_unless_the_user_allows_fewer() -> None:
     assert bounds_of(job(replicas=4, worker={"minReplicas": 2})).minimum == 2
 
 
+def test_the_grace_is_the_one_of_the_workers_pods() -> None:
+    template = {
+        "spec": {"containers": [{"name": "main", "image": "x"}], "terminationGracePeriodSeconds": 300}
+    }
+    assert bounds_of(job()).grace_seconds == 30.0
+    assert bounds_of(job(template=template)).grace_seconds == 300.0
+
+
 def test_the_worlds_reason_fits_its_field_however_many_are_lost_and_however_much_they_say() -> None:
     lost = [worker(i, WorkerPhase.FAILED, message="x" * 8_000) for i in range(50)]
     everyone = job(replicas=50)

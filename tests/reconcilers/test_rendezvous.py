@@ -184,6 +184,49 @@ def test_waiting_for_the_minimum_is_told() -> None:
     assert back.why == "worker 1 was lost: no heartbeat"
 
 
+def moved_apart() -> tuple[Rendezvous, list[Participant], Participant]:
+    """A world of worker 0 alone, which runs; worker 1 is ready to take its place."""
+    return formed(0), running(0), participant(1, replaces=0, seconds_since_joined=99)
+
+
+def test_who_takes_all_places_waits_until_those_who_leave_have_left_and_the_status_says_so() -> None:
+    world, old, target = moved_apart()
+    limits = bounds(1, shrink_after_seconds=60, grace_seconds=30)
+    first = decide(world, [*old, target], limits, NOW)
+    assert first.rendezvous.phase is REFORMING and first.look_again_seconds == 90
+    assert first.rendezvous.waits_for == "processes of worker 0 still run"
+    still = decide(first.rendezvous, [*old, target], limits, later(20))
+    assert still.rendezvous == first.rendezvous and still.look_again_seconds == 70
+    left = decide(first.rendezvous, [participant(0, observed_round=1), target], limits, later(20))
+    assert left.rendezvous.members == [1]
+
+
+def test_a_member_that_never_says_that_it_has_left_counts_as_lost_after_its_grace() -> None:
+    world, old, target = moved_apart()
+    for shrink, grace in ((60, 30), (0, 30)):
+        limits = bounds(1, shrink_after_seconds=shrink, grace_seconds=grace)
+        held = decide(world, [*old, target], limits, NOW).rendezvous
+        early = decide(held, [*old, target], limits, later(shrink + grace - 1))
+        assert early.rendezvous == held and early.look_again_seconds == 1
+        assert decide(held, [*old, target], limits, later(shrink + grace)).rendezvous.members == [1]
+
+
+def test_too_few_others_are_told_rather_than_who_has_still_to_leave() -> None:
+    world, old, target = moved_apart()
+    held = decide(world, [*old, target], bounds(1), NOW).rendezvous
+    few = decide(held, [*old, target], bounds(2), later(1)).rendezvous
+    assert few.waits_for == "1 of at least 2 workers are ready"
+
+
+def test_a_member_that_leaves_alone_hears_that_its_peers_are_dead() -> None:
+    """Else it would spend its whole grace in a collective that cannot end."""
+    back = participant(0, incarnation=2)
+    people = [back, *running(1), participant(2, replaces=1, seconds_since_joined=99)]
+    world = decide(formed(0, 1), people, bounds(2), NOW).rendezvous
+    assert (world.phase, world.broken_round) == (REFORMING, 1)
+    assert world.waits_for == "processes of worker 1 still run"
+
+
 # --- invariants -------------------------------------------------------------------------------------
 
 STATES = st.sampled_from([None, *AgentState])
