@@ -389,9 +389,9 @@ class Cluster:
         job = self.api.find(ELASTICJOBS, "j") or {"metadata": {"uid": ""}}
         key = job["metadata"]["uid"], world.round
         if key not in self.trainings:
-            if not any(
-                each.is_young and each.world.round == world.round - 1 for each in self.trainings.values()
-            ):
+            # Not of the round before: that may have been given up before it had processes.
+            before = max(self.trainings.values(), key=lambda each: each.world.round, default=None)
+            if before is None or not before.is_young:
                 self.redone += self.made - self.saved
             self.made = self.saved
             self.trainings[key] = Training(
