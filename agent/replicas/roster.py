@@ -1,4 +1,4 @@
-"""What an agent's desk for replica groups knows and does: who follows the groups, what is sent to whom. Pure.
+"""Decisions of an agent's desk for replica groups: who follows the groups, what is sent to whom. Pure.
 
 Each connection of a training process has a key. The methods return what to do, in this order.
 """

@@ -25,8 +25,8 @@ ENDING_SECONDS = 1.0
 left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
 
 JUDGEMENT_SECONDS = 15.0
-"""So long hanging processes are kept, at most, until the job has judged which of all was first. It takes 10 s
-itself, at most, and no longer where all answer."""
+"""Longest time for which hanging processes are kept until the job has judged which of all was first. The
+judgement takes 10 s at most, and less where all answer."""
 
 EXIT_BARRIER_SECONDS = 300.0
 """How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
@@ -402,7 +402,7 @@ class Course:
             yield ReportFailure(Subject.HANG if seen.may_hang else Subject.ASKED)
 
     def _await_judgement(self) -> Steps[None]:
-        """Wait until all ranks have said where they hang: the end of one moves its peers."""
+        """Wait until all ranks have reported where they hang: the end of one moves its peers."""
         news: News = yield AwaitNews()
         deadline = news.now + JUDGEMENT_SECONDS
         while news.standing.awaits_judgement(news.action) and news.now < deadline:
