@@ -70,16 +70,6 @@ class Roster:
         groups = self._groups or Groups()
         return Membership(groups.version, groups.groups, (self._group, self._round))
 
-    @property
-    def connections(self) -> int:
-        """Number of connections."""
-        return len(self._connections)
-
-    @property
-    def ready(self) -> int:
-        """Number of the round's processes that are ready."""
-        return len(self._processes)
-
     def summary(self) -> ReplicasReport | None:
         """Return what the agent's next report has; None until all processes of the round are ready."""
         return summary(self._round, self._count, [each.training for each in self._processes.values()])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.shards.dealing import FAILED_SECONDS, RELEASE_SECONDS, SKIPPED_EPOCH_SECONDS, Dealing, Process
+from agent.shards.desk import Desk, _Line
 from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import from_text, minus, union
@@ -274,3 +277,23 @@ def play(seed: int) -> list[str]:
 @pytest.mark.played
 def test_sets() -> None:
     play_seeds(play, 60)
+
+
+@pytest.mark.parametrize("last", ['{"leaves": true}', "nonsense"])
+def test_who_leaves_or_makes_no_sense_is_still_answered_what_it_asked_before(last: str) -> None:
+    sent: list[bytes] = []
+    ask = json.dumps({"checkpoint": NAMED})
+    connection: Any = SimpleNamespace(
+        recv=lambda _: f"{json.dumps({'pull': NAMED})}\n{ask}\n{last}\n".encode(),
+        sendall=sent.append,
+        close=lambda: sent.append(b"closed"),
+    )
+    desk, line = Desk.__new__(Desk), _Line(connection)
+    desk.__dict__ |= {
+        "_dealing": given_a_lease(),
+        "_lines": {line.process: line},
+        "_monotonic": lambda: 0.0,
+        "_selector": SimpleNamespace(unregister=lambda _: None),
+    }
+    desk._read(line)
+    assert sent == [b'{"undone": "0-49"}\n', b"closed"]
