@@ -122,6 +122,8 @@ class TrainingProcesses:
             wake_fd: when it becomes readable, the grace is looked at again.
             hurry_after_seconds: the grace in all, counted from now, if less is to be given than was meant.
         """
+        if self._released:
+            return
         started_at = time.monotonic()
         scripts = above_scripts(self.alive().values())
         self._written = {pid: _bytes_written(pid) for pid in scripts}

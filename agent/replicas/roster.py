@@ -1,4 +1,4 @@
-"""What an agent's desk for replica groups knows and does: who follows the groups, what is sent to whom. Pure.
+"""Decisions of an agent's desk for replica groups: who follows the groups, what is sent to whom. Pure.
 
 Each connection of a training process has a key. The methods return what to do, in this order.
 """
@@ -69,16 +69,6 @@ class Roster:
         """The groups that take part now, as processes of the round get them."""
         groups = self._groups or Groups()
         return Membership(groups.version, groups.groups, (self._group, self._round))
-
-    @property
-    def connections(self) -> int:
-        """Number of connections."""
-        return len(self._connections)
-
-    @property
-    def ready(self) -> int:
-        """Number of the round's processes that are ready."""
-        return len(self._processes)
 
     def summary(self) -> ReplicasReport | None:
         """Return what the agent's next report has; None until all processes of the round are ready."""

@@ -21,11 +21,11 @@ from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 logger = logging.getLogger(__name__)
 
 RELEASE_SECONDS = 5.0
-"""So long a lease waits for processes to come back, as after a restart in place. Then it is for others."""
+"""Time for which a lease waits for processes to come back, as after a restart in place."""
 FAILED_SECONDS = 1.0
-"""So long after a report what fails is reported: where all parts fail, one a second tells of all."""
+"""Time between a report and the next one that is sent because parts have failed, so that many share one."""
 SKIPPED_EPOCH_SECONDS = 10.0
-"""So long the news that an epoch is over may take."""
+"""Time that the news of the end of an epoch may take."""
 LONGEST_WAIT_SECONDS = 86_400.0
 """A longer wait is cut: epoll takes no more than 24 days."""
 
@@ -39,10 +39,10 @@ class Process:
     restoration: int = 0
     """Before the set has had this one, nothing is given to it."""
     asks_for: int = 0
-    """So many elements it waits for; 0: it works."""
+    """Number of elements that it waits for; 0 while it works."""
     asked_at: float = 0.0
     patience_seconds: float = math.inf
-    """So long it waits."""
+    """Longest time that it waits."""
 
 
 @dataclass
@@ -53,8 +53,10 @@ class _Set:
     processes: list[Process] = field(default_factory=list)
     deserted_at: float | None = None
     """Time since which nobody here pulls from it."""
-    told: tuple[object, ...] = ()
-    told_failed: Intervals = ()
+    reported: tuple[object, ...] = ()
+    """What `Holding.must_tell` was at the last look for news."""
+    reported_failed: Intervals = ()
+    """What had failed at the last look for news."""
     restoration: int = 0
     """The set's last one when the holding began."""
 
@@ -73,7 +75,8 @@ class Dealing:
         """Answers; the caller takes them out."""
         self.left: list[Process] = []
         """Processes to disconnect; the caller takes them out."""
-        self._said: Sequence[Mapping[str, Any]] = ()
+        self._shards: Sequence[Mapping[str, Any]] = ()
+        """`spec.shards` of the job."""
         self._job: dict[str, JobSet] = {}
         self._sets: dict[tuple[str, int], _Set] = {}
         self._has_forgotten = False
@@ -85,22 +88,22 @@ class Dealing:
         room = (MAX_SHARDS_TEXT - sum(len(each.undone) for each in holdings)) // max(len(holdings), 1)
         return tuple(each.to_status(room) for each in holdings) or None
 
-    def hear(self, process: Process, said: Mapping[str, Any], now: float) -> None:
-        """Take in what a process says.
+    def receive(self, process: Process, message: Mapping[str, Any], now: float) -> None:
+        """Take in a message of a process.
 
         Raises:
             Exception: it makes no sense; the process is to be parted with.
         """
-        if "checkpoint" in said:
-            self.outgoing.append((process, {"undone": self._undone(Definition.parse(said["checkpoint"]))}))
+        if "checkpoint" in message:
+            self.outgoing.append((process, {"undone": self._undone(Definition.parse(message["checkpoint"]))}))
             return
-        if "pull" in said:
-            self._begin(process, Definition.parse(said["pull"]))
+        if "pull" in message:
+            self._begin(process, Definition.parse(message["pull"]))
         chosen = self._set_of(process)
-        if "restore" in said:
-            process.restoration = int(said["restore"])
+        if "restore" in message:
+            process.restoration = int(message["restore"])
             if process.restoration > chosen.restoration:
-                undone = str(said["undone"])
+                undone = str(message["undone"])
                 from_text(undone, MAX_SHARD_RANGES)
                 others = (each.holding.undone for each in self._sets.values() if each is not chosen)
                 if len(undone) + sum(map(len, others)) > MAX_UNDONE_TEXT:
@@ -109,18 +112,18 @@ class Dealing:
                     )
                     return
                 chosen.holding.ask_for_restoration(process.restoration, undone)
-        settled = said.get("part") if "failed" in said else said.get("done")
+        settled = message.get("part") if "failed" in message else message.get("done")
         part = None if settled is None else (int(settled[0]), int(settled[1]))
         if part is not None and part in process.in_hand:  # else the set has gone back to a checkpoint
             process.in_hand.remove(part)
-            if "failed" in said:
-                chosen.holding.fail(part, str(said["failed"]))
+            if "failed" in message:
+                chosen.holding.fail(part, str(message["failed"]))
             else:
                 chosen.holding.finish(part)
-        if "next" in said:
-            process.asks_for, process.asked_at = max(int(said["next"]), 1), now
-            process.patience_seconds = float(said.get("within", math.inf))
-        if said.get("leaves"):
+        if "next" in message:
+            process.asks_for, process.asked_at = max(int(message["next"]), 1), now
+            process.patience_seconds = float(message.get("within", math.inf))
+        if message.get("leaves"):
             self.part_with(process, now, at_once=True)
             self.left.append(process)
 
@@ -140,9 +143,9 @@ class Dealing:
         here = self._sets.get((wanted.name, wanted.epoch))
         if here is not None and here.holding.is_to_be_restored:
             return here.holding.undone  # the job has yet to hear of it
-        for said in self._said:
-            if Definition.parse(said) == wanted:
-                undone = undone_of(said)
+        for shard_set in self._shards:
+            if Definition.parse(shard_set) == wanted:
+                undone = undone_of(shard_set)
                 return to_text(here.holding.without_done(undone) if here else undone)
         return None
 
@@ -171,34 +174,34 @@ class Dealing:
 
     # What the job says.
 
-    def follow(self, said: Sequence[Mapping[str, Any]], now: float) -> None:
-        """Take in what the job says of its sets."""
-        self._said = said
-        if not said and not self._sets:
+    def follow(self, shards: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Take in the job's `spec.shards`."""
+        self._shards = shards
+        if not shards and not self._sets:
             return
         try:
-            self._job = sets_of(said, self._worker, self._incarnation)
+            self._job = sets_of(shards, self._worker, self._incarnation)
         except (KeyError, TypeError, ValueError) as error:
             logger.error("what the job says of its shard sets makes no sense: %r", error)
             return
-        for known in self._job.values():
-            key = known.definition.name, known.definition.epoch
-            if known.lease is not None and key not in self._sets:
+        for job_set in self._job.values():
+            key = job_set.definition.name, job_set.definition.epoch
+            if job_set.lease is not None and key not in self._sets:
                 # Given to those who have just left, or to an agent before this one: it goes back.
-                self._sets[key] = _Set(Holding(known.definition), deserted_at=now)
+                self._sets[key] = _Set(Holding(job_set.definition), deserted_at=now)
         for each in self._sets.values():
             self._follow_one(each)
 
     def _follow_one(self, chosen: _Set) -> None:
         wanted = chosen.holding.definition
-        known = self._job.get(wanted.name)
-        if known is not None and known.definition == wanted and known.restoration != chosen.restoration:
-            chosen.restoration, chosen.holding = known.restoration, Holding(wanted)
+        job_set = self._job.get(wanted.name)
+        if job_set is not None and job_set.definition == wanted and job_set.restoration != chosen.restoration:
+            chosen.restoration, chosen.holding = job_set.restoration, Holding(wanted)
             for process in chosen.processes:
                 process.in_hand.clear()  # what is done of it counts no more
-        chosen.holding.follow(known.lease if known and known.definition == wanted else None)
+        chosen.holding.follow(job_set.lease if job_set and job_set.definition == wanted else None)
         if chosen.processes and chosen.holding.is_empty:
-            chosen.holding.leaving = False  # not before: what it was told to give back may be another's
+            chosen.holding.leaving = False  # not before: what it gives back may be another's
 
     # What goes out.
 
@@ -218,22 +221,22 @@ class Dealing:
         wanted = process.definition
         if sentence := refusal(wanted, self._job):
             return {"refused": sentence}
-        known = self._job.get(wanted.name)
-        if process.restoration > (known.restoration if known is not None else 0):
+        job_set = self._job.get(wanted.name)
+        if process.restoration > (job_set.restoration if job_set is not None else 0):
             return None
-        if known is not None and known.definition.epoch > wanted.epoch:
+        if job_set is not None and job_set.definition.epoch > wanted.epoch:
             return {"over": "", "failed": 0}
-        if known is not None and known.definition.epoch == wanted.epoch and known.is_over:
-            return {"over": to_text(known.failed), "reason": known.reason}
-        if known is not None and known.definition.epoch < wanted.epoch and not known.is_over:
+        if job_set is not None and job_set.definition.epoch == wanted.epoch and job_set.is_over:
+            return {"over": to_text(job_set.failed), "reason": job_set.reason}
+        if job_set is not None and job_set.definition.epoch < wanted.epoch and not job_set.is_over:
             waited = now - process.asked_at
-            return {"refused": skipped_epoch(wanted, known)} if waited > SKIPPED_EPOCH_SECONDS else None
+            return {"refused": skipped_epoch(wanted, job_set)} if waited > SKIPPED_EPOCH_SECONDS else None
         part = chosen.holding.take(process.asks_for)
         if part is not None:
             process.in_hand.append(part)
             return {"part": part}
         # Who still has parts in hand would wait for itself, where there is nothing more to come.
-        is_last = known is not None and known.definition == wanted and not known.waiting
+        is_last = job_set is not None and job_set.definition == wanted and not job_set.waiting
         return {"drained": True} if process.in_hand and is_last else None
 
     def release_deserted(self, now: float) -> None:
@@ -242,8 +245,13 @@ class Dealing:
             if each.deserted_at is None or now - each.deserted_at < RELEASE_SECONDS:
                 continue
             each.holding.leaving = True
-            known = self._job.get(key[0])
-            if each.holding.is_empty or known is None or known.definition.epoch != key[1] or known.is_over:
+            job_set = self._job.get(key[0])
+            if (
+                each.holding.is_empty
+                or job_set is None
+                or job_set.definition.epoch != key[1]
+                or job_set.is_over
+            ):
                 del self._sets[key]
                 self._has_forgotten = True
 
@@ -252,14 +260,14 @@ class Dealing:
         due = [0.0] * self._has_forgotten
         self._has_forgotten = False
         for each in self._sets.values():
-            told, failed = each.holding.must_tell, each.holding.failed
-            if told != each.told:
+            urgent, failed = each.holding.must_tell, each.holding.failed
+            if urgent != each.reported:
                 due.append(0.0)
-            elif failed != each.told_failed:
+            elif failed != each.reported_failed:
                 due.append(FAILED_SECONDS)
             elif each.processes:
                 due.append(math.inf)
-            each.told, each.told_failed = told, failed
+            each.reported, each.reported_failed = urgent, failed
         return min(due, default=None)
 
     def seconds_to_wait(self, now: float) -> float | None:
@@ -272,9 +280,9 @@ class Dealing:
         for each in self._sets.values():
             patient = (p for p in each.processes if p.asks_for and p.patience_seconds < math.inf)
             due += [process.asked_at + process.patience_seconds for process in patient]
-            known = self._job.get(each.holding.definition.name)
-            if known is None or known.is_over:
+            job_set = self._job.get(each.holding.definition.name)
+            if job_set is None or job_set.is_over:
                 continue  # the next epoch begins as soon as the job has heard of it: no answer is due
-            if known.definition.epoch < each.holding.definition.epoch:
+            if job_set.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
         return max(min(min(due) - now, LONGEST_WAIT_SECONDS), 0.0) if due else None

@@ -199,7 +199,9 @@ class Desk(threading.Thread):
             if len(line.buffer) > MAX_LINE_BYTES:
                 raise ValueError("a line is too long")
             for text in texts:
-                self._dealing.hear(line.process, json.loads(text), self._monotonic())
+                self._dealing.receive(line.process, json.loads(text), self._monotonic())
+                if not self._deliver():  # now: it may leave, or make no sense, by the next text
+                    return
                 if self._dealing.left:
                     self._dealing.left.clear()
                     self._disconnect(line)

@@ -25,8 +25,8 @@ ENDING_SECONDS = 1.0
 left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
 
 JUDGEMENT_SECONDS = 15.0
-"""So long hanging processes are kept, at most, until the job has judged which of all was first. It takes 10 s
-itself, at most, and no longer where all answer."""
+"""Longest time for which hanging processes are kept until the job has judged which of all was first. The
+judgement takes 10 s at most, and less where all answer."""
 
 EXIT_BARRIER_SECONDS = 300.0
 """How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
@@ -251,6 +251,7 @@ class End(Enum):
 
     FAILED = "its processes failed"
     SUCCEEDED = "its processes ended well"
+    UNHEARD = "its processes ended well, and the API server is away"
     MOVED_ON = "the world did"
 
 
@@ -277,7 +278,8 @@ class Course:
         failure_grace_seconds: float,
     ) -> None:
         self._stops_at_first_failure = stops_at_first_failure
-        self._restarts = restarts
+        self.restarts_left = restarts
+        """Number of failures after which the agent still goes on; None for any number."""
         self._grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
 
@@ -294,12 +296,12 @@ class Course:
             if isinstance(end, ExitReason):
                 return end
             if end is End.FAILED:
-                if self._restarts == 0:
+                if self.restarts_left == 0:
                     return end
-                if self._restarts is not None:
-                    self._restarts -= 1
-            elif end is End.SUCCEEDED and (yield from self._await_job_end()):
-                return end
+                if self.restarts_left is not None:
+                    self.restarts_left -= 1
+            elif end is End.SUCCEEDED and (last := (yield from self._await_job_end())) is not None:
+                return last
 
     def _supervise(self) -> Steps[End | ExitReason]:
         """Watch the processes until they end, or until the world does and they have been stopped."""
@@ -402,14 +404,14 @@ class Course:
             yield ReportFailure(Subject.HANG if seen.may_hang else Subject.ASKED)
 
     def _await_judgement(self) -> Steps[None]:
-        """Wait until all ranks have said where they hang: the end of one moves its peers."""
+        """Wait until all ranks have reported where they hang: the end of one moves its peers."""
         news: News = yield AwaitNews()
         deadline = news.now + JUDGEMENT_SECONDS
         while news.standing.awaits_judgement(news.action) and news.now < deadline:
             news = yield AwaitNews(deadline - news.now)
 
-    def _await_job_end(self) -> Steps[bool]:
-        """Wait after a success: True when the job has ended, False when a newer round wants this agent.
+    def _await_job_end(self) -> Steps[End | None]:
+        """Wait after a success until the job has ended; None when a newer round wants this agent.
 
         This is torch's exit barrier.
         """
@@ -417,10 +419,10 @@ class Course:
         while True:
             news: News = yield AwaitNews(seconds)
             if news.action.verb is Verb.EXIT:
-                return True
+                return End.SUCCEEDED
             if news.action.verb is Verb.START:
                 yield EndLeftovers()
-                return False
+                return None
             seconds = EXIT_BARRIER_SECONDS - news.api_silent_seconds
             if seconds <= 0:
-                return True
+                return End.UNHEARD

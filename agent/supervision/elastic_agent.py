@@ -127,6 +127,8 @@ class DlrElasticAgent(LocalElasticAgent):
         )
         self._processes: TrainingProcesses | None = None
         """The processes of the round that runs, or ran last."""
+        self._exits_seen = 0
+        """Number of its processes whose end the last look has seen."""
         self._ended: TrainingProcesses | None = None
         """Those of the last round that torch has collected."""
         self._result = RunResult(state=WorkerState.FAILED)
@@ -163,6 +165,8 @@ class DlrElasticAgent(LocalElasticAgent):
             end = stop.value
         if isinstance(end, ExitReason):
             raise JobEndedError(end)
+        if end is course.End.UNHEARD:
+            logger.warning("the API server is away, and this agent has finished: leaving")
         self._worker_group.state = self._result.state
         return self._result
 
@@ -170,6 +174,8 @@ class DlrElasticAgent(LocalElasticAgent):
         """Do what is ordered, and return what came of it."""
         match order:
             case course.StartRound():
+                if (left := self._course.restarts_left) is not None:
+                    self._remaining_restarts = left  # of which torch tells the processes
                 return self._start_round(self._worker_group)
             case course.Look():
                 self._await_change()
@@ -213,6 +219,7 @@ class DlrElasticAgent(LocalElasticAgent):
     def _start_round(self, group: WorkerGroup) -> course.Start:
         """Join the next world and start its processes."""
         self._processes, self._result = None, RunResult(state=WorkerState.FAILED)
+        self._exits_seen = 0
         try:
             self._initialize_workers(group)
             self._failures.last_failure = None
@@ -247,7 +254,8 @@ class DlrElasticAgent(LocalElasticAgent):
         ours = (self._membership.fileno(), self._device_watch.fileno(), *self._votes.fds())
         for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
             poll.register(fd, select.POLLIN)
-        poll.poll(LOOK_SECONDS * 1000)
+        has_more = len(processes.exit_codes) > self._exits_seen  # whose descriptors are not polled any more
+        poll.poll(0 if has_more else LOOK_SECONDS * 1000)
 
     def _see(self, *, answers: bool = False) -> course.Seen:
         """Return how things stand.
@@ -262,6 +270,7 @@ class DlrElasticAgent(LocalElasticAgent):
             self._asked_stacks.look(view.asks_for_stacks, processes, self._report_soon)
             self._asked_profile.look(view.asks_for_profile, processes, self._report_soon)
         failed, standing = self._post_mortem.new_failures(processes), self._membership.standing
+        self._exits_seen = len(processes.exit_codes)
         return course.Seen(
             time.monotonic(),
             action,

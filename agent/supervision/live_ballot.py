@@ -31,6 +31,8 @@ RETRY_SECONDS = 2.0
 that gets many at once closes some before they have proved the key, and a round without votes loses work at
 each planned change."""
 RETRY_PAUSE_SECONDS = 0.1
+MAX_STEP = 1 << 60
+"""A later step, as in a record that its script has overwritten, has no room in ORDER."""
 
 _FRAME = struct.Struct("!4q")
 
@@ -97,6 +99,11 @@ def _unpack(frame: tuple[int, int, int, int]) -> Message:
     return message
 
 
+def _within(word: int, least: int, most: int) -> int:
+    """Return the word, or what comes next to it of what the agent can work with: scripts can overwrite it."""
+    return min(max(word, least), most)
+
+
 class ProcessWords:
     """What the training processes of one start and their agent tell each other in the progress records."""
 
@@ -119,21 +126,20 @@ class ProcessWords:
             all_live,
             all(words[SPEAKS] == TAKES_PART for words in self._words),
             self.ended(),
-            KeptIn(max(KeptIn.MEMORY, *(words[KEEPS_IN] for words in self._words))),
+            KeptIn(max(_within(words[KEEPS_IN], KeptIn.MEMORY, KeptIn.STORAGE) for words in self._words)),
         )
 
     def ended(self) -> tuple[int, ...]:
         """Return the step that each process has ended last; -1 before its first."""
-        return tuple(words[BOUNDARY] for words in self._words)
+        return tuple(_within(words[BOUNDARY], -1, MAX_STEP) for words in self._words)
 
-    def set_order(self, order: int) -> bool:
-        """Set the order; return whether it is another one than before."""
+    def set_order(self, order: int) -> None:
+        """Set the order."""
         if order == self._order:
-            return False
+            return
         for words in self._words:
             words[ORDER] = order
         self._order = order
-        return True
 
     def close(self) -> None:
         for words in self._words:
@@ -193,6 +199,10 @@ class LiveBallot:
         """Return what the processes here say of themselves."""
         return self._words.read(all_live=all_live)
 
+    def ended(self) -> tuple[int, ...]:
+        """Return the step that each process here has ended last; -1 before its first."""
+        return self._words.ended()
+
     def ask(self, tier: KeptIn, *, all_live: bool) -> None:
         """Ask for a vote. To be called if the processes here take part."""
         now = time.monotonic()
@@ -226,8 +236,8 @@ class LiveBallot:
     def _carry_out(self, traffic: Traffic, *, all_live: bool) -> None:
         """Give the processes their order, and send what is to be sent."""
         while True:
-            if self._words.set_order(self._ballot.order):
-                self._ballot.note_order(time.monotonic())
+            self._words.set_order(self._ballot.order)
+            self._ballot.note_order(time.monotonic())  # two holds of one millisecond are the same word
             broken: Traffic = []
             for fd, message in traffic:
                 if fd in self._peers and (message is None or not self._send(fd, message)):

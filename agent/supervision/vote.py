@@ -146,7 +146,7 @@ class Chair:
 
     def _ask(self, rank: int, tier: KeptIn, now: float) -> Sent:
         if self._decided:
-            return []  # whoever asks has been told
+            return []  # the chair has sent the step to all agents already
         if self._answers is not None:
             self._tier = max(self._tier, tier)
             return []

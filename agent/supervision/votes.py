@@ -165,20 +165,21 @@ class Votes:
 
     def have_left(self, processes: TrainingProcesses) -> list[int]:
         """Return the local ranks of the processes that have left as it was agreed."""
-        if self._ballot is None:
+        if self._ballot is None or self._ballot.agreed is None:
             return []
+        processes.collect_exits()
         return self._vote(self._ballot, processes, 0.0, wish=False).have_left
 
     def _vote(self, ballot: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool) -> Vote:
-        all_live, now = _all_live(processes), time.monotonic()
+        now = time.monotonic()
         return Vote(
             ballot.is_open,
             wish,
             ballot.agreed,
             None if ballot.lost_at is None else now - ballot.lost_at,
             self._membership.standing.peers_are_dead,
-            processes.exit_codes,
-            ballot.read(all_live=all_live).ended,
+            processes.exit_codes,  # those that the ballot has seen: `_wait` looks for the others
+            ballot.ended(),
             now - begun_at,
             None if ballot.wake_at is None else ballot.wake_at - now,
         )

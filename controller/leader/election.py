@@ -76,15 +76,23 @@ class Observation:
     last_holder: str
 
 
-def observe(previous: Observation | None, record: Record | None, now: float) -> Observation:
-    """`now` is when the answer was in hand: the change happened before that."""
+def observe(
+    previous: Observation | None, record: Record | None, now: float, timing: ElectionTiming
+) -> Observation:
+    """Return the Lease as it is seen now.
+
+    Args:
+        now: when the answer was in hand: the change happened before that.
+        timing: of this candidate, and of those that it has not seen.
+    """
     if previous is not None and record == previous.record:
         return previous
     if record is None:
         if previous is None or previous.record is None:
             return Observation(None, now, "")
-        # Someone deleted it. Another may have taken or renewed it unseen, and leads on for a while.
-        seconds = max(previous.record.duration_seconds, ElectionTiming.lease_duration_seconds)
+        # Someone deleted it. Another may have taken or renewed it unseen, and leads on for a while, also if
+        # it was free when last seen.
+        seconds = max(previous.record.duration_seconds, timing.lease_duration_seconds)
         return Observation(None, now + seconds, previous.last_holder)
     if not record.holder:
         return Observation(record, now, "")
@@ -96,7 +104,7 @@ class Tenure:
     """What a candidate has learnt of the Lease, and until when it leads."""
 
     identity: str
-    renew_deadline_seconds: float
+    timing: ElectionTiming
     observation: Observation | None = None
     answered_at: float = -math.inf
     """When the newest answer was in hand."""
@@ -112,7 +120,7 @@ class Tenure:
 
 def with_claim_sent(tenure: Tenure, renew_time: str, now: float) -> Tenure:
     """Note an own write at the moment before it is sent."""
-    oldest = now - tenure.renew_deadline_seconds
+    oldest = now - tenure.timing.renew_deadline_seconds
     sent = {text: at for text, at in tenure.sent.items() if at > oldest}
     sent.setdefault(renew_time, now)  # a wall clock that was set back may give a time twice: the first counts
     return replace(tenure, sent=sent)
@@ -128,13 +136,14 @@ def with_answer(tenure: Tenure, record: Record | None, *, asked_at: float, now: 
     """
     if not _is_news(tenure, record, asked_at):
         return tenure
-    seen = replace(tenure, observation=observe(tenure.observation, record, now), answered_at=now)
+    observation = observe(tenure.observation, record, now, tenure.timing)
+    seen = replace(tenure, observation=observation, answered_at=now)
     if record is None:
         return seen
     if record.holder != tenure.identity:
         return resigned(seen)
     sent_at = tenure.sent.get(record.renew_time or "", -math.inf)
-    return replace(seen, leads_until=max(tenure.leads_until, sent_at + tenure.renew_deadline_seconds))
+    return replace(seen, leads_until=max(tenure.leads_until, sent_at + tenure.timing.renew_deadline_seconds))
 
 
 def resigned(tenure: Tenure) -> Tenure:

@@ -65,7 +65,7 @@ class Elector:
         self.name = name
         self._client = client
         self._timing = timing or ElectionTiming()
-        self._tenure = Tenure(self.identity, self._timing.renew_deadline_seconds)
+        self._tenure = Tenure(self.identity, self._timing)
         self._must_look = True
         self._attempts: set[asyncio.Task[None]] = set()
         self._newest: asyncio.Task[None] | None = None

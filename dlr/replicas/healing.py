@@ -14,7 +14,7 @@ from dlr.replicas.transfer import Incoming, Outgoing, Transfer
 
 
 class Healing:
-    """It is under way during one step, or, `at_once`, before the step that was agreed upon.
+    """This process's part in the transfer of one state, during a step or before one.
 
     Args:
         changed: is notified at the end.
@@ -28,8 +28,6 @@ class Healing:
         device: torch.device,
         changed: threading.Condition,
     ) -> None:
-        self.step = agreement.step + 1
-        """The step during which it is under way."""
         self.is_sender = exchange.seat.place == agreement.leader
         self._places: Sequence[int] = (agreement.leader, *sorted(agreement.behind))
         self._exchange = exchange

@@ -51,13 +51,13 @@ class Pace:
         self._seconds: deque[float] = deque(maxlen=STEPS)
         self._last: float | None = None
 
-    def note(self, now: float) -> None:
+    def note(self, now: float | None) -> None:
         """Note that a step was committed.
 
         Args:
-            now: monotonic time.
+            now: monotonic time; None if this group made the step alone, so that its time does not count.
         """
-        if self._last is not None:
+        if self._last is not None and now is not None:
             self._seconds.append(now - self._last)
         self._last = now
 

@@ -150,6 +150,8 @@ class Do(Enum):
     """Begin to send or to receive the state, beside the step."""
     END_HEAL = auto()
     """Make the live state what has arrived, if this group is behind."""
+    DISCONNECT = auto()
+    """Close the connections of the version, so that its other groups wait for this one no longer."""
     MEET_AGAIN = auto()
     """Meet the groups of the same version once more: `Met` or `NotMet`."""
     LOAD = auto()
@@ -284,7 +286,7 @@ def after(state: State, event: Event) -> Next:
         case Started():
             return state, (Meet(1),)
         case NotMet(newest):
-            return state, (Meet(newest),)
+            return state, (Do.DISCONNECT, Meet(newest))
         case Met(quorum):
             return _after_meeting(state, quorum)
         case Loaded(step, version):

@@ -135,7 +135,7 @@ class Replicas:
         self._meeting: Membership | None = None
         """The version in which this process meets others, or has met them."""
         self._exchange: Exchange | None = None
-        """The exchange of that version."""
+        """The exchange of that version; None before the first, and while this process is in none."""
         self._healing: Healing | None = None
         """The state that is on its way from or to this process."""
         self._average = Average(self._buckets)
@@ -255,8 +255,7 @@ class Replicas:
         for hook in self._hooks:
             hook.remove()
         self._watch.close()
-        if self._exchange is not None:
-            self._exchange.close()
+        self._disconnect()
 
     # --- in backward and optimizer.step ------------------------------------------------------------------
 
@@ -296,6 +295,8 @@ class Replicas:
                 self._healing = self._begin_heal()
             case Do.END_HEAL:
                 self._end_heal()
+            case Do.DISCONNECT:
+                self._disconnect()
             case Commit(step, groups):
                 self._commit(step, groups)
             case Report(version, applied):
@@ -329,8 +330,7 @@ class Replicas:
         (lowest,), (highest,) = self._own.span(number)
         if lowest < highest:
             return NotMet(highest)
-        if self._exchange is not None:
-            self._exchange.close()
+        self._disconnect()
         assert membership.place is not None
         self._meeting, self._healing = membership, None
         self._exchange = Exchange(
@@ -362,6 +362,12 @@ class Replicas:
             agreed = quorum.agreement.to_numbers()
         lowest, highest = self._own.span(*agreed)
         return Met(quorum) if quorum is not None and lowest == highest else NotMet(membership.version + 1)
+
+    def _disconnect(self) -> None:
+        """Close the exchange, if there is one, so that the others learn at once that this process left."""
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
 
     def _load(self) -> Event:
         """Begin with the newest checkpoint, if it is newer than the state."""
@@ -423,8 +429,8 @@ class Replicas:
 
     def _commit(self, step: int, groups: Sequence[int]) -> None:
         self._average = Average(self._buckets)
-        if self._of_version().seat.size > 1:
-            self._pace.note(time.monotonic())
+        is_shared = self._of_version().seat.size > 1
+        self._pace.note(time.monotonic() if is_shared else None)
         for act in self._on_commit:
             act(step, groups)
 

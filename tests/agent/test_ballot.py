@@ -18,11 +18,28 @@ from agent.connection.handshake import RefusedError
 from agent.connection.listener import Inbox, Listener
 from agent.facts.world import Member, World
 from agent.supervision import live_ballot, vote
-from agent.supervision.live_ballot import RETRY_SECONDS, LiveBallot, ProcessWords, connect, service
-from agent.supervision.vote import Agreed
+from agent.supervision.ballot import Ballot
+from agent.supervision.live_ballot import (
+    RETRY_SECONDS,
+    Frames,
+    LiveBallot,
+    ProcessWords,
+    connect,
+    pack,
+    service,
+)
+from agent.supervision.vote import Agreed, Kind, Message
 from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
-from crds.progress_record import BOUNDARY, ORDER, PROGRESS_FORMAT, SPEAKS, TAKES_PART, leave_at
+from crds.progress_record import (
+    BOUNDARY,
+    KEEPS_IN,
+    ORDER,
+    PROGRESS_FORMAT,
+    SPEAKS,
+    TAKES_PART,
+    leave_at,
+)
 from tests.agent.patience import SECONDS
 from tests.forks import forks
 
@@ -113,6 +130,65 @@ def test_no_memory_stays_mapped_where_a_record_cannot_be_read(tmp_path: Path, se
     with pytest.raises((OSError, ValueError, TypeError)) as failed:
         ProcessWords(records)
     assert str(tmp_path) not in Path("/proc/self/maps").read_text(), failed.value
+
+
+def test_a_record_that_its_script_has_overwritten_ends_no_agent(tmp_path: Path) -> None:
+    record = record_of(tmp_path / "0", 1)
+    words = ProcessWords([record])
+    for keeps_in, boundary in ((7, 2**63 - 1), (-(2**63), -(2**63))):
+        content = bytearray(record.read_bytes())
+        struct.pack_into("q", content, 8 * KEEPS_IN, keeps_in)
+        struct.pack_into("q", content, 8 * BOUNDARY, boundary)
+        record.write_bytes(content)
+        found = words.read(all_live=True)
+        assert found.keep_in is (KeptIn.STORAGE if keeps_in > 0 else KeptIn.MEMORY)
+        (step,) = found.ended
+        words.set_order(leave_at(step + 1, found.keep_in))
+        assert word(record, ORDER) >> 2 == step + 1
+    words.close()
+
+
+class Line:
+    """The connection to rank 0's agent."""
+
+    def __init__(self) -> None:
+        self.came = b""
+        self.sent: list[Message] = []
+
+    def recv(self, size: int) -> bytes:
+        data, self.came = self.came[:size], self.came[size:]
+        return data
+
+    def send(self, data: bytes) -> int:
+        self.sent += Frames().feed(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_a_vote_that_begins_within_the_millisecond_of_the_last_is_answered_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, line = [100.0], Line()
+    monkeypatch.setattr(live_ballot, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ballot = LiveBallot.__new__(LiveBallot)
+    ballot.__dict__ |= {
+        "_line": line,
+        "_words": ProcessWords([record_of(tmp_path / "0", 5)]),
+        "_ballot": Ballot(2, 7),
+        "_peers": {7: line},
+        "_frames": {7: Frames()},
+        "_epoll": SimpleNamespace(poll=lambda _: [(7, 1)] if line.came else [], close=lambda: None),
+    }
+    line.came = pack(Message(Kind.HOLD, 1))
+    ballot.look(all_live=True)
+    line.came = pack(Message(Kind.OFF, 1)) + pack(Message(Kind.HOLD, 2))
+    ballot.look(all_live=True)
+    now[0] += 2 * vote.SETTLE_SECONDS
+    ballot.look(all_live=True)
+    assert line.sent == [Message(Kind.ENDED, 2, 5, KeptIn.MEMORY)]
+    ballot.close()
 
 
 class Busy:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agent.facts.world import WAIT, Action, ExitReason, Member, Verb, World
 from agent.membership import Standing
 from agent.supervision import course
@@ -129,3 +131,28 @@ def test_who_has_left_by_vote_is_neither_stopped_nor_reported() -> None:
     assert kinds(orders(seen(WAIT), Vote=Outcome.LEFT)) == [course.Kill(), course.StandBy()]
     leaves = orders(seen(Action(Verb.EXIT, reason=ExitReason.JOB_SUSPENDED)), Vote=Outcome.LEFT)
     assert leaves[-1] is ExitReason.JOB_SUSPENDED
+
+
+def test_who_has_ended_well_leaves_without_a_word_of_the_job_once_the_api_server_is_long_away() -> None:
+    rounds = course.Course(
+        stops_at_first_failure=True, restarts=None, stop_grace_seconds=30.0, failure_grace_seconds=1.0
+    ).rounds()
+    standing, silent_seconds = Standing(ME, JOINED, JOINED), iter((0.0, 100.0, course.EXIT_BARRIER_SECONDS))
+    answer: Any = None
+    waits: list[float] = []
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            match rounds.send(answer):
+                case course.StartRound():
+                    answer = Start.STARTED
+                case course.Look():
+                    answer = seen(all_ended=True, alive=False)
+                case course.CollectEnds():
+                    answer = Ended.WELL
+                case course.AwaitNews(seconds):
+                    waits.append(seconds)
+                    answer = News(0.0, WAIT, standing, next(silent_seconds))
+                case _:
+                    answer = False
+    assert stop.value.value is course.End.UNHEARD
+    assert waits == [0.0, course.EXIT_BARRIER_SECONDS, course.EXIT_BARRIER_SECONDS - 100.0]

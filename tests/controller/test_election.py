@@ -35,27 +35,44 @@ def record(holder, version="1", duration=15.0, renewed=None):
 
 
 def test_a_lease_nobody_has_is_created_and_a_released_one_taken_at_once():
-    assert decide(observe(None, None, 50), "me", 50) is Move.CREATE
-    assert decide(observe(None, record(""), 50), "me", 50) is Move.TAKE
+    assert decide(observe(None, None, 50, TIMING), "me", 50) is Move.CREATE
+    assert decide(observe(None, record(""), 50, TIMING), "me", 50) is Move.TAKE
 
 
 def test_anothers_lease_is_taken_only_after_its_duration_without_a_change():
-    seen = observe(None, record("other"), 100)
+    seen = observe(None, record("other"), 100, TIMING)
     assert decide(seen, "me", 114.9) is Move.WAIT
     assert decide(seen, "me", 115) is Move.TAKE
-    renewed = observe(seen, record("other", "2"), 110)
+    renewed = observe(seen, record("other", "2"), 110, TIMING)
     assert decide(renewed, "me", 124.9) is Move.WAIT
 
 
 def test_a_deleted_lease_is_waited_for_as_its_last_holder_may_still_lead():
-    seen = observe(observe(None, record("other"), 100), None, 105)
+    seen = observe(observe(None, record("other"), 100, TIMING), None, 105, TIMING)
     assert decide(seen, "me", 119.9) is Move.WAIT  # it may have been renewed unseen before
     assert decide(seen, "other", 110) is Move.CREATE
     assert decide(seen, "me", 120) is Move.CREATE
 
 
+@pytest.mark.parametrize(
+    ("holder", "promised", "configured", "waits"),
+    [
+        ("other", 6.0, 6.0, 6.0),
+        ("other", 60.0, 6.0, 60.0),
+        ("", 1.0, 6.0, 6.0),  # free when last seen, but perhaps taken before it was deleted
+        ("", 1.0, 40.0, 40.0),
+    ],
+)
+def test_a_deleted_lease_is_waited_for_by_the_configured_timing(
+    holder: str, promised: float, configured: float, waits: float
+) -> None:
+    timing = ElectionTiming(configured, configured / 2, 1.0)
+    seen = observe(None, record(holder, duration=promised), 100, timing)
+    assert observe(seen, None, 105, timing).free_at == 105 + waits
+
+
 def test_the_duration_is_the_holders_promise_not_ours():
-    seen = observe(None, record("other", duration=60), 100)
+    seen = observe(None, record("other", duration=60), 100, TIMING)
     assert decide(seen, "me", 150) is Move.WAIT
 
 
@@ -195,7 +212,7 @@ async def test_never_two_leaders_at_once_whatever_the_network_does(weather, live
 
 
 def tenure(**known):
-    return Tenure("me", TIMING.renew_deadline_seconds, **known)
+    return Tenure("me", TIMING, **known)
 
 
 def test_a_look_that_finds_our_own_renewal_counts_like_its_answer():

@@ -25,7 +25,7 @@ from tests.played.schedule import Schedule, play_seeds
 
 pytestmark = pytest.mark.played
 
-TIMING = ElectionTiming()
+TIMINGS = (ElectionTiming(), ElectionTiming(6.0, 4.0, 1.0), ElectionTiming(25.0, 20.0, 2.0))
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
 FAULTY_SECONDS = 120.0
 FAIR_SECONDS = 80.0
@@ -45,7 +45,7 @@ class Candidate:
     def __init__(self, game, name):
         self.game, self.name = game, name
         self.rate = game.schedule.random.choice((0.93, 1.0, 1.07))
-        self.tenure = Tenure(name, TIMING.renew_deadline_seconds)
+        self.tenure = Tenure(name, game.timing)
         self.runs_at = 0.0
         self.is_asking = False
         self.turn()
@@ -70,7 +70,9 @@ class Candidate:
         if self.game.is_over():
             return
         self.run("asks", self.ask)
-        self.game.schedule.after(TIMING.retry_period_seconds / self.rate, f"{self.name}'s turn", self.turn)
+        self.game.schedule.after(
+            self.game.timing.retry_period_seconds / self.rate, f"{self.name}'s turn", self.turn
+        )
 
     def ask(self):
         seen, now = self.tenure.observation, self.clock()
@@ -88,7 +90,9 @@ class Candidate:
         self.game.writes += 1
         renewed = f"write {self.game.writes}"
         self.tenure = with_claim_sent(self.tenure, renewed, now)
-        lease = claim(seen.record, namespace="ns", name="dlr", identity=self.name, timing=TIMING, wall=WALL)
+        lease = claim(
+            seen.record, namespace="ns", name="dlr", identity=self.name, timing=self.game.timing, wall=WALL
+        )
         lease["spec"]["renewTime"] = renewed
         api = self.game.api
         write = api.replace
@@ -129,6 +133,7 @@ class Game:
     def __init__(self, seed):
         self.schedule = Schedule(seed)
         self.weather = WEATHERS[seed % len(WEATHERS)]
+        self.timing = self.schedule.random.choice(TIMINGS)
         self.api = LeaseApi()
         self.writes = 0
         self.wrong = []
@@ -145,7 +150,7 @@ class Game:
     def delete(self):
         """Delete the Lease once, where all have seen it, and none may be creating it."""
         sights = [each.tenure.observation for each in self.candidates]
-        is_settled = self.schedule.now > self.created_at + 2 * TIMING.lease_duration_seconds
+        is_settled = self.schedule.now > self.created_at + 2 * self.timing.lease_duration_seconds
         if is_settled and all(seen is not None and seen.record is not None for seen in sights):
             self.api.delete()
 

@@ -110,8 +110,10 @@ class Votes:
 
     def _write_order(self) -> None:
         part = self._agent.part
-        if part is not None and part.order != self.ballot.order:
+        if part is None:
+            return
+        if part.order != self.ballot.order:
             part.order = self.ballot.order
-            self.ballot.note_order(self._agent.now)
             if self._agent.training is not None:
                 self._agent.training.look_soon()
+        self.ballot.note_order(self._agent.now)

@@ -62,6 +62,16 @@ def test_the_usual_step_is_the_median_of_the_last_and_there_is_none_before_the_s
     assert pace.patience_seconds == 15.0
 
 
+def test_time_that_a_group_trains_alone_is_no_time_of_a_shared_step() -> None:
+    """A peer that hung after an hour without it was waited for as if each step took an hour."""
+    pace = Pace()
+    for now in (0.0, None, None, 3_600.0):
+        pace.note(now)
+    assert pace.patience_seconds == FIRST_STEP_PATIENCE_SECONDS
+    pace.note(3_620.0)
+    assert pace.patience_seconds == 60.0
+
+
 @given(st.lists(st.floats(0.0, 10_000.0), min_size=1, max_size=30))
 def test_a_group_returns_at_once_and_later_each_time_when_it_is_left_out_again_soon(
     gaps: list[float],

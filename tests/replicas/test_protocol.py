@@ -33,7 +33,7 @@ def test_the_first_to_make_a_step_need_not_be_the_one_whose_state_was_taken() ->
     meet(1, first, second)
     assert second.go_on(Healed(ok=True))[-1] is Do.COMPUTE
     assert first.go_on(Healed(ok=False)) == (Meet(2),)
-    second.go_on(NotMet(2))
+    assert second.go_on(NotMet(2)) == (Do.DISCONNECT, Meet(2)), "those that met would wait for it"
     meet(2, first, second, third)
     quorum = second.state.quorum
     assert quorum is not None and not quorum.agreement.is_first

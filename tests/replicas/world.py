@@ -575,6 +575,8 @@ class Process:
                 self.begin_heal()
             case Do.END_HEAL:
                 self.end_heal()
+            case Do.DISCONNECT if self.exchange is not None:
+                self.exchange.cut()
             case Commit(step, groups):
                 self.commit(step, groups)
             case Report(version, applied):

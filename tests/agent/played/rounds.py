@@ -384,7 +384,7 @@ class Agent:
             for process in self.processes:
                 process.set_order(self._order)
                 yield
-            self.ballot.note_order(self._schedule.now)
+        self.ballot.note_order(self._schedule.now)
         for line, message in traffic:
             if message is None:
                 self.ends[line].close()

@@ -196,7 +196,7 @@ def test_the_desk_of_an_agent_that_ends_leaves_no_socket_and_no_thread(agent: Ag
     process = agent.process()
     agent.told.get(timeout=WITHIN_SECONDS)
     agent.desk.close()
-    wait_until(lambda: not agent.desk.roster.connections)
+    wait_until(lambda: all("dlr-replicas" not in each.name for each in threading.enumerate()))
     assert not Path(agent.desk.path).parent.exists()
     with pytest.raises(OSError):
         process.channel.open_store(1)
@@ -238,14 +238,16 @@ def test_a_connection_that_makes_no_sense_ends_and_no_other(
 ) -> None:
     agent.desk.begin(ROUND, 3)
     process = agent.process(0, 3)
-    wait_until(lambda: agent.desk.roster.ready)
+    agent.desk.see(together(1, agent))
+    process.wait_for(1)
     stranger = raw(agent)
     stranger.sendall(text)
     assert is_closed(stranger)
     wait_until(lambda: "makes no sense" in caplog.text)
-    assert agent.desk.roster.ready == 1
-    agent.desk.see(together(1, agent))
-    process.wait_for(1)
+    agent.process(2, 3).wait_for(1)
+    assert agent.desk.to_status() is None, "nobody of rank 1 is ready"
+    agent.desk.see(together(2, agent))
+    process.wait_for(2)
 
 
 def test_a_line_without_end_is_not_kept(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.shards.dealing import FAILED_SECONDS, RELEASE_SECONDS, SKIPPED_EPOCH_SECONDS, Dealing, Process
+from agent.shards.desk import Desk, _Line
 from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import from_text, minus, union
@@ -36,10 +39,10 @@ def given_a_lease() -> Dealing:
 def test_what_was_told_to_be_given_back_is_given_to_no_process_that_comes_then() -> None:
     """The report is on its way: another worker may have it already."""
     dealing, first, second = given_a_lease(), Process(), Process()
-    dealing.hear(first, {"pull": NAMED, "leaves": True}, 0.0)
+    dealing.receive(first, {"pull": NAMED, "leaves": True}, 0.0)
     assert dealing.left == [first]
     dealing.release_deserted(0.0)
-    dealing.hear(second, {"pull": NAMED, "next": 1}, 0.0)
+    dealing.receive(second, {"pull": NAMED, "next": 1}, 0.0)
     dealing.answer_all(0.0)
     (said,) = dealing.to_status() or ()
     assert said.leaves and not dealing.outgoing
@@ -50,7 +53,7 @@ def test_what_was_told_to_be_given_back_is_given_to_no_process_that_comes_then()
 
 def test_a_deserted_lease_is_given_back_after_a_while() -> None:
     dealing, process = given_a_lease(), Process()
-    dealing.hear(process, {"pull": NAMED, "next": 1}, 0.0)
+    dealing.receive(process, {"pull": NAMED, "next": 1}, 0.0)
     dealing.answer_all(0.0)
     dealing.part_with(process, 1.0)
     assert dealing.seconds_to_wait(1.0) == RELEASE_SECONDS
@@ -62,11 +65,11 @@ def test_a_deserted_lease_is_given_back_after_a_while() -> None:
 
 def test_parts_that_all_fail_are_told_together() -> None:
     dealing, process, soon = given_a_lease(), Process(), []
-    dealing.hear(process, {"pull": NAMED, "next": 1}, 0.0)
+    dealing.receive(process, {"pull": NAMED, "next": 1}, 0.0)
     for place in range(3):
         dealing.answer_all(0.0)
         dealing.news()
-        dealing.hear(process, {"failed": "bad", "part": [place, place + 1], "next": 1}, 0.0)
+        dealing.receive(process, {"failed": "bad", "part": [place, place + 1], "next": 1}, 0.0)
         soon.append(dealing.news())
     assert soon == [FAILED_SECONDS] * 3
     (said,) = dealing.to_status() or ()
@@ -77,7 +80,7 @@ def test_a_desk_whose_next_epoch_nobody_begins_waits() -> None:
     """It looked again and again without a pause, once that had taken longer than a refusal may."""
     dealing, process = Dealing(0, 1), Process()
     dealing.follow([{**NAMED, "leased": 0, "waiting": 0}], 0.0)
-    dealing.hear(process, {"pull": {**NAMED, "epoch": 1}, "next": 1}, 1.0)
+    dealing.receive(process, {"pull": {**NAMED, "epoch": 1}, "next": 1}, 1.0)
     dealing.answer_all(1.0 + 10 * SKIPPED_EPOCH_SECONDS)
     assert not dealing.outgoing and dealing.seconds_to_wait(100.0) is None
 
@@ -143,7 +146,7 @@ class Worker:
 
     def hear(self, process: Process, said: Mapping[str, Any]) -> None:
         if process in self.working and not self.is_lost:
-            self.dealing.hear(process, said, self.game.schedule.now)
+            self.dealing.receive(process, said, self.game.schedule.now)
             self.turn()
 
     def see(self, sets: tuple[ShardSet, ...]) -> None:
@@ -274,3 +277,23 @@ def play(seed: int) -> list[str]:
 @pytest.mark.played
 def test_sets() -> None:
     play_seeds(play, 60)
+
+
+@pytest.mark.parametrize("last", ['{"leaves": true}', "nonsense"])
+def test_who_leaves_or_makes_no_sense_is_still_answered_what_it_asked_before(last: str) -> None:
+    sent: list[bytes] = []
+    ask = json.dumps({"checkpoint": NAMED})
+    connection: Any = SimpleNamespace(
+        recv=lambda _: f"{json.dumps({'pull': NAMED})}\n{ask}\n{last}\n".encode(),
+        sendall=sent.append,
+        close=lambda: sent.append(b"closed"),
+    )
+    desk, line = Desk.__new__(Desk), _Line(connection)
+    desk.__dict__ |= {
+        "_dealing": given_a_lease(),
+        "_lines": {line.process: line},
+        "_monotonic": lambda: 0.0,
+        "_selector": SimpleNamespace(unregister=lambda _: None),
+    }
+    desk._read(line)
+    assert sent == [b'{"undone": "0-49"}\n', b"closed"]

@@ -1,0 +1,134 @@
+"""How the elastic agent carries the orders of its course out, over false processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.facts.world import WAIT
+from agent.membership import Standing
+from agent.monitor.hang import LOOK_SECONDS
+from agent.processes import processes as processes_module
+from agent.processes.processes import TrainingProcesses
+from agent.supervision import course, elastic_agent
+from agent.supervision.elastic_agent import DlrElasticAgent
+
+
+def agent_with(**parts: Any) -> DlrElasticAgent:
+    agent = DlrElasticAgent.__new__(DlrElasticAgent)
+    agent.__dict__ |= parts
+    return agent
+
+
+def test_torch_is_told_how_often_the_agent_may_still_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells the processes, as TORCHELASTIC_RESTART_COUNT."""
+    left: list[int] = []
+
+    def fail(agent: DlrElasticAgent, _: object) -> course.Start:
+        left.append(agent._remaining_restarts)
+        return course.Start.FAILED
+
+    monkeypatch.setattr(DlrElasticAgent, "_start_round", fail)
+    agent = agent_with(
+        _course=course.Course(
+            stops_at_first_failure=True, restarts=3, stop_grace_seconds=30.0, failure_grace_seconds=1.0
+        ),
+        _remaining_restarts=3,
+        _votes=SimpleNamespace(end=lambda: None),
+        _worker_group=SimpleNamespace(),
+        _result=SimpleNamespace(state=None),
+    )
+    agent._invoke_run()
+    assert left == [3, 2, 1, 0]
+
+
+def test_who_leaves_because_the_api_server_is_away_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    def steps() -> course.Steps[course.End]:
+        yield course.EndVotes()
+        return course.End.UNHEARD
+
+    agent = agent_with(
+        _course=SimpleNamespace(rounds=steps),
+        _votes=SimpleNamespace(end=lambda: None),
+        _worker_group=SimpleNamespace(),
+        _result=SimpleNamespace(state=None),
+    )
+    with caplog.at_level(logging.WARNING):
+        agent._invoke_run()
+    assert "the API server is away, and this agent has finished: leaving" in caplog.text
+
+
+class Dying:
+    """Processes of which some have ended by the time somebody looks."""
+
+    def __init__(self) -> None:
+        self.pids, self.ended, self.exit_codes = {0: 10, 1: 11}, dict[int, int](), dict[int, int]()
+
+    @property
+    def all_exited(self) -> bool:
+        return len(self.exit_codes) == len(self.pids)
+
+    def exit_fds(self) -> list[int]:
+        return [pid for rank, pid in self.pids.items() if rank not in self.exit_codes]
+
+    def alive(self) -> dict[int, int]:
+        self.exit_codes |= self.ended
+        return {rank: pid for rank, pid in self.pids.items() if rank not in self.exit_codes}
+
+
+def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    poll = SimpleNamespace(register=lambda *_: None, poll=waits.append)
+    monkeypatch.setattr(elastic_agent, "select", SimpleNamespace(poll=lambda: poll, POLLIN=1))
+    monkeypatch.setattr(elastic_agent, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    view = SimpleNamespace(asks_for_stacks=None, asks_for_profile=None, hang_timeout_seconds=60.0)
+    unused: Any = None
+    processes = Dying()
+
+    def new_failures(_: object) -> list[int]:
+        processes.alive()
+        return [rank for rank, code in processes.exit_codes.items() if code]
+
+    agent = agent_with(
+        _processes=processes,
+        _pcontext=None,
+        _exits_seen=0,
+        _orphans=SimpleNamespace(reap=lambda spared: None),
+        _membership=SimpleNamespace(
+            fileno=lambda: 3, look=lambda: (WAIT, view), standing=Standing(unused, None)
+        ),
+        _device_watch=SimpleNamespace(fileno=lambda: 4),
+        _votes=SimpleNamespace(fds=list),
+        _hang_guard=SimpleNamespace(
+            look=lambda: None, hangs=lambda _: False, may_hang=lambda _, asked: False
+        ),
+        _asked_stacks=SimpleNamespace(look=lambda *_: None),
+        _asked_profile=SimpleNamespace(look=lambda *_: None),
+        _post_mortem=SimpleNamespace(new_failures=new_failures),
+    )
+    assert not agent._carry_out(course.Look()).failed
+    processes.ended[1] = 1
+    processes.alive()  # as a vote, or a hang guard
+    assert agent._carry_out(course.Look()).failed
+    agent._carry_out(course.Look())
+    assert waits == [LOOK_SECONDS * 1000, 0, LOOK_SECONDS * 1000], "and nothing spins then"
+
+
+def test_processes_that_were_released_get_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's `run` shuts down once more at its end; their process ids may be others' by then."""
+    touched: list[Any] = []
+    monkeypatch.setattr(processes_module, "open_exit_fd", lambda _: os.open(os.devnull, os.O_RDONLY))
+    for name in ("above_scripts", "send"):
+        monkeypatch.setattr(processes_module, name, lambda *args: touched.append(args) or [])
+    monkeypatch.setattr(TrainingProcesses, "collect_exits", lambda _: touched.append("looked at") or {})
+    pcontext: Any = SimpleNamespace(pids=lambda: {0: os.getpid()})
+    orphans: Any = SimpleNamespace(started=lambda _: None)
+    processes = TrainingProcesses(pcontext, orphans)
+    processes.release()
+    processes.stop(signal.SIGTERM, 30.0)
+    assert not touched
