@@ -170,10 +170,12 @@ def wait_for_standby(mortals: Mortals, indices: set[int]) -> None:
 
 
 def kill_all(mortals: Mortals, index: int) -> None:
-    """The agent too, as when the node's kernel kills a Pod's cgroup."""
-    for pid in pids_of(mortals, index):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """The agent too, as when the node's kernel kills a Pod's cgroup: none sees another one end."""
+    pids = pids_of(mortals, index)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def pids_of(mortals: Mortals, index: int) -> list[int]:
