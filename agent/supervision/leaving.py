@@ -44,7 +44,7 @@ class Graces:
     """Time that processes get to stop."""
 
     stop_seconds: float
-    """From the wish to stop them to SIGKILL."""
+    """Time from the wish to stop the processes to SIGKILL."""
     failure_seconds: float
     """The same, if the processes of others are dead."""
 
