@@ -13,7 +13,6 @@ from crds.rendezvous import Rendezvous
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster, Storage
 from e2e.observation import PATIENCE_SECONDS, Observation
-from localcluster.quantities import parse_quantity
 
 GOOD_ACCURACY = 0.95
 QUICK_REPORTS = {"heartbeatTimeoutSeconds": 18}
@@ -152,13 +151,6 @@ def one_a_node(manifest: Object, cpus: str = "5") -> Object:
     template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
     template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpus}}
     return manifest
-
-
-def over_half_a_node(cluster: Cluster) -> str:
-    """CPUs of which no two Pods on any node of the cluster can have so many."""
-    nodes = cluster.api().list(Kind.NODE)["items"]
-    most = max(parse_quantity(node["status"]["allocatable"]["cpu"]) for node in nodes)
-    return f"{int(most * 1000 * 11 // 20)}m"
 
 
 def phase(observation: Observation, name: str = "digits") -> str:

@@ -52,12 +52,6 @@ class FakeApi:
             {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}},
         )
 
-    def forget_history(self):
-        """Watches from before now are answered 410, those that run get it in the stream."""
-        self.oldest = self.version + 1
-        self.version += 1
-        self._wake()
-
     def stop_answering(self):
         self.running.clear()
 

@@ -24,7 +24,6 @@ from controller.manager import Manager, ManagerOptions
 from controller.resources import (
     CRDS,
     LEASES,
-    NODES,
     PODS,
 )
 from controller.serving.servers import Listen
@@ -150,16 +149,6 @@ class Hollow:
         binding = {"metadata": {"name": pod, "namespace": NAMESPACE}, "target": target}
         bindings = replace(PODS, plural=f"pods/{pod}/binding", kind="Binding")
         await self.client.create(bindings, {"apiVersion": "v1", "kind": "Binding"} | binding)
-
-    async def add_node(self, name: str) -> None:
-        """A node that is ready, whose Lease `node_beats` renews."""
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-        await self.client.create(NODES, node)
-        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-        await self.client.patch(NODES, name, {"status": ready}, subresource="status")
-        metadata = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-        await self.client.create(LEASES, lease | {"spec": {"holderIdentity": name}})
 
     async def node_beats(self, name: str, duration_seconds: int) -> None:
         now = self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
