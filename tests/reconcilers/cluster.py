@@ -31,7 +31,6 @@ from crds.agent_report import PROTOCOL
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
-from reconcilers.worker.silences import NODE_LEASE_NAMESPACE
 from tests.reconcilers.build import in_lists
 
 PATIENCE_SECONDS = 300.0
@@ -149,11 +148,6 @@ class Hollow:
         binding = {"metadata": {"name": pod, "namespace": NAMESPACE}, "target": target}
         bindings = replace(PODS, plural=f"pods/{pod}/binding", kind="Binding")
         await self.client.create(bindings, {"apiVersion": "v1", "kind": "Binding"} | binding)
-
-    async def node_beats(self, name: str, duration_seconds: int) -> None:
-        now = self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        patch = {"spec": {"renewTime": now, "leaseDurationSeconds": duration_seconds}}
-        await self.client.patch(LEASES, name, patch, NODE_LEASE_NAMESPACE)
 
     async def beat(self, worker: str, incarnation: int = 1) -> None:
         now = self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
