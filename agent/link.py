@@ -17,7 +17,7 @@ from agent.kube.watcher import Watcher
 from agent.monitor.stepping import Figures
 from agent.monitor.usage import UsageMeter, meter_of_pod
 from agent.replicas.facts import Groups
-from agent.report.elasticworker import is_of_this_pod, last_report, section_of
+from agent.report.elasticworker import is_of_this_pod, last_report, section_of, sequence_after
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
@@ -125,6 +125,7 @@ class Link:
             facts,
             self.first_report,
             progress_seconds=me.heartbeat_seconds,
+            sequence=sequence_after(self.predecessor, me),
             figures=figures,
             sections={"usage": self._meter.latest, "shards": self.desk.to_status, **(sections or {})},
             on_final_refusal=self._heartbeat.stop,

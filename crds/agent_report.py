@@ -19,6 +19,8 @@ from crds.wire import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS, Limits, OnWire, Word
 
 CHECKPOINT_SECONDS = 10.0
 """Time between two reports for the sake of checkpoints that nobody awaits."""
+LATER_REPORT = "a later report of this worker is stored"
+"""The API server's words for a report that comes too late."""
 PROTOCOL = 3
 """The form of a world that the agent reads. An agent with a lower one joins no world."""
 
@@ -465,6 +467,9 @@ class AgentReport(OnWire):
     protocol: Ordinal = 1
     """The form of a world that the agent reads."""
     incarnation: Ordinal
+    sequence: Count = 0
+    """Number of the report within the incarnation. The API server takes none of a lower incarnation or number
+    than the one that it has, so that a report which was long on its way replaces no later one."""
     pod_uid: Annotated[str, Limits(max_length=64)]
     address: Annotated[str, Limits(max_length=253)]
     store_port: Annotated[int, Limits(at_least=0, at_most=65_535)]

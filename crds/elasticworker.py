@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from crds.agent_report import AgentReport
+from crds.agent_report import LATER_REPORT, AgentReport
 from crds.failure_policy import FailureAction
 from crds.job_status import FailureBudget
 from crds.model import (
@@ -148,6 +148,17 @@ class Life(Model):
     reason: Annotated[str, cut(MAX_LIFE_REASON), Field(max_length=MAX_LIFE_REASON)] = ""
 
 
+_IN_ORDER = cel(
+    "self.incarnation > oldSelf.incarnation || (self.incarnation == oldSelf.incarnation && "
+    "(has(self.sequence) ? self.sequence : 0) >= (has(oldSelf.sequence) ? oldSelf.sequence : 0))",
+    LATER_REPORT,
+)
+_OF_A_POD = cel(
+    "!has(self.status) || !has(self.status.agent) || self.status.agent.incarnation <= self.spec.incarnation",
+    "there has been no Pod of this incarnation that could report",
+)
+
+
 class ElasticWorkerStatus(Model):
     """The state of the Pod, written by the controller, and the report of its agent (`agent`)."""
 
@@ -181,7 +192,7 @@ class ElasticWorkerStatus(Model):
     )
     """The last incarnations, the current one at the end."""
     conditions: Conditions = Field(default_factory=list)
-    agent: AgentReport | None = None
+    agent: Annotated[AgentReport | None, Field(json_schema_extra=rules(_IN_ORDER))] = None
     _report_fault: str = PrivateAttr("")
 
     @property
@@ -206,6 +217,8 @@ class ElasticWorkerStatus(Model):
 
 class ElasticWorker(Model):
     """One slot of an ElasticJob, with a stable rank, or one node of a NodeCheck. Made by the controller."""
+
+    model_config = ConfigDict(json_schema_extra=rules(_OF_A_POD))
 
     metadata: ObjectMeta
     spec: ElasticWorkerSpec

@@ -175,8 +175,8 @@ def more_than_an_agents_later_reports(worker: Object) -> object:
 
 _QUIET = frozenset(
     (
-        *("progress", "rounds", "series", "usage", "memory", "shards"),
-        *("askedStacks", "profile", "replicas"),
+        *("sequence", "progress", "rounds", "series", "usage", "memory"),
+        *("shards", "askedStacks", "profile", "replicas"),
     )
 )
 """Parts of a report that decide nothing about a job, but for what `more_than_progress` takes of them."""

@@ -18,7 +18,7 @@ from agent.kube.api import ApiClient
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.node_check.duties import CheckDuties
-from agent.report.elasticworker import last_report, section_of
+from agent.report.elasticworker import last_report, section_of, sequence_after
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
@@ -61,10 +61,11 @@ def main() -> int:
 
 def _reporter(api: ApiClient, me: Environment, port: int, heartbeat: Heartbeat) -> Reporter:
     facts = Facts(port, local_world_size=1, accelerators=accelerators.detect())
+    predecessor = last_report(api, me)
     first = Report(
         AgentState.READY,
         since=datetime.now(timezone.utc),
-        check=section_of(last_report(api, me), "check", AgentCheck),
+        check=section_of(predecessor, "check", AgentCheck),
     )
     return Reporter(
         api,
@@ -72,6 +73,7 @@ def _reporter(api: ApiClient, me: Environment, port: int, heartbeat: Heartbeat) 
         facts,
         first,
         progress_seconds=me.heartbeat_seconds,
+        sequence=sequence_after(predecessor, me),
         on_final_refusal=heartbeat.stop,
     )
 

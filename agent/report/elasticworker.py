@@ -19,6 +19,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 2.0
+RESERVED_REPORTS = 1_000_000
+"""Numbers left to an earlier agent of the incarnation, some of whose reports may still be on their way."""
 
 
 def path_of(me: Environment) -> str:
@@ -41,6 +43,17 @@ def last_report(api: Api, me: Environment) -> dict[str, Any]:
         logger.warning("begins without what an earlier agent reported: %s", error)
         return {}
     return report
+
+
+def sequence_after(report: Mapping[str, Any], me: Environment) -> int:
+    """Return the number that those of this agent's reports follow.
+
+    Args:
+        report: the last one that an earlier agent of this slot wrote.
+    """
+    if report.get("incarnation") != me.incarnation:
+        return 0
+    return int(report.get("sequence") or 0) + RESERVED_REPORTS
 
 
 def section_of(report: Mapping[str, Any], name: str, kind: type[T]) -> T | None:

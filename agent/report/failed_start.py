@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.facts.failure import Failure
 from agent.flags import is_below_an_agent
 from agent.kube.api import Api, ApiClient
 from agent.report import launch_mark
-from agent.report.elasticworker import is_of_this_pod, own_status
+from agent.report.elasticworker import is_of_this_pod, own_status, sequence_after
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
 from controller.errors import ApiError
@@ -48,22 +49,24 @@ def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int
     except InvalidEnvironmentError:
         return
     now = datetime.now(timezone.utc)
-    round_, sequence = _past(api, me)
-    failure = Failure(sequence=sequence + 1, round=round_, exit_code=exit_code, message=message, time=now)
+    last = _last(api, me)
+    past = last if is_of_this_pod(last, me) else {}
+    round_ = int(past.get("observedRound") or 0)
+    failures = int((past.get("failure") or {}).get("sequence") or 0)
+    failure = Failure(sequence=failures + 1, round=round_, exit_code=exit_code, message=message, time=now)
     report = Report(AgentState.FAILED, now, round_, failure)
     facts = Facts(0, 1, Accelerators("", 0))
-    reporter = Reporter(api, me, facts, report, progress_seconds=MOST_SECONDS)
+    sequence = sequence_after(last, me)
+    reporter = Reporter(api, me, facts, report, progress_seconds=MOST_SECONDS, sequence=sequence)
     reporter.start()
     reporter.flush(MOST_SECONDS)
     reporter.stop()
 
 
-def _past(api: Api, me: Environment) -> tuple[int, int]:
-    """Return the newest round and the failures that earlier agents of this Pod reported; 0 where unknown."""
+def _last(api: Api, me: Environment) -> dict[str, Any]:
+    """Return the last report of an agent of this slot; {} where there is none, or the API server does not
+    answer."""
     try:
-        last = own_status(api, me).get("agent") or {}
+        return own_status(api, me).get("agent") or {}
     except ApiError:
-        return 0, 0
-    if not is_of_this_pod(last, me):
-        return 0, 0
-    return int(last.get("observedRound") or 0), int((last.get("failure") or {}).get("sequence") or 0)
+        return {}

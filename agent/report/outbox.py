@@ -28,15 +28,17 @@ class Outbox:
 
     Args:
         progress_seconds: between two writes for the sake of steps.
+        sequence: the number that those of this agent's writes follow.
     """
 
-    def __init__(self, first: Report, progress_seconds: float) -> None:
+    def __init__(self, first: Report, progress_seconds: float, sequence: int = 0) -> None:
         self.latest = first
         """The newest report, written or not."""
         self.progress_seconds = progress_seconds
         self.last_written_at = float("-inf")
         self.progress_due_at: float | None = None
         """When the progress of training is written, if nothing else is before."""
+        self._sequence = sequence
         self._pending: deque[Report] = deque([first])
         self._news_seconds = min(NEWS_SECONDS, progress_seconds)
         self._news_spent_until = float("-inf")
@@ -78,6 +80,11 @@ class Outbox:
     def first(self) -> Report | None:
         """Return the oldest that is to be written; None if all have been."""
         return self._pending[0] if self._pending else None
+
+    def next_sequence(self) -> int:
+        """Return the number of an attempt to write a report: one that is given up may still arrive."""
+        self._sequence += 1
+        return self._sequence
 
     def is_progress_due(self, now: float) -> bool:
         """Whether a report with the progress of training is to be put here now, which is counted."""

@@ -8,7 +8,8 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from controller.errors import ApiError, Forbidden, NamespaceTerminating
+from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating
+from crds.agent_report import LATER_REPORT
 
 _ONLY_ANOTHER_POD = re.compile(r"only the Pod (?P<worker>\S+)-(?P<incarnation>\d+) may report")
 """As deploy/admission/worker-identity.yaml puts it."""
@@ -18,8 +19,11 @@ def final_refusal(error: Exception, me: Environment) -> str | None:
     """Say why the API server will take nothing more from this agent; None if it may after all.
 
     Two answers of 403 are final: another Pod speaks for this worker now, and the namespace is being
-    terminated. All others may be mended while the agent lives, such as a missing role.
+    terminated. All others may be mended while the agent lives, such as a missing role. Of 422, the one that
+    another agent's report is stored: each of this agent's has a higher number than all before it.
     """
+    if isinstance(error, Invalid) and LATER_REPORT in str(error):
+        return f"a later agent of {me.worker_name} has reported"
     if isinstance(error, NamespaceTerminating):
         return f"the namespace {me.namespace} is being terminated"
     if not isinstance(error, Forbidden):
@@ -36,8 +40,8 @@ def final_refusal(error: Exception, me: Environment) -> str | None:
 
 ESSENTIAL = frozenset(
     (
-        *("protocol", "incarnation", "podUid", "address", "storePort", "localWorldSize"),
-        *("state", "since", "observedRound"),
+        *("protocol", "incarnation", "sequence", "podUid", "address", "storePort"),
+        *("localWorldSize", "state", "since", "observedRound"),
     )
 )
 """Sections of a report without which it says nothing."""

@@ -66,15 +66,19 @@ class Facts:
     accelerators: Accelerators
 
 
-def whole(me: Environment, facts: Facts, report: Report, sections: Mapping[str, Any]) -> AgentReport:
+def whole(
+    me: Environment, facts: Facts, report: Report, sequence: int, sections: Mapping[str, Any]
+) -> AgentReport:
     """Return `status.agent`.
 
     Args:
+        sequence: the number of the write.
         sections: the parts that are read while a report is written, by field.
     """
     return AgentReport(
         protocol=PROTOCOL,
         incarnation=me.incarnation,
+        sequence=sequence,
         pod_uid=me.pod_uid,
         address=me.pod_ip,
         store_port=facts.store_port,

@@ -45,6 +45,7 @@ class Reporter(threading.Thread):
 
     Args:
         progress_seconds: between two writes for the sake of steps.
+        sequence: the number that those of this agent's writes follow.
         figures: how far training is, read for each report. It may look at `latest`, and must not report.
         sections: parts of a report that are read for each one, by field of `AgentReport`. They are no reason
             to write one.
@@ -60,6 +61,7 @@ class Reporter(threading.Thread):
         first: Report,
         *,
         progress_seconds: float,
+        sequence: int = 0,
         figures: Callable[[], Figures] | None = None,
         sections: Mapping[str, Callable[[], Any]] | None = None,
         on_final_refusal: Callable[[], None] = lambda: None,
@@ -75,7 +77,7 @@ class Reporter(threading.Thread):
         self._on_final_refusal = on_final_refusal
         self._now = now
         self._changed = threading.Condition()
-        self._outbox = Outbox(first, progress_seconds)
+        self._outbox = Outbox(first, progress_seconds, sequence)
         self._nobody_listens = False
         """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
         self._left_out = LeftOut()
@@ -217,11 +219,11 @@ class Reporter(threading.Thread):
     def _write(self) -> None:
         """Write the oldest pending report. Each attempt looks anew, so an outage ends with fresh news."""
         with self._changed:
-            report = self._outbox.first()
+            report, sequence = self._outbox.first(), self._outbox.next_sequence()
         if report is None:
             return
         sections = {name: self._made(name, make) for name, make in self._sections.items()}
-        status = fitting(whole(self._me, self._facts, report, sections))
+        status = fitting(whole(self._me, self._facts, report, sequence, sections))
         try:
             self._patch(status)
         except ApiError as error:
@@ -250,7 +252,7 @@ class Reporter(threading.Thread):
                 self._api.merge_patch(self._path, {"status": {"agent": sent}})
                 return
             except ApiError as error:
-                names = self._left_out.take_in(error, sent)
+                names = [] if final_refusal(error, self._me) else self._left_out.take_in(error, sent)
                 if not names:
                     raise
                 if not self._incomplete.issuperset(names):

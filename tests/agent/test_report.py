@@ -16,12 +16,14 @@ from agent.facts.failure import Failure
 from agent.kube.api import ApiClient
 from agent.monitor.stepping import Figures
 from agent.report import reporter as reporter_module
+from agent.report.elasticworker import RESERVED_REPORTS, sequence_after
 from agent.report.outbox import NEWS_BURST, NEWS_SECONDS
 from agent.report.report import Facts, Report, whole
 from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
     CHECKPOINT_SECONDS,
+    LATER_REPORT,
     Accelerators,
     AgentReport,
     AgentState,
@@ -153,7 +155,7 @@ def test_what_is_written_is_what_the_crd_takes(
     rounds: list[RoundProgress],
 ) -> None:
     report = Report(state, NOW, round_, failed, progress, tuple(rounds))
-    written = whole(ME, FACTS, report, {}).to_wire()
+    written = whole(ME, FACTS, report, 1, {}).to_wire()
     read = READER.validate_python(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
     assert read.to_wire() == written
@@ -303,6 +305,20 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
     assert api.told[-1]["progress"] == StepProgress(2, NOW).to_wire()
 
 
+def test_each_attempt_has_a_higher_number_than_those_that_may_still_arrive(
+    api: FakeApi, clock: Clock
+) -> None:
+    before = {"incarnation": ME.incarnation, "podUid": "another Pod of it", "sequence": 7}
+    reporter = PlayedReporter(api, clock, sequence=sequence_after(before, ME))
+    api.error = Unavailable("the API server does not answer")
+    reporter.go_on(10.0)
+    api.error = None
+    reporter.go_on(10.0)
+    attempts = api.attempts - 1
+    assert attempts > 0 and api.told[-1]["sequence"] == 8 + RESERVED_REPORTS + attempts
+    assert sequence_after(before | {"incarnation": ME.incarnation - 1}, ME) == 0
+
+
 @pytest.mark.real
 def test_flush_waits_for_all_that_is_written_and_for_no_worker_that_was_deleted(api: FakeApi) -> None:
     reporter = Reporter(api, ME, FACTS, Report(AgentState.READY, NOW), progress_seconds=600.0)  # type: ignore[arg-type]
@@ -319,10 +335,19 @@ def test_flush_waits_for_all_that_is_written_and_for_no_worker_that_was_deleted(
     reporter.join(300)
 
 
-def test_what_is_refused_for_good_is_said_once_and_not_tried_again(api: FakeApi, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        Forbidden(403, "", "only the Pod job-worker-0-3 may report for this ElasticWorker"),
+        Invalid(422, "Invalid", f'status.agent: Invalid value: "object": {LATER_REPORT}'),
+    ],
+)
+def test_what_is_refused_for_good_is_said_once_and_not_tried_again(
+    api: FakeApi, clock: Clock, error: Exception
+) -> None:
     refused: list[str] = []
     reporter = PlayedReporter(api, clock, on_final_refusal=lambda: refused.append("refused"))
-    api.error = Forbidden(403, "", "only the Pod job-worker-0-3 may report for this ElasticWorker")
+    api.error = error
     assert not reporter.go_on()
     assert refused == ["refused"] and api.attempts == 1
 

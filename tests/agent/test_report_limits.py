@@ -77,7 +77,7 @@ def test_the_crd_takes_what_an_agent_writes_of_any_numbers(report: Report) -> No
     for name, value in known.items():
         object.__setattr__(me, name, value)
     facts = Facts(2_222, 8, Accelerators("nvidia.com/gpu", 8, "x"))
-    written = whole(me, facts, report, {}).to_wire()
+    written = whole(me, facts, report, 1, {}).to_wire()
     said = _without_nulls(json.loads(json.dumps(written, allow_nan=False)))
     worker = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",

@@ -33,8 +33,8 @@ FAIR_SECONDS = 80.0
 WEATHERS = (
     # faults, share of acts before which a candidate stalls, longest stall
     (Faults(delay_seconds=0.5), 0.0, 0.0),
-    (Faults(delay_seconds=0.5, drop=0.1, double=0.1, late_seconds=40.0), 0.05, 40.0),
-    (Faults(delay_seconds=4.0, drop=0.3, double=0.3, late_seconds=20.0), 0.02, 12.0),
+    (Faults(delay_seconds=0.5, drop=0.1, late=0.1, late_seconds=40.0), 0.05, 40.0),
+    (Faults(delay_seconds=4.0, drop=0.3, late=0.3, late_seconds=20.0), 0.02, 12.0),
 )
 FAIR = Faults(delay_seconds=0.05)
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import crds
 import deploy
+from crds.agent_report import LATER_REPORT
 from localcluster.apiserver.policies import binding_faults, policy_faults
 from localcluster.builtin import components
 from localcluster.crd_definition import check_definition
@@ -20,6 +23,8 @@ from localcluster.validation import ValidationCompiler
 
 JSON = dict[str, Any]
 DEFINITIONS = {definition["spec"]["names"]["kind"]: definition for definition in crds.manifests()}
+WORKER = DEFINITIONS["ElasticWorker"]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+WORKER_RULES: Any = RulesCompiler().check(build(WORKER, components(), is_resource=True))
 
 
 @pytest.fixture(params=DEFINITIONS.values(), ids=DEFINITIONS)
@@ -90,6 +95,27 @@ def test_defaults_hold_at_every_level(definition: JSON) -> None:
             assert completed(node, whole) == whole, path
         walked += 1
     assert walked > 5
+
+
+REPORTS = st.tuples(st.integers(1, 3), st.none() | st.integers(0, 3))
+
+
+@given(REPORTS, REPORTS, st.integers(0, 2))
+def test_a_report_replaces_no_later_one_and_is_of_no_later_incarnation(
+    old: tuple[int, int | None], new: tuple[int, int | None], relaunches: int
+) -> None:
+    incarnation = old[0] + relaunches
+
+    def worker(report: tuple[int, int | None]) -> JSON:
+        agent = {"incarnation": report[0]} | ({} if report[1] is None else {"sequence": report[1]})
+        return {"spec": {"incarnation": incarnation}, "status": {"agent": agent}}
+
+    found: list[Finding] = []
+    WORKER_RULES.run(worker(new), worker(old), found)
+    is_older = (new[0], new[1] or 0) < (old[0], old[1] or 0)
+    said = [str(finding.error()) for finding in found]
+    assert any(LATER_REPORT in each for each in said) is is_older
+    assert any("no Pod of this incarnation" in each for each in said) is (new[0] > incarnation)
 
 
 def test_policies_are_taken_by_kubernetes() -> None:

@@ -18,12 +18,14 @@ from agent.link import first_report
 from agent.membership import Membership
 from agent.monitor import hang
 from agent.monitor.progress import RankProgress
+from agent.report.elasticworker import sequence_after
 from agent.report.outbox import Outbox, changed
+from agent.report.refusal import final_refusal
 from agent.report.report import Facts, Report, fitting, whole
 from agent.supervision import course
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Graces, Outcome, Stop, Wait, decide
-from controller.errors import Forbidden, NotFound
+from controller.errors import NotFound
 from crds.agent_report import (
     Accelerators,
     AgentState,
@@ -69,9 +71,9 @@ class News:
 class Reporter:
     """Writes the reports of an `Outbox` as requests, one after the other, until they are taken."""
 
-    def __init__(self, agent: Agent, first: Report) -> None:
+    def __init__(self, agent: Agent, first: Report, sequence: int) -> None:
         self._agent, self._first = agent, first
-        self._outbox = Outbox(first, progress_seconds=agent.me.heartbeat_seconds)
+        self._outbox = Outbox(first, agent.me.heartbeat_seconds, sequence)
         self._facts = Facts(20_000, agent.processes, Accelerators("cpu", 2, "a CPU"))
         self._is_sending = self._is_refused = self._has_begun = False
         self._failures = 0
@@ -118,13 +120,12 @@ class Reporter:
                 self._timer = agent.cluster.schedule.at(due_at, f"{agent} has progress", self._send)
             return
         self._is_sending = True
-        status = fitting(whole(agent.me, self._facts, report, {}))
+        status = fitting(whole(agent.me, self._facts, report, outbox.next_sequence(), {}))
         agent.patch_status({"agent": status}, lambda result: self._answered(report, result))
 
     def _answered(self, report: Report, result: Any) -> None:
         self._is_sending = False
-        if isinstance(result, Forbidden | NotFound):
-            self._is_refused = isinstance(result, Forbidden)
+        self._is_refused = isinstance(result, Exception) and bool(final_refusal(result, self._agent.me))
         if isinstance(result, Exception):
             self._failures += 1
             seconds = self._agent.cluster.random.uniform(0.05, min(0.1 * 2.0**self._failures, 2.0))
@@ -381,7 +382,7 @@ class Agent:
             while not answers:
                 yield None
             result = answers.pop()
-            if isinstance(result, Forbidden | NotFound):
+            if isinstance(result, NotFound) or final_refusal(result, self.me):
                 return {}
             if not isinstance(result, Exception):
                 found: JSON = (result.get("status") or {}).get("agent") or {}
@@ -396,7 +397,8 @@ class Agent:
         while self.news.view() is None:
             yield None
         view = self.news.newest or JobView()
-        self.reporter = Reporter(self, first_report(predecessor, me, view, cluster.time()))
+        first = first_report(predecessor, me, view, cluster.time())
+        self.reporter = Reporter(self, first, sequence_after(predecessor, me))
         self.membership = Membership(me.member, self.news, self.reporter)  # type: ignore[arg-type]
         self.guard = Guard(self, predecessor, view)
         self.post_mortem: Any = PostMortem(self)

@@ -46,10 +46,10 @@ def disturbances(draw: Random) -> Disturbances:
     """How far everything goes wrong by itself: in half of all lives nothing does but what befalls the job."""
     if draw.random() < 0.3:
         return Disturbances()
-    # No request comes twice: of two reports of one agent, the API server keeps the one that came last.
     network = Faults(
         delay_seconds=draw.choice((0.0, 0.2, 1.0)),
         drop=draw.choice((0.0, 0.05, 0.2)),
+        late=draw.choice((0.0, 0.05, 0.2)),
     )
     return Disturbances(
         kill=draw.choice((0.0, 0.05, 0.2)),

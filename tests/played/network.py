@@ -1,4 +1,4 @@
-"""A false network: connections that delay, and break, and requests that may be lost, late or twice there."""
+"""A false network: connections that delay, and break, and requests that may be lost or late."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Faults:
     """Probability that a message breaks its connection. What was sent before may still arrive, or not."""
     drop: float = 0.0
     """Probability that a request is lost, or its answer."""
-    double: float = 0.0
-    """Probability that a request arrives twice: the second time late."""
+    late: float = 0.0
+    """Probability that a request, lost or not, arrives when its client has long given up on it."""
     late_seconds: float = 30.0
-    """Longest delay of a request that arrives twice."""
+    """The most that it is late."""
 
 
 class End:
@@ -104,7 +104,7 @@ def connect(
 def request(
     schedule: Schedule, faults: Faults, name: str, act: Callable[[], Any], answer: Callable[[Any], object]
 ) -> None:
-    """Send a request: it may be lost, or come twice, and so may its answer be lost.
+    """Send a request: it or its answer may be lost, and it may come late, for the second time or the first.
 
     Args:
         act: is done where it arrives.
@@ -124,8 +124,8 @@ def request(
 
     if schedule.chance(faults.drop):
         schedule.after(faults.delay_seconds, f"{name}: lost", lose)
-        return
-    schedule.after(schedule.random.uniform(0.0, faults.delay_seconds), name, arrive)
-    if schedule.chance(faults.double):
+    else:
+        schedule.after(schedule.random.uniform(0.0, faults.delay_seconds), name, arrive)
+    if schedule.chance(faults.late):
         late = schedule.random.uniform(faults.delay_seconds, faults.delay_seconds + faults.late_seconds)
-        schedule.after(late, f"{name}: once more", act)
+        schedule.after(late, f"{name}: late", act)

@@ -23,6 +23,7 @@ from controller.resources import (
     PODS,
     Resource,
 )
+from crds.agent_report import LATER_REPORT
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
@@ -235,6 +236,8 @@ class Api:
         if changed.get("spec") != current.get("spec"):
             changed["metadata"] = changed["metadata"] | {"generation": metadata["generation"] + 1}
         self._validate(resource, changed, status_alone=write.subresource == "status")
+        if resource is ELASTICWORKERS and _order(changed) < _order(current):
+            raise Invalid(422, "Invalid", f"{write}: {LATER_REPORT}")
         return self._put(resource, changed)
 
     def _delete(self, write: Write) -> JSON:
@@ -293,6 +296,12 @@ _SYSTEM = (
     "creationTimestamp",
     "deletionTimestamp",
 )
+
+
+def _order(worker: JSON) -> tuple[int, int]:
+    """As the rule of `status.agent` orders reports."""
+    report = worker.get("status", {}).get("agent") or {}
+    return report.get("incarnation", 0), report.get("sequence", 0)
 
 
 def _key(obj: JSON) -> Key:
