@@ -21,7 +21,7 @@ WAITED = "waited for a peer"
 """The word for the class of a process that hung because a peer did."""
 MOST_JUDGED = 2_048
 SAME_MOMENT = timedelta(seconds=5)
-"""Agent's and controller's accounts of one failure lie no further apart."""
+"""Accounts of one failure that name no round lie no further apart."""
 
 
 def job_failure_line(failure: JSON, now: datetime) -> str:
@@ -213,10 +213,14 @@ def _stacks_in(round_: int | None, workers: Sequence[JSON]) -> list[JSON]:
 
 
 def _is_of_agent(report: JSON, failure: JSON) -> bool:
-    """Whether the agent's last failure is the job's: it has stayed the last one of that worker."""
-    if not report or failure.get("round") not in (None, report.get("round")):
+    """Whether the agent's last failure is the job's: it has stayed the last one of that worker.
+
+    A failure in place is known by its round: it is recorded whenever there is a controller to read of it.
+    """
+    if not report or report.get("rank") != failure.get("rank", report.get("rank")):
         return False
-    return _are_near(report, failure) and report.get("rank") == failure.get("rank", report.get("rank"))
+    round_ = failure.get("round")
+    return _are_near(report, failure) if round_ is None else round_ == report.get("round")
 
 
 def _are_near(one: JSON, other: JSON) -> bool:

@@ -24,7 +24,7 @@ from dlr.job.advice import (
     too_large,
 )
 from dlr.job.case import Case, Field, Sentence, of_worker, sentence
-from dlr.job.failures import SAME_MOMENT, Culprit, ended_pods, worker_failures
+from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, ended_pods, worker_failures
 from dlr.job.goodput import goodput_line
 from dlr.job.nodes import words_of_checks
 from dlr.job.progress import progress_line
@@ -344,15 +344,20 @@ def _failed_nodes(case: Case, culprit: Culprit) -> list[str]:
     for worker in case.workers:
         status = worker.get("status") or {}
         ended = status.get("lastExit") or {}
-        alike = [
-            failure
-            for failure in worker_failures(worker)
-            if failure.what == culprit.failure["exitClass"]
-            and abs(failure.time - culprit.time) <= SAME_MOMENT
-        ]
-        if alike and (node := ended.get("nodeName") or status.get("nodeName")):
+        alike = (
+            each.what == culprit.failure["exitClass"]
+            for each in worker_failures(worker)
+            if _at(each, culprit)
+        )
+        if any(alike) and (node := ended.get("nodeName") or status.get("nodeName")):
             nodes.append(node)
     return list(dict.fromkeys(nodes))[:MOST_NODES]
+
+
+def _at(failure: WorkerFailure, culprit: Culprit) -> bool:
+    """Whether they failed at one moment: in one round, or, of Pods, by the clock."""
+    rounds = {failure.round, culprit.failure.get("round")}
+    return len(rounds) == 1 if None not in rounds else abs(failure.time - culprit.time) <= SAME_MOMENT
 
 
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (

@@ -131,6 +131,15 @@ def test_incarnation_is_the_one_that_failed(seconds: float, status: JSON, incarn
     assert found.time == SUBMITTED + timedelta(seconds=seconds)
 
 
+@pytest.mark.parametrize(("round_", "incarnation"), [(1, 3), (2, 5)])
+def test_a_failure_in_place_is_found_by_its_round_however_late_it_was_recorded(
+    round_: int, incarnation: int
+) -> None:
+    agent = {"incarnation": 3, "failure": RAISED}
+    found = find_culprit(failure_at(103, round=round_, rank=1), [worker(1, incarnation=5, agent=agent)])
+    assert found is not None and found.pod == f"digits-worker-1-{incarnation}"
+
+
 def test_a_job_that_failed_by_no_worker_says_by_what(server: Script, dlr: Dlr) -> None:
     script(server, None)
     message = "shard set 'files': 1 element failed for good (element 7), and max_failed is 0"

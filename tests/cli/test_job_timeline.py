@@ -129,6 +129,14 @@ def test_who_died_of_another_s_failure_is_told_apart() -> None:
     ]
 
 
+@pytest.mark.parametrize("seconds", [0, 4, 43, -7_200])
+def test_a_failure_is_one_although_the_controller_reads_of_it_late_or_by_another_clock(seconds: int) -> None:
+    workers = troubled_workers()
+    workers[1]["status"]["agent"]["failure"] = RAISED | {"time": at(60 - seconds)}
+    drawn = life_of(troubled_job(), workers, None, NOW)
+    assert [(each.at, each.what) for each in drawn.lanes[1].failures] == [(60, "UserError")]
+
+
 def test_job_without_history_is_said() -> None:
     with pytest.raises(NoHistory):
         life_of(job(), [], None, NOW)

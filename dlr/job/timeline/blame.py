@@ -78,7 +78,9 @@ def _of_its_pods(worker: JSON, clock: Clock) -> Iterator[Failure]:
 def _of_its_agent(worker: JSON, culprits: Culprits, clock: Clock) -> Iterator[Failure]:
     for each in worker_failures(worker):
         blamed, _ = culprits.get(each.round, ("", None)) if each.round is not None else ("", None)
-        blameless = blamed != worker["metadata"]["name"] if blamed else each.waited
+        if blamed == worker["metadata"]["name"]:
+            continue  # the job has it, by the controller's clock, which may have been without an API server
+        blameless = bool(blamed) or each.waited
         yield Failure(clock.at(each.time), each.what, each.text, each.follows or blameless)
 
 
