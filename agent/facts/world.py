@@ -184,6 +184,8 @@ def next_action(
     """
     if state is AgentState.STOPPED:
         return WAIT
+    if job_phase == JobPhase.SUSPENDED and state is AgentState.READY:
+        return WAIT  # its Pod is deleted, or it is the one of a job that is resumed, and the news are old
     if job_phase in _ENDED:
         return Action(Verb.EXIT, reason=_ENDED[job_phase])
     if world is None or world.round < observed_round:

@@ -244,7 +244,7 @@ def test_a_new_world_ends_the_probes_before_its_processes_start(cluster: FakeClu
 
 
 @pytest.mark.usefixtures("stopping")
-@pytest.mark.parametrize("end", ["suspended", "sigterm", "the check is not active any more"])
+@pytest.mark.parametrize("end", ["sigterm", "the check is not active any more"])
 def test_probes_end_when_the_agent_has_no_time_for_them_any_more(
     cluster: FakeCluster, agents: Agents, end: str
 ) -> None:
@@ -253,10 +253,7 @@ def test_probes_end_when_the_agent_has_no_time_for_them_any_more(
     cluster.publish_check(**running([0], 0))
     cluster.publish(activeCheck=CHECK)
     probe = stopped_probe_of(agent)
-    if end == "suspended":
-        cluster.publish(phase="Suspended")
-        assert agent.wait(300) == 143
-    elif end == "sigterm":
+    if end == "sigterm":
         agent.terminate()
         assert agent.wait(300) == 143
     else:

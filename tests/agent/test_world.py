@@ -142,6 +142,11 @@ def test_job_end_ends_the_agent() -> None:
         assert next_action(formed(4, ME), ME, 3, AgentState.STOPPED, phase) == WAIT
 
 
+def test_an_agent_in_which_nothing_runs_leaves_no_job_that_seems_to_be_suspended() -> None:
+    """The ElasticWorld of a job that was resumed may be older than the agent: it would be one more failure."""
+    assert next_action(formed(4, ME), ME, 3, AgentState.READY, "Suspended") == WAIT
+
+
 def test_what_the_controller_publishes_is_understood() -> None:
     published = Rendezvous(
         round=7,

@@ -287,7 +287,7 @@ class Life:
                 if worker not in self.blamable:
                     wrong.append(f"nothing befell {worker}: {event.message}")
         blamed = (status.get("lastFailure") or {}).get("worker")
-        if blamed and blamed not in self.blamable and not self.is_planned:
+        if blamed and blamed not in self.blamable:
             wrong.append(f"nothing befell {blamed}: {status['lastFailure']['message']}")
         if self.is_undisturbed and not self.blamable and not self.was_away and self.cluster.redone:
             wrong.append(f"planned changes have lost {self.cluster.redone} steps")

@@ -25,9 +25,10 @@ def test_a_job_s_worker_may_go_when_the_job_is_suspended_or_finished() -> None:
     assert of_job(status={"phase": "Failed"}).released
 
 
-def test_pods_of_a_suspended_job_go_at_once() -> None:
-    suspended = of_job(suspend=True, status={"phase": "Running"}, runPolicy={"cleanPodPolicy": "None"})
-    assert suspended.seconds_to_cleaning(pod_ended=False, now=NOW) == 0
+@pytest.mark.parametrize(("phase", "seconds"), [("Running", None), ("Suspended", 0)])
+def test_pods_of_a_suspended_job_go_as_soon_as_its_status_says_so(phase: str, seconds: float | None) -> None:
+    suspended = of_job(suspend=True, status={"phase": phase}, runPolicy={"cleanPodPolicy": "None"})
+    assert suspended.seconds_to_cleaning(pod_ended=False, now=NOW) == seconds
 
 
 @pytest.mark.parametrize(
