@@ -40,9 +40,9 @@ def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
 def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime) -> float | None:
     """Until a Pod of a suspended or finished job is to be deleted; None if it may stay.
 
-    Suspended, it is to go as soon as the status says so: by the status the job that is resumed knows whose Pods
-    have ended for that, and have not failed. Of a finished job, agents leave by themselves, so that their Pods keep
-    exit code and log; only what is still there after its own grace period is deleted as running.
+    Suspended, it is to go as soon as the status says so: by the status a job that is resumed knows which Pods
+    have not failed, but ended for that. Of a finished job, agents leave by themselves, so that their Pods
+    keep exit code and log; only what is still there after its own grace period is deleted as running.
     """
     phase, policy = job.status.phase, job.spec.run_policy.clean_pod_policy
     if not job.status.finished:
