@@ -7,6 +7,7 @@ act, until `calm_at`; from then on everything works, and the job has to come to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,6 +32,8 @@ from tests.reconcilers.process import Killed, Lag, Process
 JSON = dict[str, Any]
 SAVED_EVERY = 4
 """Steps between two checkpoints."""
+LATE_SECONDS = 60.0
+"""The most that a write of a dead controller is on its way: an API server gives up on it then."""
 STARTED_AT = 1_000.0
 """What a schedule's clock says at the beginning."""
 
@@ -120,7 +123,11 @@ class Cluster:
         self._is_looking = False
         self._kubelets: set[str] = set()
         self._collects = False
-        self._late: Write | None = None
+        self._late: dict[int, tuple[Write, int]] = {}
+        """Writes that are on their way although the controller that sent them is dead, with the number of writes
+        to the same object that overtake them."""
+        self.trap: Resource | None = None
+        """Where a decision about one of these is the last write of its controller, and late."""
         add_nodes(self.api, 4)
         self.api.on_change = self._changed
         self._lead()
@@ -177,7 +184,9 @@ class Cluster:
             return
         if resource is PODS:
             self._wake_kubelet(entry.obj["metadata"]["name"])
-        elif resource is ELASTICWORLDS:
+        if self._late:
+            self._overtake(resource, entry.obj["metadata"]["name"])
+        if resource is ELASTICWORLDS:
             for agent in self.agents.values():
                 if agent.me.owner_name == entry.obj["metadata"]["name"]:
                     agent.feed(None if entry.deleted else entry.obj)
@@ -236,10 +245,14 @@ class Cluster:
     def _before_write(self, write: Write) -> None:
         if self.is_away:
             raise Unavailable("away")
-        if self.schedule.chance(self.disturbances.kill) and self.schedule.chance(self.disturbances.late):
+        is_trapped = self.trap is write.resource and _decides(write)
+        if is_trapped or (
+            self.schedule.chance(self.disturbances.kill) and self.schedule.chance(self.disturbances.late)
+        ):
+            self.trap = None
             assert self._controller is not None
-            seconds = self.random.uniform(0.0, self.delays.succession + 10.0)
-            self.schedule.after(seconds, f"late: {write}", lambda: self._arrive(write))
+            self._late[id(write)] = write, self.random.randint(1, 6)
+            self.schedule.after(LATE_SECONDS, f"late: {write}", lambda: self._arrive(write))
             self._controller.die()
 
     def _after_write(self, write: Write) -> None:
@@ -265,11 +278,18 @@ class Cluster:
     def delete_pod(self, name: str) -> None:
         self.api.delete(PODS, name)
 
+    def _overtake(self, resource: Resource, name: str) -> None:
+        """A later write to an object has overtaken those of dead controllers, which arrive after a few."""
+        for key, (write, left) in self._late.items():
+            if (write.resource, write.name) == (resource, name):
+                self._late[key] = write, left - 1
+                if left == 1:
+                    self.soon(f"late: {write}", lambda write=write: self._arrive(write))
+
     def _arrive(self, write: Write) -> None:
-        try:
-            self.api.apply(write)
-        except ApiError:
-            return
+        if self._late.pop(id(write), None):
+            with contextlib.suppress(ApiError):
+                self.api.apply(write)
 
     def _bury(self, process: Process) -> None:
         self.wrong += process.errors
@@ -439,6 +459,13 @@ class Cluster:
     def _save(self, step: int) -> None:
         """All processes of a world have left after the same step, which they have saved."""
         self.saved = max(self.saved, step)
+
+
+def _decides(write: Write) -> bool:
+    """Whether a controller writes what it has decided from what it has seen, and what others go by."""
+    if write.verb != "patch" or "resourceVersion" not in write.body.get("metadata", {}):
+        return False
+    return write.resource is not ELASTICJOBS or "rendezvous" in write.body.get("status", {})
 
 
 def environment_of(pod: JSON) -> Environment:

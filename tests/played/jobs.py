@@ -17,7 +17,7 @@ import orjson
 
 from agent.facts.world import World
 from controller.resources import Resource
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.played.cluster import Cluster, Disturbances
 from tests.played.network import Faults
 from tests.played.training import FAILED, KILLED, Training
@@ -33,6 +33,7 @@ END_SECONDS = 1_800.0
 """So long a job may take to its end once it is calm: node loss, hangs and back-offs take minutes."""
 MOST_STATUS_BYTES = 20_000
 HANG_SECONDS = 20
+FAILS_TWICE = "something fails, and what a controller decides then is late"
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -65,7 +66,10 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self._draw = Random(f"life {seed}")
-        self.cluster = Cluster(seed, loop(), disturbances(self._draw), last_step=self._draw.randint(8, 20))
+        self.is_contested = self._draw.random() < 0.2
+        """Controllers contend: what one of them decided arrives when others have decided more."""
+        last_step = self._draw.randint(8, 20) + (40 if self.is_contested else 0)
+        self.cluster = Cluster(seed, loop(), disturbances(self._draw), last_step=last_step)
         self.failures = self.pods = 0
         """How often a process failed or hung, and how often a Pod was lost."""
         self.blamable: set[str] = set()
@@ -100,6 +104,9 @@ class Life:
         for _ in range(draw.choice((0, 1, 1, 2, 3))):
             name, act = draw.choice(BEFALLS)
             self._at(draw.uniform(1.0, TROUBLED_SECONDS), name, act)
+        if self.is_contested:
+            self._at(5.0, FAILS_TWICE, Life.fail_twice)
+            self._at(draw.uniform(10.0, 40.0), FAILS_TWICE, Life.fail_twice)
         self._at(TROUBLED_SECONDS + 5.0, "it is calm", Life.calm)
         try:
             cluster.schedule.run(until=lambda: self._has_ended() or cluster.api.seconds > END_SECONDS)
@@ -224,6 +231,18 @@ class Life:
     def kill_controller(self) -> bool:
         return self.cluster.kill_controller()
 
+    def fail_twice(self) -> bool:
+        """What follows from the first failure, about job, workers or world, is decided by a controller that is
+        killed then, and arrives when others have decided about the second."""
+        resource = self._draw.choice((ELASTICJOBS, ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS))
+        fail = Life.crash if resource is ELASTICWORKERS else self._draw.choice((Life.fail_process, Life.crash))
+        if self._training() is None or not fail(self):
+            self._at(3.0, FAILS_TWICE, Life.fail_twice)
+            return False
+        self.cluster.trap = resource
+        self._at(self._draw.uniform(2.0, 20.0), "and fails again", fail)
+        return True
+
     def delete(self) -> bool:
         if self.job is None or self._draw.random() < 0.5:
             return False
@@ -287,7 +306,8 @@ class Life:
                 if worker not in self.blamable:
                     wrong.append(f"nothing befell {worker}: {event.message}")
         blamed = (status.get("lastFailure") or {}).get("worker")
-        if blamed and blamed not in self.blamable:
+        follows = (status.get("lastFailure") or {}).get("exitClass") == "Unknown" and self.blamable
+        if blamed and blamed not in self.blamable and not follows:
             wrong.append(f"nothing befell {blamed}: {status['lastFailure']['message']}")
         if self.is_undisturbed and not self.blamable and not self.was_away and self.cluster.redone:
             wrong.append(f"planned changes have lost {self.cluster.redone} steps")
