@@ -6,22 +6,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from crds import names
 from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerExit
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit
 from crds.job_status import JobFailure
 from reconcilers.observed.worker_state import REPLACED
 from reconcilers.observed.workers import Workers
 
 
 def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:
-    """The newest end of a Pod, unless the job already shows a newer failure."""
-    newest = job.status.last_failure
+    """The newest end of a Pod, unless the job already shows a newer failure that has another cause.
+
+    A member's end may be seen before the failure of its peers, and be written after it.
+    """
+    newest, members = job.status.last_failure, {}
+    if newest is not None and newest.round is not None and newest.exit_class == ExitClass.UNKNOWN:
+        members = job.status.world.incarnation_by_index()
     for worker in workers.exceptional:
         end = worker.status.last_exit
-        counts = end is not None and end.reason != REPLACED  # what was first counts as a failure in place
-        if end is not None and counts and (newest is None or end.time > newest.time):
-            newest = failure_of_pod(worker.metadata.name, end)
+        if end is None or end.reason == REPLACED:
+            continue  # what was replaced counts as a failure in place
+        is_members = worker.spec.type == names.WORKER and members.get(worker.spec.index) == end.incarnation
+        if newest is None or end.time > newest.time or is_members:
+            newest, members = failure_of_pod(worker.metadata.name, end), {}
     return newest
 
 

@@ -30,6 +30,8 @@ from tests.reconcilers.cluster_model import _is_ready, _node_for, add_nodes
 from tests.reconcilers.process import Killed, Lag, Process
 
 JSON = dict[str, Any]
+Target = tuple[Resource, str | None]
+"""What a write changes: a kind, and its subresource."""
 SAVED_EVERY = 4
 """Steps between two checkpoints."""
 LATE_SECONDS = 60.0
@@ -124,10 +126,10 @@ class Cluster:
         self._kubelets: set[str] = set()
         self._collects = False
         self._late: dict[int, tuple[Write, int]] = {}
-        """Writes that are on their way although the controller that sent them is dead, with the number of writes
-        to the same object that overtake them."""
-        self.trap: Resource | None = None
-        """Where a decision about one of these is the last write of its controller, and late."""
+        """Writes that are on their way although the controller that sent them is dead, with the number of
+        decisions about the same object that overtake them."""
+        self.trap: Target | None = None
+        """The decision that is the last write of its controller, and late."""
         add_nodes(self.api, 4)
         self.api.on_change = self._changed
         self._lead()
@@ -184,8 +186,6 @@ class Cluster:
             return
         if resource is PODS:
             self._wake_kubelet(entry.obj["metadata"]["name"])
-        if self._late:
-            self._overtake(resource, entry.obj["metadata"]["name"])
         if resource is ELASTICWORLDS:
             for agent in self.agents.values():
                 if agent.me.owner_name == entry.obj["metadata"]["name"]:
@@ -245,17 +245,19 @@ class Cluster:
     def _before_write(self, write: Write) -> None:
         if self.is_away:
             raise Unavailable("away")
-        is_trapped = self.trap is write.resource and _decides(write)
+        is_trapped = self.trap == (write.resource, write.subresource) and _decides(write)
         if is_trapped or (
             self.schedule.chance(self.disturbances.kill) and self.schedule.chance(self.disturbances.late)
         ):
             self.trap = None
             assert self._controller is not None
-            self._late[id(write)] = write, self.random.randint(1, 6)
+            self._late[id(write)] = write, self.random.randint(1, 3)
             self.schedule.after(LATE_SECONDS, f"late: {write}", lambda: self._arrive(write))
             self._controller.die()
 
     def _after_write(self, write: Write) -> None:
+        if self._late and _decides(write):
+            self._overtake(write)
         if self.schedule.chance(self.disturbances.kill):
             assert self._controller is not None
             self._controller.die()
@@ -278,10 +280,10 @@ class Cluster:
     def delete_pod(self, name: str) -> None:
         self.api.delete(PODS, name)
 
-    def _overtake(self, resource: Resource, name: str) -> None:
-        """A later write to an object has overtaken those of dead controllers, which arrive after a few."""
+    def _overtake(self, later: Write) -> None:
+        """A decision has overtaken those of dead controllers about the same object, which arrive after a few."""
         for key, (write, left) in self._late.items():
-            if (write.resource, write.name) == (resource, name):
+            if (write.resource, write.name) == (later.resource, later.name):
                 self._late[key] = write, left - 1
                 if left == 1:
                     self.soon(f"late: {write}", lambda write=write: self._arrive(write))

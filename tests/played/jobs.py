@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -18,7 +18,7 @@ import orjson
 from agent.facts.world import World
 from controller.resources import Resource
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
-from tests.played.cluster import Cluster, Disturbances
+from tests.played.cluster import Cluster, Disturbances, Target
 from tests.played.network import Faults
 from tests.played.training import FAILED, KILLED, Training
 from tests.reconcilers.api import Entry
@@ -34,6 +34,12 @@ END_SECONDS = 1_800.0
 MOST_STATUS_BYTES = 20_000
 HANG_SECONDS = 20
 FAILS_TWICE = "something fails, and what a controller decides then is late"
+DECISIONS: tuple[Target, ...] = (
+    (ELASTICJOBS, "status"),
+    (ELASTICWORKERS, None),
+    (ELASTICWORKERS, "status"),
+    (ELASTICWORLDS, None),
+)
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -158,13 +164,15 @@ class Life:
         self.blamable.add(f"{JOB}-worker-{training.hangs_at.index}")
         return True
 
-    def crash(self) -> bool:
+    def crash(self, worker: str = "") -> bool:
         agents = [agent for agent in self.cluster.agents.values() if agent.lives]
+        agents = [agent for agent in agents if worker in ("", agent.me.worker_name)]
         if not agents:
             return False
         agent = self._draw.choice(agents)
         self._lose(agent.me.worker_name)
-        self.cluster.crash(agent, self._draw.choice((137, 1)))
+        # Three alike in a row would be the program's, and end the job.
+        self.cluster.crash(agent, self._draw.choice((137, 1)) if self.pods < 3 else 137)
         return True
 
     def delete_pod(self) -> bool:
@@ -234,12 +242,16 @@ class Life:
     def fail_twice(self) -> bool:
         """What follows from the first failure, about job, workers or world, is decided by a controller that is
         killed then, and arrives when others have decided about the second."""
-        resource = self._draw.choice((ELASTICJOBS, ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS))
-        fail = Life.crash if resource is ELASTICWORKERS else self._draw.choice((Life.fail_process, Life.crash))
-        if self._training() is None or not fail(self):
+        target = self._draw.choice(DECISIONS)
+        training = self._training()
+        if training is None:
             self._at(3.0, FAILS_TWICE, Life.fail_twice)
             return False
-        self.cluster.trap = resource
+        worker = f"{JOB}-worker-{self._draw.choice(training.world.members).index}"
+        crash = partial(Life.crash, worker=worker)
+        fail = crash if target[0] is ELASTICWORKERS else self._draw.choice((Life.fail_process, crash))
+        fail(self)
+        self.cluster.trap = target
         self._at(self._draw.uniform(2.0, 20.0), "and fails again", fail)
         return True
 
@@ -300,11 +312,7 @@ class Life:
         # Where a node is lost in silence, its peers may be found to hang before it is found to be lost.
         if sum(restarts.values()) > self.failures + len(self.cluster.lost_nodes):
             wrong.append(f"{self.failures} failures were counted as {restarts}")
-        for event in self.cluster.api.events:
-            if event.reason == "WorkerRelaunched" and not self.is_planned:
-                worker = event.message.partition(" ")[0]
-                if worker not in self.blamable:
-                    wrong.append(f"nothing befell {worker}: {event.message}")
+        wrong += self._too_many_pods(status)
         blamed = (status.get("lastFailure") or {}).get("worker")
         follows = (status.get("lastFailure") or {}).get("exitClass") == "Unknown" and self.blamable
         if blamed and blamed not in self.blamable and not follows:
@@ -313,6 +321,21 @@ class Life:
             wrong.append(f"planned changes have lost {self.cluster.redone} steps")
         wrong += list(unsound(self.cluster.api))
         return list(dict.fromkeys(wrong))
+
+    def _too_many_pods(self, status: JSON) -> Iterator[str]:
+        """Yield what says that more Pods were lost than were, or replaced."""
+        workers = [each.get("status", {}) for each in self.cluster.api.list(ELASTICWORKERS)]
+        counts = [each.get("restarts", {}) for each in (*workers, status.get("departed") or {})]
+        if sum(sum(each.values()) for each in counts) > self.pods:
+            yield f"{self.pods} losses of Pods were counted as {counts}"
+        if self.is_planned:
+            return
+        relaunched = [each.message for each in self.cluster.api.events if each.reason == "WorkerRelaunched"]
+        if len(relaunched) > self.pods:
+            yield f"{self.pods} Pods were lost: {relaunched}"
+        for message in relaunched:
+            if message.partition(" ")[0] not in self.blamable:
+                yield f"nothing befell it: {message}"
 
 
 BEFALLS: tuple[tuple[str, Callable[[Life], bool]], ...] = (
