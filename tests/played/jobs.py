@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from random import Random
@@ -17,6 +18,8 @@ import orjson
 
 from agent.facts.world import World
 from controller.resources import Resource
+from dlr.job.timeline.life import life_of
+from dlr.job.timeline.outages import LOST, own_failures
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.played.cluster import Cluster, Disturbances, Target
 from tests.played.network import Faults
@@ -78,8 +81,8 @@ class Life:
         self.cluster = Cluster(seed, loop(), disturbances(self._draw), last_step=last_step)
         self.failures = self.pods = 0
         """How often a process failed or hung, and how often a Pod was lost."""
-        self.blamable: set[str] = set()
-        """Workers that something has befallen."""
+        self.blamable: Counter[str] = Counter()
+        """How often something has befallen each worker."""
         self.is_planned = self.is_suspended = self.is_deleted = False
         """A user has done what gives healthy workers new Pods; wants the job suspended; has deleted it."""
         self.was_away = False
@@ -151,7 +154,7 @@ class Life:
             ((FAILED, "ValueError: no"), (KILLED, "the process was killed by SIGKILL"))
         )
         self.failures += 1
-        self.blamable.add(f"{JOB}-worker-{member.index}")
+        self.blamable[f"{JOB}-worker-{member.index}"] += 1
         training.fail(member, code, f"{text} {self.failures}")
         return True
 
@@ -161,7 +164,7 @@ class Life:
             return False  # what never made a step is not found to hang
         training.hangs_at = self._draw.choice(training.world.members)
         self.failures += 1
-        self.blamable.add(f"{JOB}-worker-{training.hangs_at.index}")
+        self.blamable[f"{JOB}-worker-{training.hangs_at.index}"] += 1
         return True
 
     def crash(self, worker: str = "") -> bool:
@@ -197,7 +200,7 @@ class Life:
 
     def _lose(self, worker: str) -> None:
         self.pods += 1
-        self.blamable.add(worker)
+        self.blamable[worker] += 1
 
     def scale(self) -> bool:
         return self._edit(replicas(self._draw.randint(2, 4)))
@@ -235,6 +238,9 @@ class Life:
             self._draw.uniform(1.0, 60.0), "the API server is back", lambda life: life.cluster.come_back()
         )
         return True
+
+    def fail_process_meanwhile(self) -> bool:
+        return self.fail_process() and self.leave_the_api_server_away()
 
     def kill_controller(self) -> bool:
         return self.cluster.kill_controller()
@@ -313,6 +319,7 @@ class Life:
         if sum(restarts.values()) > self.failures + len(self.cluster.lost_nodes):
             wrong.append(f"{self.failures} failures were counted as {restarts}")
         wrong += self._too_many_pods(status)
+        wrong += self._too_many_failures(job)
         blamed = (status.get("lastFailure") or {}).get("worker")
         follows = (status.get("lastFailure") or {}).get("exitClass") == "Unknown" and self.blamable
         if blamed and blamed not in self.blamable and not follows:
@@ -321,6 +328,22 @@ class Life:
             wrong.append(f"planned changes have lost {self.cluster.redone} steps")
         wrong += list(unsound(self.cluster.api))
         return list(dict.fromkeys(wrong))
+
+    def _too_many_failures(self, job: JSON) -> Iterator[str]:
+        """Yield what the job's account has of failures where there were none, or more of them than there were."""
+        status, workers = job["status"], self.cluster.api.list(ELASTICWORKERS)
+        history = status.get("history") or []
+        if not self.blamable:
+            told = {field: status[field] for field in ("restarts", "lastFailure") if status.get(field)}
+            told |= {"brokenRound": broken} if (broken := status["rendezvous"].get("brokenRound")) else {}
+            told |= {"history": lost} if (lost := [each for each in history if each["state"] in LOST]) else {}
+            if told:
+                yield f"nothing befell the job, and its account has {told}"
+        life = life_of(job, workers, None, self.cluster.time())
+        own = [(lane.worker, failure.what) for failure, lane in own_failures(life)]
+        shown = Counter(worker for worker, what in own if what != "Unknown")
+        if too_many := shown - self.blamable:
+            yield f"more failures are shown than there were, {self.blamable}: {too_many}"
 
     def _too_many_pods(self, status: JSON) -> Iterator[str]:
         """Yield what says that more Pods were lost than were, or replaced."""
@@ -349,6 +372,7 @@ BEFALLS: tuple[tuple[str, Callable[[Life], bool]], ...] = (
     ("a user has all Pods replaced", Life.roll),
     ("a user suspends", Life.suspend),
     ("the API server is away", Life.leave_the_api_server_away),
+    ("a process fails and the API server is away", Life.fail_process_meanwhile),
     ("the controller is killed", Life.kill_controller),
     ("a user deletes the job", Life.delete),
 )
