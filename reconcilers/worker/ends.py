@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import first_line
-from crds.agent_report import AgentFailure, AgentReport, AgentState
+from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticworker import (
     MAX_LIFE_REASON,
     MAX_LIVES,
@@ -111,11 +111,9 @@ def taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
 
 
 def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
-    """The end of an incarnation of which the last word was that its processes had failed.
+    """The end of an incarnation that gave way for a failure of its processes, of which its agent has told.
 
-    Its Pod is deleted before this is written, so that its agent may have reported meanwhile that it stops.
-    A hardware error counts only if the Pod was replaced for it, and then also if its agent told of it when it
-    had joined the next round. Else the job is resumed, say, and a check of the node is to judge.
+    Whatever else its Pod is replaced for, such as a suspension, is not its processes' doing.
     """
     status, report = worker.status, worker.status.agent
     if report is None or report.failure is None:
@@ -123,12 +121,7 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
     if (report.incarnation, report.pod_uid) != (status.observed_incarnation, status.pod_uid):
         return None
     exit_class = classify_process(report.failure)
-    if exit_class is ExitClass.HARDWARE_ERROR:
-        counts = worker.spec.replaced_for is exit_class
-    else:
-        has_ended = report.state in (AgentState.FAILED, AgentState.STOPPED)
-        counts = has_ended and report.failure.round >= report.observed_round
-    if not counts:
+    if worker.spec.replaced_for is not exit_class:
         return None
     words = _words(report.failure)
     return WorkerExit(

@@ -83,6 +83,8 @@ class Life:
         """How often a process failed or hung, and how often a Pod was lost."""
         self.blamable: Counter[str] = Counter()
         """How often something has befallen each worker."""
+        self.lost_in_silence: list[str] = []
+        """Workers on a node that was lost."""
         self.is_planned = self.is_suspended = self.is_deleted = False
         """A user has done what gives healthy workers new Pods; wants the job suspended; has deleted it."""
         self.was_away = False
@@ -195,6 +197,7 @@ class Life:
         for agent in self.cluster.agents.values():
             if agent.lives and agent.me.node_name == node:
                 self._lose(agent.me.worker_name)
+                self.lost_in_silence.append(agent.me.worker_name)
         self.cluster.lose_node(node)
         return True
 
@@ -214,10 +217,11 @@ class Life:
         return True
 
     def suspend(self) -> bool:
-        self.is_suspended = self._edit({"suspend": True})
-        if self.is_suspended:
-            self._at(self._draw.uniform(0.0, 40.0), "resume", Life.resume)
-        return self.is_suspended
+        if not self._edit({"suspend": True}):
+            return False
+        self.is_suspended = True
+        self._at(self._draw.uniform(0.0, 40.0), "resume", Life.resume)
+        return True
 
     def resume(self) -> bool:
         if not self.is_suspended or self.cluster.is_away:
@@ -342,7 +346,8 @@ class Life:
         life = life_of(job, workers, None, self.cluster.time())
         own = [(lane.worker, failure.what) for failure, lane in own_failures(life)]
         shown = Counter(worker for worker, what in own if what != "Unknown")
-        if too_many := shown - self.blamable:
+        # A node that is lost in silence may be found to hang before it is found to be lost.
+        if too_many := shown - self.blamable - Counter(self.lost_in_silence):
             yield f"more failures are shown than there were, {self.blamable}: {too_many}"
 
     def _too_many_pods(self, status: JSON) -> Iterator[str]:
