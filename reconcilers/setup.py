@@ -42,6 +42,7 @@ from reconcilers.observed.groups import group_of
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.observed.worker_state import is_refused_its_pod
 from reconcilers.predicates import (
     appears,
     becomes_ready_or_not,
@@ -101,7 +102,7 @@ def add_all(
     clock = clock or Clock()
     keep_what_is_read(manager.cache)
     add_indexes(manager.cache)
-    add_jobs(manager, clock, pods)
+    add_jobs(manager, clock)
     add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
@@ -127,8 +128,8 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
-def add_jobs(manager: Manager, clock: Clock, pods: PodOptions | None = None) -> None:
-    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, pods)
+def add_jobs(manager: Manager, clock: Clock) -> None:
+    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock)
     (
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)
@@ -174,11 +175,13 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         return _requests(workers.by_index(BY_OWNER, owner["metadata"]["uid"]))
 
     def workers_of_job(job: dict[str, Any]) -> Iterable[Request]:
-        """Only what concerns Pods: suspension and the end. World changes are the agents' business."""
+        """Only what concerns Pods: suspension and the end, and an edit of a job whose Pods are refused. World
+        changes are the agents' business."""
         halted = ("Suspended", "Succeeded", "Failed")
-        if not job["spec"].get("suspend") and job.get("status", {}).get("phase") not in halted:
-            return []
-        return owned_workers(job)
+        found = workers.by_index(BY_OWNER, job["metadata"]["uid"])
+        if job["spec"].get("suspend") or job.get("status", {}).get("phase") in halted:
+            return _requests(found)
+        return _requests(filter(is_refused_its_pod, found))
 
     def workers_of_check(check: dict[str, Any]) -> Iterable[Request]:
         """Its own, when it has finished; those of a job that it checks are the job's."""

@@ -258,10 +258,7 @@ class Client:
     async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
         return {"items": (await self.list(resource, label_selector=label_selector))["items"][:page_size]}
 
-    async def try_create(self, resource: Resource, obj: JSON) -> None:
-        """A dry run, which nobody refuses."""
-
-    async def create(self, resource: Resource, obj: JSON) -> JSON:
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         metadata = obj["metadata"]
         return self._write(Write("create", resource, metadata["name"], metadata.get("namespace"), obj))
 

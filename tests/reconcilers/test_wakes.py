@@ -100,6 +100,16 @@ async def test_a_job_that_goes_on_after_a_suspension_wakes_each_worker_once(town
     assert town.update(ELASTICJOBS, "digits", phase="Running")["elasticworker"] == 0
 
 
+async def test_an_edit_wakes_the_workers_whose_pods_were_refused_and_no_others(town: Town) -> None:
+    since = {"lastTransitionTime": "2026-01-01T12:00:00Z"}
+    for index, reason in enumerate(("PodInvalid", "PodForbidden", "PodRefused", "Unschedulable")):
+        refused = {"type": "Scheduled", "status": "False", "reason": reason, "message": "no", **since}
+        town.update(ELASTICWORKERS, f"digits-worker-{index}", phase="Pending", conditions=[refused])
+    edited = build.job(replicas=WORKERS, status={"phase": "Running"}).to_wire()
+    edited["metadata"]["generation"] = 7
+    assert town.put(ELASTICJOBS, edited)["elasticworker"] == 3
+
+
 async def test_steps_and_usage_wake_nobody_and_a_state_wakes_the_job_alone(town: Town) -> None:
     for step in range(10):
         reported = stored(build.report(0, progress={"step": step, "time": build.NOW}))

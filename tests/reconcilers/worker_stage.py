@@ -266,7 +266,7 @@ class Controller:
         self._api.requests.append(("get", resource.kind))
         return self._api.get(resource, name)
 
-    async def create(self, resource: Resource, obj: JSON) -> JSON:
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         return self._write("create", resource, lambda: self._api.create(resource, obj))
 
     async def patch(
