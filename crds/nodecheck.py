@@ -210,6 +210,9 @@ class NodeCheckStatus(Model):
     """The nodes that have no entry in a list, where there are too many, as ranges of places in `nodes`, by
     the list: `faultyNodes`, `stragglers`, `inconclusive`, `withdrawn`; `LocalTest` and `NoAnswer` are those
     of `nodeResults`. `dlr node-check` and `dlr node-check history NODE` show them by name."""
+    nodes_as_of: datetime | None = None
+    """The newest creation of the check and its nodes when these were fixed, by the API server's clock: a Node
+    that was created later is another machine."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
 

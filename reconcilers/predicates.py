@@ -11,8 +11,7 @@ from collections.abc import Callable
 from controller.resources import Object
 from controller.store import Change
 from crds.grouping import is_grouped
-from reconcilers.cordon.policy import MarkState
-from reconcilers.cordon.reconciler import cordon_states, cordon_view, room_view
+from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
 from reconcilers.observed.trust import may_cordon
@@ -146,19 +145,6 @@ def more_than_a_renewal(lease: Object) -> object:
 
 more_than_a_heartbeat = change_of(cordon_view)
 """What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
-
-
-_TAKE_ROOM = frozenset((MarkState.CORDONED.value, MarkState.HELD.value))
-
-
-def gives_room(change: Change) -> bool:
-    """A node is there, is gone, is cordoned or held no more, or counts elsewhere: nodes that are held may be
-    cordoned. Not so where one is cordoned or held itself, as thousands may be at a time."""
-    old, new = change.old, change.new
-    if old is None or new is None:
-        return True
-    before, after = ({*cordon_states(node)} & _TAKE_ROOM for node in (old, new))
-    return not before <= after or room_view(old) != room_view(new)
 
 
 @change_of
