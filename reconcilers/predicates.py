@@ -159,18 +159,18 @@ def more_than_an_agents_later_reports(worker: Object) -> object:
     return _without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
 
 
-_QUIET = frozenset(
-    (
-        *("progress", "rounds", "series", "usage", "memory", "shards"),
-        *("askedStacks", "profile", "replicas"),
-    )
+_OF_REPORTS = (
+    *("protocol", "incarnation", "podUid", "address", "storePort", "localWorldSize"),
+    *("observedRound", "state", "since", "failure", "departure", "slow", "checkpointTrouble"),
 )
-"""Parts of a report that decide nothing about a job, but for what `more_than_progress` takes of them."""
+"""Parts of a report that decide about a job, beside what `more_than_progress` takes of others."""
+_OF_REPLICAS = ("round", "brokenVersion", "leftOutVersion", "lateVersion", "lateGroups")
+"""Parts of a worker's part in the replica groups that decide likewise."""
 
 
 @change_of
 def more_than_progress(worker: Object) -> object:
-    """All but the steps, which every worker reports every few seconds, and which decide nothing about a job.
+    """What decides about a job: not the steps, which every worker reports every few seconds.
 
     A checkpoint may: a world that is to grow can wait for it. So may the first step of a round, by which the
     job trains (again), a loss that stops being a number, the checkpoint that a round resumed from, and the
@@ -179,12 +179,12 @@ def more_than_progress(worker: Object) -> object:
     report = worker.get("status", {}).get("agent") or {}
     return (
         _without_report(worker),
-        {field: value for field, value in report.items() if field not in _QUIET},
+        *(report.get(field) for field in _OF_REPORTS),
         (report.get("progress") or {}).get("checkpointStep"),
         [(each["round"], each.get("nonFiniteStep")) for each in report.get("rounds") or ()],
         (report.get("memory") or {}).get("resumed"),
         _asked_of_shards(report),
-        {k: v for k, v in (report.get("replicas") or {}).items() if k not in ("version", "step")},
+        *((report.get("replicas") or {}).get(field) for field in _OF_REPLICAS),
     )
 
 
