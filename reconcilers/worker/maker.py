@@ -5,7 +5,6 @@ A Pod comes last, since its agent begins with the others. What is refused is tri
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 from controller.cache import Cache
@@ -108,7 +107,7 @@ class PodMaker:
         self._keys = OwnerKeys(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._leftovers = Observations(cache.store(ELASTICWORKERS), clock.monotonic)
-        self._draw = random.Random(0)  # the same in each run of the simulator
+        self._random = options.random
 
     async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
         """The Pod of the incarnation, or why it cannot come yet."""
@@ -121,7 +120,8 @@ class PodMaker:
         except Leftover as leftover:
             is_stuck = self._is_stuck(leftover.found, assignment.worker)
             reason = EARLIER_POD_STUCK if is_stuck else "WaitingForDeletion"
-            return None, Obstacle(reason, str(leftover), LEFTOVER_RETRY_SECONDS)
+            wait_seconds = retry_seconds(assignment.workers, LEFTOVER_RETRY_SECONDS)
+            return None, Obstacle(reason, str(leftover), wait_seconds)
         except PodRefused as refused:
             return None, self._refused(assignment, refused.reason, str(refused))
         except Refused as error:
@@ -145,7 +145,7 @@ class PodMaker:
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
         """Returns a random wait: tries must not coincide again and again with others that use up a quota at
         regular times, such as a job that probes for room (`reconcilers/capacity`)."""
-        return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
+        return retry_seconds(assignment.workers) * self._random.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:
         """Create the Pod, after its rights, its key and its Lease.
@@ -214,7 +214,7 @@ class PodMaker:
             if lease is None:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:
-            return None, LEFTOVER_RETRY_SECONDS
+            return None, retry_seconds(assignment.workers, LEFTOVER_RETRY_SECONDS)
         except Refused as error:
             if not is_refusal(error):
                 raise

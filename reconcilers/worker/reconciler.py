@@ -36,7 +36,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.assignment import Assignment, Assignments
-from reconcilers.worker.gang import Obstacle
+from reconcilers.worker.gang import STARTS_PER_SECOND, Obstacle
 from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
 from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on_its_way, is_over, observe
@@ -46,8 +46,6 @@ BY_NODE = "node"
 
 START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
-STARTS_PER_SECOND = 250
-"""That a cluster's scheduler manages at least; the Pods of more workers may take as much longer."""
 
 
 @dataclass(frozen=True)

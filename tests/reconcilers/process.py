@@ -95,7 +95,7 @@ class Process:
             add=lambda controller: self._controllers.update({controller.name: controller}),
         )
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
-        add_all(manager, self.cordon, pods=PodOptions(agent=None), clock=clock)  # type: ignore[arg-type]
+        add_all(manager, self.cordon, pods=PodOptions(agent=None, random=random.Random(0)), clock=clock)  # type: ignore[arg-type]
         for controller in self._controllers.values():
             for source in controller.sources:
                 self.cache.store(source.resource)
