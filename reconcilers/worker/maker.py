@@ -221,7 +221,8 @@ class PodMaker:
             message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
             self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
             return lease, self._refused_retry_seconds(assignment)
-        return lease, MISSED_RECHECK_SECONDS if lacks_key(pod) else None
+        again_seconds = retry_seconds(assignment.workers, MISSED_RECHECK_SECONDS)
+        return lease, again_seconds if lacks_key(pod) else None
 
     def _lease(self, assignment: Assignment) -> Object | None:
         metadata = assignment.worker.metadata

@@ -44,6 +44,8 @@ from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on
 BY_NODE = "node"
 
 
+_OF_OTHERS = ("agent", "standby")
+"""Fields of the status that the agent and the job's reconciler write."""
 START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
 
@@ -275,12 +277,12 @@ class WorkerReconciler(Reconciler):
         await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
 
     async def _write(self, raw: Object, status: ElasticWorkerStatus) -> None:
-        """Patch what is ours, not the agent's part. Conflict: what ended a Pod may be known already.
+        """Patch what is ours alone. Conflict: what ended a Pod may be known already.
 
         All else is written beside the agent's reports, however often those come. Late, it counts nothing.
         """
-        current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
-        desired = status.model_copy(update={"agent": None}).to_wire()
+        current = {k: v for k, v in raw.get("status", {}).items() if k not in _OF_OTHERS}
+        desired = status.model_copy(update=dict.fromkeys(_OF_OTHERS)).to_wire()
         patch = validated_patch(current, status, desired)
         if not patch:
             return

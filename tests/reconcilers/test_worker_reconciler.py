@@ -83,6 +83,21 @@ async def test_a_steady_look_makes_no_request(api: Api, controller: Controller) 
     assert api.requests == []
 
 
+async def test_whether_a_worker_stands_by_is_written_by_its_job_alone(
+    api: Api, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a new incarnation makes its own reconciler touch it: two writers would undo each other."""
+    await running(api, controller)
+    api.patch(ELASTICWORKERS, WORKER, {"status": {"standby": True}})
+    api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
+    patches, real = [], api.patch
+    monkeypatch.setattr(api, "patch", lambda *args: patches.append(args[2]) or real(*args))
+    for _ in range(3):
+        await controller.look()
+    assert api.status["observedIncarnation"] == 2 and api.status["standby"] is True
+    assert patches and not any("standby" in patch.get("status", {}) for patch in patches)
+
+
 @pytest.mark.parametrize("resource", [LEASES, SERVICEACCOUNTS, ROLES, ROLEBINDINGS])
 async def test_what_a_running_worker_needs_is_made_again_in_the_next_look(
     api: Api, controller: Controller, resource: Any
