@@ -18,7 +18,7 @@ from crds.elasticworker import ElasticWorker, ExitClass
 from crds.findings import Cause, Finding, Verdict
 from crds.further_nodes import whole
 from reconcilers.cordon.policy import MAX_EVIDENCE
-from reconcilers.nodecheck.actions import action_for_text
+from reconcilers.nodecheck.actions import action_for_error
 from reconcilers.nodecheck.finished import BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
 from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.record import read_record, with_findings
@@ -159,7 +159,7 @@ def finding_of_worker(worker: ElasticWorker, raw: dict[str, Any]) -> Finding | N
         verdict=Verdict.FAULTY,
         causes=(Cause.HARDWARE_ERROR,),
         message=shortened(end.message, MAX_EVIDENCE),
-        action=action_for_text(end.message),
+        action=action_for_error(end.message),
         time=end.time,
         source=f"{metadata.namespace}/{metadata.name}",
     )

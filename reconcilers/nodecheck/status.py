@@ -113,7 +113,7 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
     """Add the nodes that failed their own tests, so that it is kept even if their Pods go."""
     present = {result.node for result in status.node_results}
     failures = [
-        dropped(node, Cause.LOCAL_TEST, result.reason)
+        dropped(node, Cause.LOCAL_TEST, result.reason, result.action)
         for node, result in history.local.items()
         if not result.passed and node not in present
     ]
