@@ -51,6 +51,7 @@ from reconcilers.nodecheck.steps import (
     ended_gathering,
     ended_step,
     history_of,
+    round_to_record,
     rounded,
     rounds_of,
     settled_nodes,
