@@ -5,8 +5,9 @@ Ages count on our own clock, from when we first saw a thing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from controller.cache import Cache
@@ -115,6 +116,26 @@ def _heard(worker: ElasticWorker, checking: str | None, before: _Heard | None, n
     )
 
 
+class NodesWhenRead(Collection[Object]):
+    """All Nodes, listed when a plan first reads them: few do, and a cluster may have ten thousand."""
+
+    def __init__(self, nodes: Store) -> None:
+        self._store = nodes
+
+    @cached_property
+    def _all(self) -> list[Object]:
+        return self._store.list()
+
+    def __iter__(self) -> Iterator[Object]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._all
+
+
 @dataclass(frozen=True)
 class Seen:
     job: ElasticJob
@@ -135,7 +156,7 @@ class Seen:
     worker; without those whose Pod the cache does not show."""
     outdated_pods: int = 0
     """How many of these were made of an earlier template of the job."""
-    nodes: Sequence[Object] = ()
+    nodes: Collection[Object] = ()
     ages: Ages = field(default_factory=Ages)
     account_age_seconds: float = 0.0
     """How long ago the job's account was written."""
@@ -234,7 +255,7 @@ class JobReader:
             vacant=self._plans.vacant(job),
             pods=pods,
             outdated_pods=outdated,
-            nodes=self._nodes.list(),
+            nodes=NodesWhenRead(self._nodes),
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
             round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
