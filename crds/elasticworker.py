@@ -171,6 +171,8 @@ class ElasticWorkerStatus(Model):
     """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None
     """All of them."""
+    failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Failures among them, by exit class: no planned stops, and no ends after a failure in place."""
     failure_budget: FailureBudget | None = None
     """What these have spent."""
     quick_exits: int | None = None

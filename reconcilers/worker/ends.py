@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -152,11 +153,15 @@ def is_counted(status: ElasticWorkerStatus, incarnation: int) -> bool:
     return end.incarnation > incarnation or end.failures_in_pod is None
 
 
-def counted(status: ElasticWorkerStatus, end: WorkerExit, times: int = 1) -> dict[str, Any]:
+def counted(
+    status: ElasticWorkerStatus, end: WorkerExit, times: int = 1, *, is_failure: bool = True
+) -> dict[str, Any]:
     """The fields that remember one more end, or so many alike."""
-    restarts = dict(status.restarts)
-    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + times
-    return {"restarts": restarts, "restart_count": sum(restarts.values()), "last_exit": end}
+    end_of_class = Counter({end.exit_class.value: times})
+    restarts = dict(Counter(status.restarts) + end_of_class)
+    failures = dict(Counter(status.failures) + end_of_class) if is_failure else status.failures
+    of_all = {"restarts": restarts, "restart_count": sum(restarts.values()), "failures": failures}
+    return of_all | {"last_exit": end}
 
 
 def ended(
@@ -168,11 +173,13 @@ def ended(
     rules: Sequence[FailureRule],
     now: datetime,
     times: int = 1,
+    counted_round: int | None = None,
 ) -> ElasticWorkerStatus:
     """The status of a worker whose incarnation has ended so.
 
     Args:
         times: how many ends like this one are counted.
+        counted_round: round in which the job has counted a failure in place of this worker's.
     """
     is_others = (end.exit_class in FREE and end.message) or end.other_container
     failure = None if is_others else reported_failure(report)
@@ -197,15 +204,25 @@ def ended(
     spent = status.failure_budget
     for _ in range(min(times, MOST_AT_ONCE)):
         spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))
+    own = report.failure if report is not None else None
+    is_known = own is not None and own.round == counted_round
+    is_failure = not (is_known or _is_planned(worker, last_exit))
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,
             "message": (end.message or text)[:MAX_MESSAGE],
             "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
             "failure_budget": spent,
-            **counted(status, last_exit, times),
+            **counted(status, last_exit, times, is_failure=is_failure),
         }
     )
+
+
+def _is_planned(worker: ElasticWorker, end: WorkerExit) -> bool:
+    """Whether the Pod was taken away with time to stop, or before it ran."""
+    never_ran = worker.status.phase is not WorkerPhase.RUNNING
+    is_taken = end.exit_class in (ExitClass.KILLED, ExitClass.PREEMPTED)
+    return bool(end.in_good_order) or (is_taken and never_ran)
 
 
 def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:

@@ -73,6 +73,8 @@ DATA = {
     "NonFiniteLoss": WORKER | {"round": 1_233, "step": 1_234_567},
     "Slow": {"step": 1_234_567, "secondsPerStep": 12.3},
     "WorkersGivenUp": {"count": 64},
+    "RanksBehind": WORKER | {"count": 9_312},
+    "HeartbeatLate": WORKER | {"count": 9_312, "node": "gpu-node-0123.example.com", "limitSeconds": 300.0},
     "TemplateChanged": {"count": 9_312},
 }
 OF_OTHER_JOBS = (
@@ -197,7 +199,11 @@ def of_growth(*, full: str) -> dict[str, Any]:
                 }
             },
         },
-        "departed": {"restarts": dict.fromkeys(CLASSES, 12), "leaving": {"worker": list(range(64))}},
+        "departed": {
+            "restarts": dict.fromkeys(CLASSES, 12),
+            "failures": dict.fromkeys(CLASSES, 12),
+            "leaving": {"worker": list(range(64))},
+        },
     }
 
 
@@ -242,6 +248,10 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
         "StartUnknown": START_UNKNOWN_MESSAGE,
         "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
         "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
+        "HeartbeatLate": "no heartbeat from llm-pretraining-405b-worker-17 on gpu-17, which is lost after 300 s of "
+        "silence; and 62 more workers",
+        "RanksBehind": "63 of 10000 workers are far behind the others: llm-pretraining-405b-worker-17, "
+        "llm-pretraining-405b-worker-18, llm-pretraining-405b-worker-19 and 60 more",
         "SidecarsFailed": "sidecars of 3 workers failed: logs in llm-pretraining-405b-worker-17 (exit code 1)",
         "ShardsDone": "shard set 'files-2026-11-20': 812345 of 1000000 elements are done so far, 17 failed for good: "
         "17, 118, 4711-4713, 81234 and 11 more, the first: ValueError: bad header",
@@ -308,6 +318,7 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
             "replicas": WORKERS,
             "selector": "elastic.iml.github.io/job-name=llm-pretraining-405b,elastic.iml.github.io/replica-type=worker",
             "restarts": dict.fromkeys(CLASSES, 1_234),
+            "failures": dict.fromkeys(CLASSES, 1_234),
             "startTime": TIME,
             "lastFailure": {
                 "worker": "llm-pretraining-405b-worker-5118",
@@ -380,7 +391,11 @@ def aged(members: list[int], relaunches: int) -> list[int]:
 def of_the_day(members: list[int], incarnations: list[int], *, full: str) -> ElasticJobStatus:
     """A rack is retired, slots leave and move, nodes are checked, and a shard set nears its end."""
     retired, moves = some(100), {"sources": some(100), "targets": list(range(WORKERS + 100, WORKERS + 200))}
-    departed = {"restarts": dict.fromkeys(CLASSES, 12), "leaving": {"worker": list(range(0, 2_000, 2))}}
+    departed = {
+        "restarts": dict.fromkeys(CLASSES, 12),
+        "failures": dict.fromkeys(CLASSES, 12),
+        "leaving": {"worker": list(range(0, 2_000, 2))},
+    }
     return busy(
         world(members, incarnations, full=full),
         full=full,
