@@ -192,7 +192,7 @@ def heartbeat_late(_: JobWarning | None, facts: Facts) -> JobWarning | None:
     """Judges which agents a job that does not train may wait for: since when, and when they are lost."""
     found = ((w, condition_of(w.status.conditions, HEARTBEAT_ON_TIME)) for w in facts.workers.exceptional)
     late = [(worker, condition.last_transition_time) for worker, condition in found if condition is not None]
-    if not late:
+    if not late or any(map(silent_since, facts.workers.exceptional)):  # AgentsSilent says more
         return None
     worker, since = min(late, key=lambda each: each[1])
     limit = float(facts.job.spec.elastic_policy.heartbeat_timeout_seconds)
@@ -208,7 +208,7 @@ def ranks_behind(before: JobWarning | None, facts: Facts) -> Trouble | JobWarnin
     """Judges how many workers of the world are far behind the others."""
     world = facts.world
     if world.phase is not RendezvousPhase.FORMED:
-        return before
+        return None
     members, found = set(world.members), []
     for worker in facts.workers.telling_steps:
         report = current_report(worker)

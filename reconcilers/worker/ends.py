@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +29,7 @@ from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.containers import containers_of, may_run, training_container
 from reconcilers.observed.ending import reported_failure
-from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
+from reconcilers.observed.exit_class import FREE, LOST_BY_KUBELET, PodEnd, classify_process
 from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import REPLACED
 
@@ -181,6 +182,8 @@ def ended(
         times: how many ends like this one are counted.
         counted_round: round in which the job has counted a failure in place of this worker's.
     """
+    if end.reason == LOST_BY_KUBELET and status.node_name:
+        end = replace(end, message=f"{status.node_name} restarted")
     is_others = (end.exit_class in FREE and end.message) or end.other_container
     failure = None if is_others else reported_failure(report)
     words = _words(failure, end.message, end.log)

@@ -73,14 +73,14 @@ DATA = {
     "NonFiniteLoss": WORKER | {"round": 1_233, "step": 1_234_567},
     "Slow": {"step": 1_234_567, "secondsPerStep": 12.3},
     "WorkersGivenUp": {"count": 64},
-    "RanksBehind": WORKER | {"count": 9_312},
-    "HeartbeatLate": WORKER | {"count": 9_312, "node": "gpu-node-0123.example.com", "limitSeconds": 300.0},
     "TemplateChanged": {"count": 9_312},
 }
 OF_OTHER_JOBS = (
     *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
     *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
     "NoSteps",  # whose end NonFiniteLoss and Slow show
+    "HeartbeatLate",  # instead of AgentsSilent
+    "RanksBehind",  # only while there is a world
 )
 """Warnings that do not come together with all others."""
 WARNING_TYPES = [kind.type for kind in (*WARNINGS, *SIZES) if kind.type not in OF_OTHER_JOBS]
@@ -248,10 +248,6 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
         "StartUnknown": START_UNKNOWN_MESSAGE,
         "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
         "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
-        "HeartbeatLate": "no heartbeat from llm-pretraining-405b-worker-17 on gpu-17, which is lost after 300 s of "
-        "silence; and 62 more workers",
-        "RanksBehind": "63 of 10000 workers are far behind the others: llm-pretraining-405b-worker-17, "
-        "llm-pretraining-405b-worker-18, llm-pretraining-405b-worker-19 and 60 more",
         "SidecarsFailed": "sidecars of 3 workers failed: logs in llm-pretraining-405b-worker-17 (exit code 1)",
         "ShardsDone": "shard set 'files-2026-11-20': 812345 of 1000000 elements are done so far, 17 failed for good: "
         "17, 118, 4711-4713, 81234 and 11 more, the first: ValueError: bad header",
