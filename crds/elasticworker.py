@@ -129,6 +129,8 @@ class WorkerExit(Model):
     """The action of the rule of the job's failurePolicy that matched, if one did."""
     suspects_hardware: bool | None = None
     """Whether the end may be a fault of the node's hardware, so that a check comes before the next world."""
+    planned: bool | None = None
+    """It was taken away with time to stop, or before it ran: that is no failure."""
     in_good_order: bool | None = None
     """Its Pod was being deleted with time to stop, and its containers still ran then."""
     time: datetime
@@ -145,6 +147,8 @@ class Life(Model):
     """When its Pod was first seen running."""
     ended_at: datetime | None = None
     exit_class: ExitClass | None = None
+    planned: bool | None = None
+    """Whether its Pod was taken away with time to stop, or before it ran."""
     reason: Annotated[str, cut(MAX_LIFE_REASON), Field(max_length=MAX_LIFE_REASON)] = ""
 
 

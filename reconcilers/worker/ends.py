@@ -84,7 +84,8 @@ def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:
         return life.model_copy(update={"ended_at": now})
     said = first_line(end.message)
     reason = shortened(f"{end.reason}: {said}" if said else end.reason, MAX_LIFE_REASON)
-    return life.model_copy(update={"ended_at": end.time, "exit_class": end.exit_class, "reason": reason})
+    update = {"ended_at": end.time, "exit_class": end.exit_class, "planned": end.planned, "reason": reason}
+    return life.model_copy(update=update)
 
 
 QUICK_EXIT_SECONDS = 60.0
@@ -189,6 +190,7 @@ def ended(
     words = _words(failure, end.message, end.log)
     text = words["message"] or _with_last_line(end)
     action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
+    in_good_order = end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
         exit_class=end.exit_class,
@@ -200,7 +202,8 @@ def ended(
         pod_uid=status.pod_uid or "",
         action=action,
         suspects_hardware=smells_of_hardware(end.exit_class, text) or None,
-        in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
+        in_good_order=in_good_order or None,
+        planned=in_good_order or _never_ran(worker, end) or None,
         time=now,
     )
     reached = highest_step(report)
@@ -209,7 +212,7 @@ def ended(
         spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))
     own = report.failure if report is not None else None
     is_known = own is not None and own.round == counted_round
-    is_failure = not (is_known or _is_planned(worker, last_exit))
+    is_failure = not (is_known or last_exit.planned)
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,
@@ -221,11 +224,10 @@ def ended(
     )
 
 
-def _is_planned(worker: ElasticWorker, end: WorkerExit) -> bool:
-    """Whether the Pod was taken away with time to stop, or before it ran."""
-    never_ran = worker.status.phase is not WorkerPhase.RUNNING
+def _never_ran(worker: ElasticWorker, end: PodEnd) -> bool:
+    """Whether the Pod was taken away before it ran."""
     is_taken = end.exit_class in (ExitClass.KILLED, ExitClass.PREEMPTED)
-    return bool(end.in_good_order) or (is_taken and never_ran)
+    return is_taken and worker.status.phase is not WorkerPhase.RUNNING
 
 
 def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:

@@ -105,10 +105,9 @@ def _with_late_heartbeat(
     conditions: list[Condition], silence: Silence | None, seen: Observation, now: datetime
 ) -> list[Condition]:
     """The conditions, with one that says since when an agent is silent that its job waits for."""
-    if silence is None or not (seen.awaited and silence.is_late):
-        return _shown(conditions, HEARTBEAT_ON_TIME, "", "", now)
-    message = f"no heartbeat; the worker is lost at {seen.heartbeat_timeout_seconds:.0f} s"
-    last_heard = now - timedelta(seconds=silence.seconds)
+    is_late = silence is not None and seen.awaited and silence.is_late
+    last_heard = now - timedelta(seconds=silence.seconds if silence is not None else 0.0)
+    message = f"no heartbeat; the worker is lost at {seen.heartbeat_timeout_seconds:.0f} s" if is_late else ""
     return _shown(conditions, HEARTBEAT_ON_TIME, "Late", message, last_heard)
 
 
