@@ -290,7 +290,7 @@ def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
 
 def _slow(case: Case) -> Iterator[Finding]:
     warning = case.warning("Slow")
-    if warning and case.trains:
+    if warning and not report.is_finished(case.job):
         fields = case.of_warning("Slow")
         statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
         advice = (sentence(_said(SLOW_ADVICE, case), fields),)

@@ -22,9 +22,11 @@ from PIL import Image
 from dlr.dashboard import reading
 from dlr.dashboard.server import Dashboard, serve
 from dlr.job import case
+from dlr.job.case import Case
 from dlr.job.goodput import account_of
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import life_of
+from dlr.job.verdict import verdict
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli import troubled
@@ -245,7 +247,8 @@ def timeline() -> str:
     ]
     for index in (1, 3):
         workers[index]["status"]["agent"] = {"incarnation": 1, "failure": followed | {"rank": index}}
-    return svg_file(life_of(made, workers, 0.55, troubled.NOW, "27 steps"))
+    case = Case(made, workers, (), troubled.NOW)
+    return svg_file(life_of(made, workers, 0.55, troubled.NOW), verdict(case).text)
 
 
 async def shoot(folder: Path, url: str, page: Page) -> None:

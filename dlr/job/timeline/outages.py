@@ -8,18 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-from crds.job_status import JobState
 from dlr.job.failures import SAME_MOMENT
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span
 from dlr.job.timeline.life import Lane, Life
+from reconcilers.goodput.goodput import AFTER_A_FAILURE
 
-LOST = (JobState.RECOVERING.value, JobState.DOWN.value)
-"""States in which a job is because of a failure."""
-STRUCK = (JobState.FORMING.value, JobState.PENDING.value)
-"""States in which a job may be because of a failure, or for another reason."""
 LEEWAY_SECONDS = SAME_MOMENT.total_seconds()
 
 
@@ -72,7 +67,7 @@ def _outages(states: Sequence[Span], failures: Sequence[tuple[Failure, Lane]]) -
         failures: the oldest first.
     """
     waiting, found = deque(failures), []
-    for begin, end in lost_spans(states, [failure.at for failure, _ in failures]):
+    for begin, end in lost_spans(states):
         while waiting and waiting[0][0].at < begin - LEEWAY_SECONDS:
             waiting.popleft()
         within = []
@@ -82,24 +77,14 @@ def _outages(states: Sequence[Span], failures: Sequence[tuple[Failure, Lane]]) -
     return found
 
 
-def lost_spans(states: Sequence[Span], failed_at: Sequence[float]) -> list[tuple[float, float]]:
-    """Return begins and ends of the times in which failures kept the job from training.
-
-    A Pod that is deleted with time to save changes the world in good order, and ends late: the job is Forming
-    or Pending meanwhile, not Recovering. That counts if a failure lies in it and the job has trained before.
-    """
-    has_trained = False
+def lost_spans(states: Sequence[Span]) -> list[tuple[float, float]]:
+    """Return begins and ends of the times in which failures kept the job from training."""
     found: list[tuple[float, float]] = []
-    for trains, group in groupby(states, lambda span: span.state == JobState.TRAINING):
-        spans = list(group)
-        begin, end = spans[0].begin, spans[-1].end
-        is_struck = has_trained and any(begin - LEEWAY_SECONDS <= at <= end for at in failed_at)
-        for span in spans:
-            if span.state not in LOST and not (is_struck and span.state in STRUCK):
-                continue
-            if found and found[-1][1] == span.begin:
-                found[-1] = (found[-1][0], span.end)
-            else:
-                found.append((span.begin, span.end))
-        has_trained = has_trained or trains
+    for span in states:
+        if span.state not in AFTER_A_FAILURE:
+            continue
+        if found and found[-1][1] == span.begin:
+            found[-1] = (found[-1][0], span.end)
+        else:
+            found.append((span.begin, span.end))
     return found
