@@ -44,16 +44,19 @@ def _page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JSON:
     return {
         "headline": headline_of_jobs(jobs),
         "jobs": [
-            _line(cases[job["metadata"]["uid"]], lead_of, strip, is_group)
-            for job, is_group in tree(ordered)[:MOST_JOBS]
+            _line(cases[_key(job)], lead_of, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]
         ],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
         "strip": strip.total_seconds(),
     }
 
 
-def cases_of(jobs: Sequence[JSON], leads: Iterable[JSON], now: datetime) -> dict[str, Case]:
-    """Return the jobs by uid, each with the first of its workers, or of its groups' workers."""
+def _key(job: JSON) -> tuple[str, str]:
+    return job["metadata"]["namespace"], job["metadata"]["name"]
+
+
+def cases_of(jobs: Sequence[JSON], leads: Iterable[JSON], now: datetime) -> dict[tuple[str, str], Case]:
+    """Return the jobs by namespace and name, each with its first worker, or with that of each of its groups."""
     workers: dict[tuple[str, str], list[JSON]] = {}
     for each in leads:
         whole = (each["metadata"].get("labels") or {}).get(names.LABEL_GROUPED_JOB)
@@ -63,16 +66,11 @@ def cases_of(jobs: Sequence[JSON], leads: Iterable[JSON], now: datetime) -> dict
     for job in jobs:
         if (group := group_of(job)) is not None:
             groups.setdefault(group.uid, []).append(job)
-    return {
-        (metadata := job["metadata"])["uid"]: Case(
-            job,
-            workers.get((metadata["namespace"], metadata["name"]), []),
-            (),
-            now,
-            groups=sorted(groups.get(metadata["uid"], ()), key=index_of),
-        )
-        for job in jobs
-    }
+    found = {}
+    for job in jobs:
+        own = sorted(groups.get(str(job["metadata"].get("uid")), ()), key=index_of)
+        found[_key(job)] = Case(job, workers.get(_key(job), []), (), now, groups=own)
+    return found
 
 
 def leads_by_job(leads: Iterable[JSON]) -> dict[tuple[str, str], JSON]:

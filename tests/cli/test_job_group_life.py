@@ -37,7 +37,7 @@ def whole(**status: Any) -> JSON:
     ]
     seconds = {"Pending": 10, "Training": 110.5, "Recovering": 3.5}
     goodput = {"state": "Training", "since": at(124), "seconds": seconds, "groupsLostSeconds": 9.0}
-    made = grouped(history=history, failures={"Killed": 3}, **{"goodput": goodput} | status)
+    made = grouped(**{"history": history, "failures": {"Killed": 3}, "goodput": goodput} | status)
     return trainable(made)
 
 

@@ -157,7 +157,7 @@ class TestCommand:
         server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers()), EVENTS: listing()}
         shown = dlr("job", "timeline", "digits", "--text")
         assert (shown.exit_code, shown.err) == (0, "")
-        assert shown.out.startswith("Trains on 3 of 3 workers; 2 failures cost ")
+        assert shown.out.startswith("Makes no step on 3 of 3 workers; 2 failures cost "), "it is long ago"
         assert shown.out.splitlines()[1].startswith("default/digits · Running · ")
         assert "  worker-1  UserError  12s   ValueError: a <bad> batch\n" in shown.out
         assert all(line.isprintable() for line in shown.out.splitlines())

@@ -126,7 +126,7 @@ def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
         ("Workers", "3 of 3", None),
         ("Progress", "40%", 0.401),
         ("Step time", "0.42 s", None),
-        ("Goodput", "68.5%", pytest.approx(0.685, abs=0.001)),
+        ("Goodput", "68.6%", pytest.approx(0.6855, abs=0.001)),
         ("Lost to failures", "42s", None),
     ]
     assert all(f"<title>worker-{index} node-" in page["life"]["drawing"] for index in range(3))
