@@ -56,7 +56,7 @@ def _key(job: JSON) -> tuple[str, str]:
 
 
 def cases_of(jobs: Sequence[JSON], leads: Iterable[JSON], now: datetime) -> dict[tuple[str, str], Case]:
-    """Return the jobs by namespace and name, each with its first worker, or with that of each of its groups."""
+    """Return the jobs by namespace and name, each with its first worker, or that of each of its groups."""
     workers: dict[tuple[str, str], list[JSON]] = {}
     for each in leads:
         whole = (each["metadata"].get("labels") or {}).get(names.LABEL_GROUPED_JOB)
