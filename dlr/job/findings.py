@@ -197,10 +197,10 @@ def _waits(case: Case) -> Iterator[Finding]:
     """Yield why a job that should train does not, or does with fewer workers."""
     if report.is_finished(case.job) or not case.status.get("phase") or report.phase(case.job) == "Suspended":
         return
+    yield from _awaits_heartbeats(case)
     if case.trains:
         yield from _lacks_workers(case)
         return
-    yield from _awaits_heartbeats(case)
     reason, message = case.status.get("reason") or "", case.status.get("message") or ""
     waits = f"for {age(since, case.now)}" if (since := report.phase_since(case.job)) else "by now"
     if reason:
@@ -273,7 +273,8 @@ def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
     """Yield that the job may wait for a worker that is silent, and is not lost yet."""
     warning = case.warning("HeartbeatLate")
     since = parse_time((warning or {}).get("since"))
-    if warning is None or since is None:
+    trains = case.account is not None and case.account.state == JobState.TRAINING
+    if warning is None or since is None or trains:
         return
     data, fields = warning.get("data") or {}, case.of_warning("HeartbeatLate")
     worker, node = str(data.get("worker", "")), data.get("node")
