@@ -20,6 +20,7 @@ from dlr.job.failures import failures_of
 from dlr.job.findings import PEOPLE, Finding, findings
 from dlr.job.goodput import redone
 from dlr.job.groups import training
+from dlr.job.tones import tone_of
 from dlr.job.wording import age, counted_by_thousands, loss, parse_time
 from reconcilers.goodput.goodput import AFTER_A_FAILURE, lost_seconds
 
@@ -37,6 +38,10 @@ DOES: dict[str, str] = {
     "Unobserved": f"Not seen by a controller yet, with {PEOPLE}",
 }
 """By state or phase."""
+
+
+WELL = ("good", "busy")
+"""Tones of states in which nothing is wrong."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def _does(case: Case, phase: str, found: tuple[Finding, ...]) -> tuple[str, str]
     if gravest is not None:
         is_clause = PEOPLE not in gravest.headline and not gravest.headline[0].isupper()
         does = f"{does}, {gravest.headline}" if is_clause else gravest.headline
-        word = gravest.tone if word == JobState.TRAINING else word
+        word = gravest.tone if tone_of(word).name in WELL else word
     return does.replace(PEOPLE, people(case)), word
 
 

@@ -58,7 +58,7 @@ HOT_LOOK_SECONDS = 30.0
 """Agents report their use every 30 s, and that leads to no look at the job."""
 MOST_NAMED = 3
 BEHIND_SECONDS = 15.0
-"""Time beyond a heartbeat's time-out that a worker is behind the median of all, in their steps."""
+"""Time beyond a heartbeat's time-out that a worker is behind the median of all, by its own steps."""
 BEHIND_STEPS = 100
 """Steps behind it, where the time of a step is not known."""
 BEHIND_LOOK_SECONDS = 300.0
@@ -243,8 +243,14 @@ def far_behind(found: Sequence[Pace], heartbeat_timeout_seconds: float) -> list[
         return []
     middle = median(each.step for each in found)
     speeds = [each.seconds_per_step for each in found if each.seconds_per_step]
-    most = (heartbeat_timeout_seconds + BEHIND_SECONDS) / median(speeds) if speeds else BEHIND_STEPS
-    behind = [each for each in found if middle - each.step > max(most, 1)]
+    usual = median(speeds) if speeds else None
+    most = heartbeat_timeout_seconds + BEHIND_SECONDS
+
+    def is_far(each: Pace) -> bool:
+        lag, pace = middle - each.step, each.seconds_per_step or usual
+        return lag > 1 and (lag > BEHIND_STEPS if pace is None else lag * pace > most)
+
+    behind = [each for each in found if is_far(each)]
     return sorted(behind, key=lambda each: (each.step, each.worker))
 
 

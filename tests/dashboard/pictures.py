@@ -112,6 +112,15 @@ def account(state: str, since: float, ratio: float, last: int, pace: float = 0.5
     }
 
 
+BEHIND: JSON = {
+    "type": "RanksBehind",
+    "message": "8 of 1000 workers are far behind the others: pretrain-worker-40, pretrain-worker-41, "
+    "pretrain-worker-42 and 5 more",
+    "since": at(200),
+    "data": {"worker": "pretrain-worker-40", "count": 8},
+}
+
+
 def pretrain() -> tuple[JSON, list[JSON]]:
     chance = random.Random(3)
     master = {"masterAddress": "10.0.0.12", "masterPort": 29500, "formedAt": at(14)}
@@ -126,6 +135,7 @@ def pretrain() -> tuple[JSON, list[JSON]]:
         replicaStatuses=counts,
         history=lived,
         goodput=account("Training", 17, 0.911, 546),
+        warnings=[BEHIND],
     )
     workers = []
     for index in range(RANKS):
@@ -150,6 +160,7 @@ def others() -> tuple[list[JSON], list[JSON]]:
     recovers = job("llama-8b", workers=8, phase="Restarting", replicaStatuses=counts, history=lived)
     recovers["status"] |= {
         "goodput": account("Recovering", 245, 0.858, 1240, 0.18),
+        "failures": {"NodeLost": 1},
         "rendezvous": {"round": 1, "phase": "Forming"},
     }
     recovers["metadata"]["creationTimestamp"] = at(40)
@@ -228,7 +239,10 @@ def timeline() -> str:
         episode("Recovering", 145.2, 5, "0-3"),
         episode("Training", 159, 5, "0-3"),
     ]
-    made = job(workers=4, phase="Succeeded", completionTime=at(186), history=history, lastFailure=None)
+    spent = {"state": "Training", "since": at(159), "seconds": {"Recovering": 46}, "stepsRedone": 27}
+    failures = {"UserError": 1, "Hang": 1, "NodeLost": 1}
+    ended = {"phase": "Succeeded", "completionTime": at(186), "lastFailure": None}
+    made = job(workers=4, **ended, history=history, failures=failures, goodput=spent)
     peer = "[gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     followed = {
         "sequence": 1,
