@@ -31,6 +31,7 @@ from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
+    REST_SECONDS,
     Claim,
     Precedence,
     in_the_way,
@@ -294,6 +295,9 @@ async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seco
         await made.reconcile("hold")
         assert [each["node"] for each in made.status("hold")["withdrawn"]] == ["n1", "n2"]
         assert made.reconciler.made_way(made.get(NODECHECKS, "hold")) == [Request(VICTIM, "mine")]
+        made.add_check("another", nodes=["n1"], accelerator="none")
+        assert await made.reconcile("another") == pytest.approx(REST_SECONDS)
+        assert "just left nodes to others" in made.condition("Running", "another")["message"]
     with made.within(VICTIM):
         await made.play("mine")
         assert set(made.verdicts("mine").values()) == {"Healthy"}
