@@ -131,6 +131,8 @@ WARNINGS = (
     WarningKind(pods.WORKERS_GIVEN_UP, pods.given_up, event="Warning"),
     WarningKind(slow.SLOW, slow.judge, _withdraw, "Warning", over=_FAST),
     WarningKind(reported.AGENTS_SILENT, reported.agents_silent, _withdraw, "Warning", over=_HEARD),
+    WarningKind(reported.HEARTBEAT_LATE, reported.heartbeat_late, _withdraw),
+    WarningKind(reported.RANKS_BEHIND, reported.ranks_behind, _withdraw, "Warning"),
     WarningKind(reported.SIDECARS_FAILED, reported.sidecars_failed, reported.sidecars_failed, "Warning"),
     WarningKind(reported.PARAMETER_SERVER_HOT, reported.parameter_server_hot, _withdraw, "Warning"),
     WarningKind(reported.NO_STEPS, reported.no_steps, event="Warning"),

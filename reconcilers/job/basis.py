@@ -124,10 +124,13 @@ def with_departed(job: DesiredJob, surplus: Collection[ElasticWorker]) -> Desire
         return job
     known = known or Departed()
     counted = {(type_, index) for type_, slots in known.leaving.items() for index in slots}
-    restarts, leaving = Counter(known.restarts), dict[str, list[int]]()
+    restarts, failures = Counter(known.restarts), Counter(known.failures)
+    leaving = dict[str, list[int]]()
     for worker in failed:
         leaving.setdefault(worker.spec.type, []).append(worker.spec.index)
         if (worker.spec.type, worker.spec.index) not in counted:
             restarts.update(worker.status.restarts)
+            failures.update(worker.status.failures)
     slots = {type_: sorted(indices) for type_, indices in leaving.items()}
-    return job.having(departed=Departed(restarts=dict(restarts), leaving=slots))
+    update = {"restarts": dict(restarts), "failures": dict(failures), "leaving": slots}
+    return job.having(departed=known.model_copy(update=update))

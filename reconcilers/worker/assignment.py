@@ -18,6 +18,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureRule
 from crds.job_spec import ReplicaSpec
+from crds.job_status import JobState
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
@@ -95,6 +96,19 @@ class JobAssignment:
         return 0 if self._replica is None else self._replica.restart_count
 
     @property
+    def counted_round(self) -> int | None:
+        """Round in which the job has counted a failure in place of this worker's."""
+        failure = self.job.status.last_failure
+        is_own = failure is not None and failure.worker == self.worker.metadata.name
+        return failure.round if failure is not None and is_own else None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the job does not train, and may wait for this worker."""
+        goodput = self.job.status.goodput
+        return goodput is not None and goodput.state in (JobState.RECOVERING, JobState.FORMING)
+
+    @property
     def topology_keys(self) -> Sequence[str]:
         """Node labels that name what nodes share, as far as the agent needs them."""
         memory = None if self._replica is None else self._replica.memory_checkpoint
@@ -163,6 +177,8 @@ class CheckAssignment:
     is_probe: ClassVar[bool] = False
     failure_rules: ClassVar[Sequence[FailureRule]] = ()
     restart_count: ClassVar[int] = 0
+    counted_round: ClassVar[None] = None
+    awaited: ClassVar[bool] = False
     topology_keys: ClassVar[Sequence[str]] = ()
     pod_group: ClassVar[None] = None
     wants_agent: ClassVar[bool] = True

@@ -125,6 +125,9 @@ class WorkerReconciler(Reconciler):
             restart_count=assignment.restart_count,
             released=assignment.released,
             owner_ended=assignment.ended,
+            counted_round=assignment.counted_round,
+            awaited=assignment.awaited,
+            heartbeat_timeout_seconds=assignment.heartbeat_timeout_seconds,
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
