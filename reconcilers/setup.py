@@ -262,6 +262,7 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
         .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
+        .serves_first(Trust(cache).is_administrators)
         .reports_to(_reporter(manager, "nodecheck", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""Warnings about a job's Pods and what their template is made of. Pure."""
+"""Warnings about a job's Pods, what their template is made of, and the rules for their ends. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
 from reconcilers.conditions.facts import Facts, Trouble
+from reconcilers.failure.patterns import unfit_patterns
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import extra_slots
@@ -23,6 +24,7 @@ TEMPLATE_CHANGED = "TemplateChanged"
 """Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
 job's variables, are for the next Pod of each slot."""
 MASTER_IGNORED, TF_CONFIG_KEPT = "MasterReplicaIgnored", "TFConfigKept"
+PATTERNS_NOT_APPLIED = "PatternsNotApplied"
 
 
 def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
@@ -102,3 +104,12 @@ def tf_config_kept(_: JobWarning | None, facts: Facts) -> Trouble | None:
         f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(kept)}, and kept: these Pods do not "
         "learn of changes of the cluster; remove it to have dlr set it"
     )
+
+
+def patterns_not_applied(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges the patterns of failure rules, which must be RE2, and small together."""
+    found = unfit_patterns(facts.job.spec.failure_policy.rules)
+    if not found:
+        return None
+    more = counted(len(found) - 1, "further pattern is", "further patterns are")
+    return Trouble(f"{found[0]}; {more} not applied" if found[1:] else found[0])

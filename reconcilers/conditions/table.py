@@ -140,6 +140,7 @@ WARNINGS = (
     WarningKind(
         pods.TEMPLATE_CHANGED, pods.template_changed, pods.template_changed, "Normal", is_news=pods.more_pods
     ),
+    WarningKind(pods.PATTERNS_NOT_APPLIED, pods.patterns_not_applied, event="Warning"),
     WarningKind(launcher_flags.LAUNCHER_FLAGS_IGNORED, launcher_flags.judge),
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
     WarningKind(pods.TF_CONFIG_KEPT, pods.tf_config_kept, event="Normal"),

@@ -85,6 +85,7 @@ class ElasticJobReconciler(Reconciler):
 
     async def _plan(self, seen: Seen) -> Plan:
         size = look_size(seen.workers, seen.job.status.shards) + len(seen.plans) + seen.checks.look_size
+        size += seen.nodes_to_compare
         return await computed(size, plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:

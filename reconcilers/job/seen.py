@@ -25,6 +25,7 @@ from crds.scaleplan import ScalePlan
 from reconcilers.capacity.profile import needs_history
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
+from reconcilers.failure.memory import has_run_out
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
@@ -180,6 +181,12 @@ class Seen:
     @property
     def published(self) -> Rendezvous:
         return self.job.status.world
+
+    @property
+    def nodes_to_compare(self) -> int:
+        """Number of nodes that amounts of plans, of history, or of memory to be raised are compared with."""
+        compares = self.plans or self.history or any(map(has_run_out, self.workers))
+        return len(self.nodes) if compares else 0
 
     @property
     def managed_fields(self) -> Sequence[Object]:
