@@ -25,11 +25,11 @@ from reconcilers.failure import budgets
 from reconcilers.failure.facts import highest_step
 from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
-from reconcilers.observed.containers import containers_of, may_run, training_container
 from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
 from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import REPLACED
+from reconcilers.worker.leavers import may_train
 
 RELEASED = "Released"
 """The Pod was taken away because the job was suspended, or has ended."""
@@ -190,7 +190,7 @@ def ended(
         pod_uid=status.pod_uid or "",
         action=action,
         suspects_hardware=smells_of_hardware(end.exit_class, text) or None,
-        in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
+        in_good_order=_stops_in_good_order(pod, end) or None,
         time=now,
     )
     reached = highest_step(report)
@@ -208,16 +208,13 @@ def ended(
     )
 
 
-def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
-    """Whether it runs, and has the time between its deletion and SIGKILL to save.
+def _stops_in_good_order(pod: dict[str, Any] | None, end: PodEnd) -> bool:
+    """Whether it runs, and has the time between its deletion and SIGKILL to save."""
+    return end.exit_class is not ExitClass.NODE_LOST and _is_deleted(pod) and may_train(pod)
 
-    https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
-    """
-    if pod is None or not pod["metadata"].get("deletionTimestamp"):
-        return False
-    has_begun = pod.get("status", {}).get("phase") == "Running"
-    runs = has_begun and may_run(training_container(containers_of(pod)))
-    return runs and pod["metadata"].get("deletionGracePeriodSeconds") != 0
+
+def _is_deleted(pod: dict[str, Any] | None) -> bool:
+    return pod is not None and "deletionTimestamp" in pod["metadata"]
 
 
 def _with_last_line(end: PodEnd) -> str:
@@ -239,7 +236,7 @@ def _words(failure: AgentFailure | None, message: str = "", log: str = "") -> di
 
 def _was_quick(pod: dict[str, Any] | None, now: datetime) -> bool:
     """Whether the Pod ended by itself, soon after its start."""
-    if pod is None or pod["metadata"].get("deletionTimestamp"):
+    if pod is None or _is_deleted(pod):
         return False
     started = pod.get("status", {}).get("startTime")
     if not started:
