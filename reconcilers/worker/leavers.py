@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controller.cache import Cache
+from controller.contact import Contact
 from controller.resources import NODES, PODS, Object
 from crds.agent_report import AgentState
 from crds.elasticworker import MAX_LEAVING, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
@@ -62,11 +63,14 @@ class Leavers:
 
 
 class SlotPods:
-    """The Pods of slots in the cache. Graces count from when we first saw that a Pod leaves."""
+    """The Pods of slots in the cache. A grace counts from when we first saw that the Pod leaves, and is never
+    over before our own contact with the API server has lasted as long: a kubelet may have had none either."""
 
-    def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
+    def __init__(self, cache: Cache, contact: Contact, monotonic: Callable[[], float]) -> None:
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
+        self._contact = contact
+        self._monotonic = monotonic
         self._leaving = Observations(self._pods, monotonic)
 
     def of(self, worker: ElasticWorker) -> Leavers:
@@ -89,7 +93,8 @@ class SlotPods:
         metadata = pod["metadata"]
         grace = metadata.get("deletionGracePeriodSeconds")
         limit_seconds = (grace_seconds(pod["spec"]) if grace is None else grace) + OVERDUE_SECONDS
-        return limit_seconds - self._leaving.age_seconds(metadata["uid"], True)
+        in_contact_seconds = self._monotonic() - self._contact.since
+        return limit_seconds - min(self._leaving.age_seconds(metadata["uid"], True), in_contact_seconds)
 
 
 def _leaves(pod: Object, worker: ElasticWorker) -> bool:

@@ -83,7 +83,7 @@ class WorkerReconciler(Reconciler):
         self._silences = Silences(client, cache, contact, clock)
         self._maker = PodMaker(client, cache, recorder, clock, options)
         self._late = LatePods(client, cache, clock.monotonic)
-        self._slots = SlotPods(cache, clock.monotonic)
+        self._slots = SlotPods(cache, contact, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
         self._ending: dict[Request, Object] = {}
         """Pods whose end was seen and could not be written yet: once they are gone, nothing else says why."""
