@@ -179,7 +179,9 @@ class Cluster:
             for agent in self.agents.values():
                 if agent.me.owner_name == entry.obj["metadata"]["name"]:
                     agent.feed(None if entry.deleted else entry.obj)
-        if (entry.deleted or resource is PODS) and not self._collects:  # a late Pod may have no owner any more
+        if (
+            entry.deleted or resource is PODS
+        ) and not self._collects:  # a late Pod may have no owner any more
             self._collects = True
             seconds = self.random.uniform(0.0, self.delays.collector)
             self.schedule.after(seconds, "garbage is collected", self._collect)
