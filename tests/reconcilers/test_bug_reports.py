@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crds.agent_report import AgentReport, AgentState
-from crds.elasticworker import ExitClass, WorkerPhase
+from crds.elasticworker import WorkerPhase
 from reconcilers.observed.ending import LEFT_EARLY, PROCESS_FAILED
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import INIT_CONTAINER, inject_agent
