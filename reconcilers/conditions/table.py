@@ -153,6 +153,7 @@ WARNINGS = (
     WarningKind(launcher_flags.LAUNCHER_FLAGS_IGNORED, launcher_flags.judge),
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
     WarningKind(pods.TF_CONFIG_KEPT, pods.tf_config_kept, event="Normal"),
+    WarningKind(pods.LABELS_REPLACED, pods.labels_replaced, event="Normal"),
 )
 SIZES = (
     WarningKind(sizing.OVERSIZED, sizing.oversized, sizing.oversized, "Normal"),

@@ -47,6 +47,7 @@ COMPUTED = {
         *(
             "WaitingForDeletion",
             "EarlierPodStuck",
+            "NamesTaken",
             "ImagePullBackOff",
             "CreateContainerConfigError",
             "FailedMount",
