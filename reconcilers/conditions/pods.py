@@ -11,11 +11,10 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
 from reconcilers.conditions.facts import Facts, Trouble
-from reconcilers.observed.builder import labels, own_labels_of
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import extra_slots
-from reconcilers.observed.worker_state import hindered_by, stuck_by
+from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.progress import own_tf_config
 
@@ -28,7 +27,6 @@ TEMPLATE_CHANGED = "TemplateChanged"
 """Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
 job's variables, are for the next Pod of each slot."""
 MASTER_IGNORED, TF_CONFIG_KEPT = "MasterReplicaIgnored", "TFConfigKept"
-LABELS_REPLACED = "LabelsReplaced"
 
 
 def not_made(_: JobWarning | None, facts: Facts) -> Trouble | None:
@@ -56,7 +54,13 @@ def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
     probes, pending = extra_slots(facts.job), _pending(facts.workers)
     wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
-    return _wait(before, facts, wanted, stuck_by, "cannot be scheduled")
+    return _wait(before, facts, wanted, _unscheduled_by, "cannot be scheduled")
+
+
+def _unscheduled_by(worker: ElasticWorker) -> Condition | None:
+    """Returns why its Pod has no node; None where the template is to blame (`refusal.py`)."""
+    found = stuck_by(worker)
+    return None if found is None or found.reason in OF_THE_TEMPLATE else found
 
 
 def not_started(before: JobWarning | None, facts: Facts) -> Trouble | None:
@@ -122,22 +126,4 @@ def tf_config_kept(_: JobWarning | None, facts: Facts) -> Trouble | None:
     return Trouble(
         f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(kept)}, and kept: these Pods do not "
         "learn of changes of the cluster; remove it to have dlr set it"
-    )
-
-
-def labels_replaced(_: JobWarning | None, facts: Facts) -> Trouble | None:
-    """Judges whether templates have labels to which dlr gives other values in a Pod."""
-    job = facts.job
-    found = [
-        f"{key}={value} (replicaSpecs.{type_})"
-        for type_, spec in job.spec.replica_specs.items()
-        for key, value in own_labels_of(spec.template).items()
-        if value != labels(job.metadata.name, type_, 0).get(key)
-    ]
-    if not found:
-        return None
-    more = f" and {len(found) - MOST_NAMES} more" if found[MOST_NAMES:] else ""
-    what = f"{', '.join(found[:MOST_NAMES])}{more}"
-    return Trouble(
-        f"Pods have dlr's own value of the template's label {what}, by which dlr finds them: use another key"
     )

@@ -96,12 +96,6 @@ def labels_of(worker: ElasticWorker) -> dict[str, str]:
     return check_labels(spec.check_name or "", spec.index)
 
 
-def own_labels_of(template: Object) -> dict[str, str]:
-    """Return the labels of a Pod template that are dlr's to give."""
-    written = (template.get("metadata") or {}).get("labels") or {}
-    return {key: value for key, value in written.items() if key in _OURS or key in _OWNERS}
-
-
 def _common_labels(type_: str, index: int) -> dict[str, str]:
     return {
         names.LABEL_APP: names.APP,
@@ -148,9 +142,6 @@ def owned_metadata(owner: Object, name: str) -> Object:
 
 _OWNERS = (names.LABEL_JOB, names.LABEL_CHECK, names.LABEL_GROUPED_JOB, names.LABEL_GROUP_INDEX)
 """Labels of which a Pod has that of its owner alone: a NetworkPolicy and a Service select by them."""
-
-
-_OURS = (names.LABEL_MANAGED_BY, names.LABEL_TYPE, names.LABEL_INDEX, names.LABEL_INCARNATION)
 
 
 def owner_label(owner: Object) -> dict[str, str]:

@@ -304,8 +304,6 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
         hidden = launcher and not message.strip() and exit_class is ExitClass.USER_ERROR
         hint = f"exit code {code}, see the log of {launcher}" if hidden else ""
         return PodEnd(exit_class, reason, code, hint, message, **whose)
-    if exit_class is ExitClass.NODE_LOST:
-        message = message or f"exit code {code}: the node or its container runtime was restarted"
     return PodEnd(exit_class, reason, code, message, **whose)
 
 

@@ -27,7 +27,6 @@ from crds.cluster import PORT_NAME
 from crds.elasticjob import ElasticJob
 from crds.job_spec import MemoryCheckpoint
 from crds.nodecheck import NodeCheck
-from reconcilers.observed.builder import own_labels_of
 from reconcilers.observed.containers import kept_of_container
 from reconcilers.observed.resources import CUT, KINDS, digest_of, is_cut
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
@@ -195,7 +194,7 @@ def _template(template: Object, digest: str, budget: Budget) -> Object:
     kept = {field: spec[field] for field in said if budget.takes(spec[field])}
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     queue = {key: annotations[key] for key in (VOLCANO_QUEUE,) if annotations.get(key)}
-    metadata = {"annotations": budget.entries(queue), "labels": budget.entries(own_labels_of(template))}
+    metadata = {"annotations": budget.entries(queue)}
     containers = [_container(each, budget) for each in spec["containers"][: _MOST_CONTAINERS + 1]]
     sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == _ALWAYS)
     kept["initContainers"] = [

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds import names
 from crds.agent_report import AgentState
 from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -126,22 +124,3 @@ def test_workers_that_are_yet_to_start_are_not_ready_and_are_counted() -> None:
     assert not found.status.warnings and not events
     done, _ = judge(of, workers=[worker(index) for index in range(3)], phase=JobPhase.RUNNING)
     assert conditions(done)[WORKERS_READY].status == "True"
-
-
-@pytest.mark.parametrize(
-    ("labels", "named"),
-    [
-        ({"app.kubernetes.io/managed-by": "Helm"}, "app.kubernetes.io/managed-by=Helm (replicaSpecs.worker)"),
-        ({"app.kubernetes.io/managed-by": "dlr", "app.kubernetes.io/name": "mine", "team": "x"}, ""),
-        ({names.LABEL_JOB: "digits"}, ""),
-        ({names.LABEL_JOB: "other"}, f"{names.LABEL_JOB}=other"),
-    ],
-)
-def test_labels_of_a_template_that_pods_do_not_get_are_told(labels: dict[str, str], named: str) -> None:
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "x"}]},
-    }
-    after, told = judge(job(template=template), "LabelsReplaced")
-    found = warnings(after).get("LabelsReplaced")
-    assert (found is not None and named in found.message) is bool(named) is bool(told)
