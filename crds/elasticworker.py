@@ -119,6 +119,8 @@ class WorkerExit(Model):
     message: Annotated[str, cut(MAX_EXIT_TEXT), Field(max_length=MAX_EXIT_TEXT)] = ""
     log_tail: Annotated[str, BeforeValidator(_end), Field(max_length=MAX_EXIT_TEXT)] = ""
     node_name: Name = ""
+    node_uid: Annotated[str, Field(max_length=64)] = ""
+    """Uid of its Node; empty where the controller did not know it."""
     pod_uid: Annotated[str, Field(max_length=64)] = ""
     """Uid of the Pod that ended."""
     container: Name = ""
@@ -163,6 +165,8 @@ class ElasticWorkerStatus(Model):
     pod_name: Name | None = None
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
     node_name: Name | None = None
+    node_uid: Annotated[str, Field(max_length=64)] | None = None
+    """Uid of that Node, as it was when the Pod was first seen there."""
     topology: (
         Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=8, json_schema_extra=ATOMIC)]
         | None

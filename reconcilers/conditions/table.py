@@ -86,10 +86,6 @@ def _facts(warning: JobWarning) -> tuple[Any, ...]:
     return warning.reason, warning.since, data_of(warning).model_copy(update={"count": None})
 
 
-def _is_refused_anew(old: JobWarning | None, new: JobWarning) -> bool:
-    return refusal.is_refused(new) and is_changed(old, new)
-
-
 def _has_another_reason(old: JobWarning | None, new: JobWarning) -> bool:
     return old is None or old.reason != new.reason
 
@@ -121,7 +117,7 @@ _SAVED = ("CheckpointsSaved", "checkpoints are saved again, after {reason}")
 _FAST = ("SlowOver", "a step takes no longer than it did before")
 
 WARNINGS = (
-    WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True, is_news=_is_refused_anew),
+    WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True),
     WarningKind(pods.WORKERS_NOT_STARTED, pods.not_started, event="Warning", by_reason=True),
     WarningKind(pods.WORKERS_UNSCHEDULED, pods.unscheduled, event="Warning", by_reason=True),
     WarningKind(reported.NON_FINITE_LOSS, reported.non_finite_loss, reported.non_finite_loss, "Warning"),

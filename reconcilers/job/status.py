@@ -141,7 +141,7 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Fac
         phase=phase,
         world=world,
         now=of.now,
-        pods_not_accepted=of.pods_not_accepted,
+        pods_not_accepted=None if of.refusal is None else of.refusal.warning,
         shards=of.shards,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),

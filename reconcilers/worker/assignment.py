@@ -26,7 +26,7 @@ from reconcilers.observed import run_policy
 from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import is_extra, slot_count
+from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.worker.gang import PodGroup, pod_group_of
 from reconcilers.worker.job_pod import (
@@ -35,6 +35,7 @@ from reconcilers.worker.job_pod import (
     build_check_pod,
     build_job_pod,
 )
+from reconcilers.worker.pod_refusal import Source
 from reconcilers.worker.shapes import WholeObjects
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
@@ -123,6 +124,20 @@ class JobAssignment:
         return build_job_pod(self.job, self.worker, self.whole)
 
     @property
+    def source(self) -> Source:
+        """What the Pod is made of."""
+        type_, written = self.worker.spec.type, (self.whole or self.job).spec
+        path = "spec.elasticPolicy.opportunistic.priorityClassName"
+        priority_class = priority_class_of(self.job, self.worker)
+        return Source(
+            pods=f"the Pods of type {type_}",
+            path=f"spec.replicaSpecs.{type_}.template",
+            template=written.replica_specs[type_].template,
+            envs=written.envs,
+            priority=None if priority_class is None else (path, priority_class),
+        )
+
+    @property
     def is_large(self) -> bool:
         """Whether the template was too large for the cache."""
         return self.whole is not None
@@ -179,6 +194,11 @@ class CheckAssignment:
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
+
+    @property
+    def source(self) -> Source:
+        template = self.check.spec.template or {"spec": {"containers": ()}}
+        return Source("the Pods of the check", "spec.template", template)
 
     async def with_whole_template(self, objects: WholeObjects) -> CheckAssignment:
         whole = await objects.check(self.check)

@@ -108,6 +108,7 @@ def taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         reason="FaultyNode",
         message=message,
         node_name=status.node_name or "",
+        node_uid=status.node_uid or "",
         pod_uid=status.pod_uid or "",
         time=now,
     )
@@ -142,6 +143,7 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         **words,
         suspects_hardware=smells_of_hardware(exit_class, words["message"]) or None,
         node_name=status.node_name or "",
+        node_uid=status.node_uid or "",
         pod_uid=report.pod_uid,
         time=now,
     )
@@ -199,6 +201,7 @@ def ended(
         container=end.other_container,
         **(words | {"message": text}),
         node_name=status.node_name or "",
+        node_uid=status.node_uid or "",
         pod_uid=status.pod_uid or "",
         action=action,
         suspects_hardware=smells_of_hardware(end.exit_class, text) or None,

@@ -185,7 +185,8 @@ def _without_pod(
     if seen.released:
         if status.phase in ENDED:
             return status
-        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "topology": None}
+        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "node_uid": None}
+        without_pod |= {"topology": None}
         if seen.owner_ended is not None:
             return _with_its_owner(status, seen.owner_ended, WITHOUT_POD).model_copy(update=without_pod)
         waits_for_nothing = {"message": "", "conditions": []}
@@ -206,6 +207,7 @@ def _with_pod(
             "pod_name": pod["metadata"]["name"],
             "pod_uid": pod["metadata"]["uid"],
             "node_name": pod.get("spec", {}).get("nodeName"),
+            "node_uid": _node_uid(worker, pod, seen),
             "topology": _topology(seen),
         }
     )
@@ -316,6 +318,14 @@ def _with_failures(
             "last_exit": end.model_copy(update={"failures_in_pod": judged.failures, "in_good_order": None}),
         }
     )
+
+
+def _node_uid(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> str | None:
+    """Returns the uid of the Pod's Node. A Node that is there later under its name may be another machine."""
+    if worker.status.pod_uid == pod["metadata"]["uid"] and worker.status.node_uid is not None:
+        return worker.status.node_uid
+    is_placed = bool(pod.get("spec", {}).get("nodeName"))
+    return (seen.node or {}).get("metadata", {}).get("uid") if is_placed else None
 
 
 def _topology(seen: Observation) -> list[str] | None:

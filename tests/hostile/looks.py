@@ -25,6 +25,7 @@ from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.verdict import verdict
 from reconcilers import predicates
+from reconcilers.conditions.refusal import cluster_fault
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.metrics import job_samples, worker_samples
@@ -39,7 +40,6 @@ from reconcilers.worker.companions import budget_of, service_of
 from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_check_pod
-from reconcilers.worker.trial import cluster_fault
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW
 

@@ -42,6 +42,15 @@ def test_what_the_node_shares_with_others_is_in_the_status_where_it_is_asked_for
     assert after(worker(phase=None), pod=pod(), topology_keys=["rack"]).topology is None
 
 
+def test_an_end_is_of_the_machine_that_the_pod_was_first_seen_on() -> None:
+    """Another machine may have the node's name by then."""
+    runs = after(worker(phase=None), pod=pod(), node={"metadata": {"name": "node-0", "uid": "m1"}})
+    assert runs.node_uid == "m1"
+    later_on = {"pod": pod(phase="Failed"), "node": {"metadata": {"name": "node-0", "uid": "m2"}}}
+    ended = after(worker().model_copy(update={"status": runs}), **later_on)
+    assert (ended.last_exit.node_name, ended.last_exit.node_uid) == ("node-0", "m1")
+
+
 def test_failed_pod_is_classified_counted_and_kept() -> None:
     status = after(worker(), pod=pod(phase="Failed", containerStatuses=[terminated(1)]))
     assert status.phase is WorkerPhase.FAILED
