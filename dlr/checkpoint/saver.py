@@ -36,6 +36,9 @@ from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values, load_values
 from dlr.checkpoint.writing import Writing
 
+_PROTOCOL_OF_TORCH = 2
+"""Of `torch.save`: before Python 3.13 it takes no `torch.channels_last`."""
+
 
 def main() -> None:
     """Carry out requests until there are no more."""
@@ -240,13 +243,13 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
     def find(name: str) -> Tensor | TensorReference:
         return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
 
-    try:
-        return flatten_values(load_values(values, find))
-    except Exception:  # pickles may raise anything
-        pass
-    try:
-        leaves, paths = flatten_values(load_readable_values(values, find))
-    except Exception:
+    for load in (load_values, load_readable_values):
+        try:
+            leaves, paths = flatten_values(load(values, find))
+            break
+        except Exception:  # pickles may raise anything
+            continue
+    else:
         return {}, {}
     left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}
     readable = {name: leaf for name, leaf in leaves.items() if name not in left_out}
@@ -255,7 +258,7 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
 
 def _is_pickled(leaf: object) -> bool:
     try:
-        pickle.dumps(leaf)
+        pickle.dumps(leaf, _PROTOCOL_OF_TORCH)
     except Exception:  # as above
         return False
     return True
