@@ -121,6 +121,7 @@ class _Save:
     def write(self) -> None:
         request = self.request
         if request.rank == 0:
+            storage.check_owner(self._files, request.job)  # another may have adopted the path
             storage.clear(self._files, request.step, request.attempt, request.beside)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
