@@ -83,15 +83,10 @@ def look_around(
     start += [environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
     start += [environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
     replica_group = environ.get(ENV_GROUP_INDEX, "") if grouped_job else ""
-<<<<<<< HEAD
-    return Surroundings(
-        rank, world_size, job, attempt, file, group, replica_group=replica_group, **vars(given)
-    )
-=======
     digest = hashlib.sha256(json.dumps(start).encode()).hexdigest()
     attempt = attempt_of(digest[:12], replica_group)
-    return Surroundings(rank, world_size, job, attempt, file, group, replica_group, **vars(given))
->>>>>>> main
+    more = {"replica_group": replica_group, **vars(given)}
+    return Surroundings(rank, world_size, job, attempt, file, group, **more)
 
 
 class GivenSlots:
