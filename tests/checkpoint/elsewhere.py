@@ -38,7 +38,7 @@ class Marks(enum.Flag):
 
 VALUES: dict[str, Any] = {
     "paths": [pathlib.PurePosixPath("a/b"), pathlib.PureWindowsPath("c:/d")],
-    "times": [datetime.datetime(2026, 11, 29, tzinfo=datetime.UTC), datetime.timedelta(3)],
+    "times": [datetime.datetime(2026, 11, 29, tzinfo=datetime.timezone.utc), datetime.timedelta(3)],  # noqa: UP017
     "numbers": {"d": decimal.Decimal("0.1"), (1, ("k", 2.5)): 1 << 70, None: [True, 1j, b"b"]},
     "filled": [
         Counter("aab"),
