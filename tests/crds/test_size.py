@@ -78,6 +78,7 @@ DATA = {
 OF_OTHER_JOBS = (
     *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
     *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
+    "WorkersNotMade",  # of one that has hardly any
     "NoSteps",  # whose end NonFiniteLoss and Slow show
     "HeartbeatLate",  # instead of AgentsSilent
     "RanksBehind",  # only while there is a world
