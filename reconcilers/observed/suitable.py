@@ -85,7 +85,7 @@ class Sizes:
 
 
 class Placement:
-    """Where node selector, required node affinity and tolerations of a template let its Pods be."""
+    """The nodes that selector, affinity and tolerations of a template let its Pods be on."""
 
     def __init__(self, template: Object) -> None:
         spec = template["spec"]
