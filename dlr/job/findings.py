@@ -369,6 +369,12 @@ TROUBLES = {
 
 
 def _lately(case: Case) -> Iterator[Finding]:
+    """Yield the last failure and what does not work now; of a job that trains again, that comes first."""
+    found = (_troubles, _last_failure) if case.trains else (_last_failure, _troubles)
+    yield from (each for rule in found for each in rule(case))
+
+
+def _last_failure(case: Case) -> Iterator[Finding]:
     """Yield a failure that the job has survived, or is recovering from."""
     culprit = case.culprit
     if report.is_finished(case.job) or culprit is None or case.now - culprit.time > LATELY:
@@ -477,6 +483,5 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _behind,
     _slow,
     _lately,
-    _troubles,
 )
 """The gravest first."""
