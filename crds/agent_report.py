@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
+from crds.actions import Action
 from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble, Tier
 from crds.grouping import MAX_GROUPS
 from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_RESULT
@@ -19,8 +20,12 @@ from crds.wire import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS, Limits, OnWire, Word
 
 CHECKPOINT_SECONDS = 10.0
 """Time between two reports for the sake of checkpoints that nobody awaits."""
+LATER_POD = "a later Pod of this worker has reported"
+"""Likewise for a report of an earlier incarnation."""
 LATER_REPORT = "a later report of this worker is stored"
 """The API server's words for a report that comes too late."""
+EARLIER_WORKER = "the worker has had no Pod of this incarnation: an earlier one of its name has"
+"""Likewise for a report of an agent whose ElasticWorker is gone."""
 PROTOCOL = 3
 """The form of a world that the agent reads. An agent with a lower one joins no world."""
 
@@ -350,6 +355,10 @@ class ProbeOutcome(OnWire):
         default_factory=dict
     )
     faults: Sentences = ()
+    action: Action | None = None
+    """What helps against its faults, where the probe knows it."""
+    signal: Annotated[str, Limits(max_length=16)] = ""
+    """The signal that ended the probe itself, such as SIGSEGV."""
     notes: Sentences = ()
     seconds: Seconds = 0.0
 
@@ -469,7 +478,8 @@ class AgentReport(OnWire):
     incarnation: Ordinal
     sequence: Count = 0
     """Number of the report within the incarnation. The API server takes none of a lower incarnation or number
-    than the one that it has, so that a report which was long on its way replaces no later one."""
+    than the one that it has, but of the Pod in `status.podUid` where that one is another's: a report that was
+    long on its way replaces no later one."""
     pod_uid: Annotated[str, Limits(max_length=64)]
     address: Annotated[str, Limits(max_length=253)]
     store_port: Annotated[int, Limits(at_least=0, at_most=65_535)]

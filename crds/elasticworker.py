@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from crds.agent_report import LATER_REPORT, AgentReport
+from crds.agent_report import EARLIER_WORKER, LATER_POD, LATER_REPORT, AgentReport
 from crds.failure_policy import FailureAction
 from crds.job_status import FailureBudget
 from crds.model import (
@@ -43,6 +43,8 @@ MAX_MESSAGE = 2_048
 MAX_LIVES = 16
 """Entries of `status.history`."""
 MAX_LIFE_REASON = 96
+MAX_LEAVING = 8
+"""Entries of `status.leavingPods`."""
 MAX_EXIT_TEXT = 1_024
 """Bytes of an exit's message, in JSON, and of the end of its log. The agent's report has more."""
 
@@ -119,6 +121,8 @@ class WorkerExit(Model):
     message: Annotated[str, cut(MAX_EXIT_TEXT), Field(max_length=MAX_EXIT_TEXT)] = ""
     log_tail: Annotated[str, BeforeValidator(_end), Field(max_length=MAX_EXIT_TEXT)] = ""
     node_name: Name = ""
+    node_uid: Annotated[str, Field(max_length=64)] = ""
+    """Uid of its Node; empty where the controller did not know it."""
     pod_uid: Annotated[str, Field(max_length=64)] = ""
     """Uid of the Pod that ended."""
     container: Name = ""
@@ -129,6 +133,8 @@ class WorkerExit(Model):
     """The action of the rule of the job's failurePolicy that matched, if one did."""
     suspects_hardware: bool | None = None
     """Whether the end may be a fault of the node's hardware, so that a check comes before the next world."""
+    planned: bool | None = None
+    """It was taken away with time to stop, or before it ran: that is no failure."""
     in_good_order: bool | None = None
     """Its Pod was being deleted with time to stop, and its containers still ran then."""
     time: datetime
@@ -145,22 +151,29 @@ class Life(Model):
     """When its Pod was first seen running."""
     ended_at: datetime | None = None
     exit_class: ExitClass | None = None
+    planned: bool | None = None
+    """Whether its Pod was taken away with time to stop, or before it ran."""
     reason: Annotated[str, cut(MAX_LIFE_REASON), Field(max_length=MAX_LIFE_REASON)] = ""
 
 
+_OF_NO_EARLIER_POD = cel("self.incarnation >= oldSelf.incarnation", LATER_POD)
 _IN_ORDER = cel(
-    "self.incarnation > oldSelf.incarnation || (self.incarnation == oldSelf.incarnation && "
-    "(has(self.sequence) ? self.sequence : 0) >= (has(oldSelf.sequence) ? oldSelf.sequence : 0))",
+    "!has(self.agent) || !has(oldSelf.agent) || self.agent.incarnation != oldSelf.agent.incarnation || "
+    "(has(self.agent.sequence) ? self.agent.sequence : 0) >= "
+    "(has(oldSelf.agent.sequence) ? oldSelf.agent.sequence : 0) || "
+    "(has(self.podUid) && self.agent.podUid == self.podUid && oldSelf.agent.podUid != self.podUid)",
     LATER_REPORT,
 )
 _OF_A_POD = cel(
     "!has(self.status) || !has(self.status.agent) || self.status.agent.incarnation <= self.spec.incarnation",
-    "there has been no Pod of this incarnation that could report",
+    EARLIER_WORKER,
 )
 
 
 class ElasticWorkerStatus(Model):
     """The state of the Pod, written by the controller, and the report of its agent (`agent`)."""
+
+    model_config = ConfigDict(json_schema_extra=rules(_IN_ORDER))
 
     observed_incarnation: int | None = None
     """The incarnation that phase, Pod and node speak of."""
@@ -170,6 +183,8 @@ class ElasticWorkerStatus(Model):
     pod_name: Name | None = None
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
     node_name: Name | None = None
+    node_uid: Annotated[str, Field(max_length=64)] | None = None
+    """Uid of that Node, as it was when the Pod was first seen there."""
     topology: (
         Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=8, json_schema_extra=ATOMIC)]
         | None
@@ -182,6 +197,8 @@ class ElasticWorkerStatus(Model):
     """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None
     """All of them."""
+    failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Failures among them, by exit class: no planned stops, and no ends after a failure in place."""
     failure_budget: FailureBudget | None = None
     """What these have spent."""
     quick_exits: int | None = None
@@ -191,8 +208,13 @@ class ElasticWorkerStatus(Model):
         Field(default_factory=list)
     )
     """The last incarnations, the current one at the end."""
+    leaving_pods: Annotated[list[Name], Field(max_length=MAX_LEAVING, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    """Pods of this slot that leave, and whose training processes may still run: the next Pod joins no world
+    before these have ended."""
     conditions: Conditions = Field(default_factory=list)
-    agent: Annotated[AgentReport | None, Field(json_schema_extra=rules(_IN_ORDER))] = None
+    agent: Annotated[AgentReport | None, Field(json_schema_extra=rules(_OF_NO_EARLIER_POD))] = None
     _report_fault: str = PrivateAttr("")
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.environment import Environment
 from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating
-from crds.agent_report import LATER_REPORT
+from crds.agent_report import EARLIER_WORKER, LATER_POD, LATER_REPORT
 
 _ONLY_ANOTHER_POD = re.compile(r"only the Pod (?P<worker>\S+)-(?P<incarnation>\d+) may report")
 """As deploy/admission/worker-identity.yaml puts it."""
@@ -19,11 +19,13 @@ def final_refusal(error: Exception, me: Environment) -> str | None:
     """Say why the API server will take nothing more from this agent; None if it may after all.
 
     Two answers of 403 are final: another Pod speaks for this worker now, and the namespace is being
-    terminated. All others may be mended while the agent lives, such as a missing role. Of 422, the one that
-    another agent's report is stored: each of this agent's has a higher number than all before it.
+    terminated. All others may be mended while the agent lives, such as a missing role. Of 422, those that
+    another Pod has followed this one.
     """
-    if isinstance(error, Invalid) and LATER_REPORT in str(error):
-        return f"a later agent of {me.worker_name} has reported"
+    if isinstance(error, Invalid) and LATER_POD in str(error):
+        return f"a later Pod of {me.worker_name} has reported"
+    if isinstance(error, Invalid) and EARLIER_WORKER in str(error):
+        return f"{me.worker_name} was deleted, and another one has its name"
     if isinstance(error, NamespaceTerminating):
         return f"the namespace {me.namespace} is being terminated"
     if not isinstance(error, Forbidden):
@@ -75,6 +77,8 @@ class LeftOut:
         """
         if not isinstance(error, ApiError) or error.status not in _INVALID:
             return []
+        if any(text in str(error) for text in (LATER_POD, LATER_REPORT, EARLIER_WORKER)):
+            return []  # for its order, not for what is in it
         names = [name for name, value in sent.items() if name not in ESSENTIAL and value is not None]
         named = {_SECTION.sub(r"\1", cause.field) for cause in error.causes}
         chosen = [name for name in names if name in named] or names

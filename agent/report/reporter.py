@@ -252,7 +252,7 @@ class Reporter(threading.Thread):
                 self._api.merge_patch(self._path, {"status": {"agent": sent}})
                 return
             except ApiError as error:
-                names = [] if final_refusal(error, self._me) else self._left_out.take_in(error, sent)
+                names = self._left_out.take_in(error, sent)
                 if not names:
                     raise
                 if not self._incomplete.issuperset(names):

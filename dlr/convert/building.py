@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from crds.names import API_VERSION, WORKER
+from crds.names import API_VERSION, LABEL_MANAGED_BY, WORKER
 from dlr.convert.command import launched
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
@@ -30,10 +30,21 @@ class Workers:
     least: int | None = None
     most: int | None = None
     restarts: int | None = None
+    restarts_at: str = ""
+    """The path of the field that says it."""
     processes: str | None = None
     """Processes of each Pod: a number, or torchrun's words; None where only the command has them."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields of the ElasticJob's spec, by their path."""
+
+    def limit_restarts(self, reader: Reader, key: str) -> None:
+        """Take the number of restarts from a field, before what an earlier one says."""
+        at = f"{reader.path}.{key}"
+        if (value := reader.number(key, None)) is None:
+            return
+        if self.restarts is not None and self.restarts != value:
+            reader.remarks.append(Remark(self.restarts_at, f"{self.restarts}: {at}, {value}, counts"))
+        self.restarts, self.restarts_at = value, at
 
 
 def metadata_of(manifest: Reader) -> JSON:
@@ -85,6 +96,10 @@ def elastic_job(metadata: JSON, workers: Workers, reader: Reader, at: str, conta
         replica["maxReplicas"] = workers.most
     if workers.restarts is not None:
         replica["restartCount"] = workers.restarts
+    labels = (workers.template.get("metadata") or {}).get("labels") or {}
+    if (manager := labels.pop(LABEL_MANAGED_BY, None)) is not None:
+        why = f"{manager}: dlr manages the Pods, and finds them by it"
+        reader.remarks.append(Remark(f"{at}.metadata.labels", why, is_loss=False))
     replica["template"] = workers.template
     spec: JSON = {"replicaSpecs": {WORKER: replica}}
     for path, value in workers.fields.items():
@@ -118,7 +133,11 @@ def _set_command(workers: Workers, reader: Reader, where: str, container: JSON) 
     container["command"] = found.command
     container.pop("args", None)
     workers.least = found.least if workers.least is None else workers.least
-    workers.restarts = found.restarts if workers.restarts is None else workers.restarts
+    if workers.restarts is None:
+        workers.restarts = found.restarts
+    elif found.restarts not in (None, workers.restarts):
+        why = f"--max-restarts={found.restarts}: {workers.restarts_at}, {workers.restarts}, counts"
+        reader.remarks.append(Remark(f"{where}.command", why, is_loss=False))
     for path, text in found.fields.items():
         workers.fields.setdefault(path, True if text == "true" else int(text) if text.isdigit() else text)
     command = f"{where}.command"

@@ -14,21 +14,27 @@ from crds.job_status import JobFailure
 from reconcilers.observed.worker_state import REPLACED
 from reconcilers.observed.workers import Workers
 
+RESTARTED = " restarted"
+"""What the message of a worker's end says of its node, after the node's name."""
 
-def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:
+
+def last_failure(job: ElasticJob, workers: Workers, *, with_planned: bool = False) -> JobFailure | None:
     """The newest end of a Pod, unless the job already shows a newer failure that has another cause.
 
     A member's end may be seen before the failure of its peers, and be written after it.
+
+    Args:
+        with_planned: count a Pod that was taken away in good order.
     """
     newest, members = job.status.last_failure, {}
     if newest is not None and newest.round is not None and newest.exit_class == ExitClass.UNKNOWN:
         members = job.status.world.incarnation_by_index()
     for worker in workers.exceptional:
         end = worker.status.last_exit
-        if end is None or end.reason == REPLACED:
-            continue  # what was replaced counts as a failure in place
+        if end is None or end.reason == REPLACED:  # what was first counts as a failure in place
+            continue
         is_members = worker.spec.type == names.WORKER and members.get(worker.spec.index) == end.incarnation
-        if newest is None or end.time > newest.time or is_members:
+        if (with_planned or not end.planned) and (newest is None or end.time > newest.time or is_members):
             newest, members = failure_of_pod(worker.metadata.name, end), {}
     return newest
 

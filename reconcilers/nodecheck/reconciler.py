@@ -39,6 +39,7 @@ from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
     checked_nodes_of,
+    created_at,
     fleet_of,
     lacks_gpu,
     settings_of,
@@ -231,7 +232,9 @@ class NodeCheckReconciler(Reconciler):
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
         withdrawn |= permit.left_out(turn.check)
         await slices.pause()
-        status = check_status.scoped(turn.status, scope, withdrawn, turn.now)
+        made = turn.check.metadata.creation_timestamp or LONG_AGO
+        as_of = max([made, *map(created_at, nodes.values())])
+        status = check_status.scoped(turn.status, scope, withdrawn, as_of, turn.now)
         untested = untested_accelerators(nodes.values())
         if untested:
             status = check_status.with_untested_accelerators(status, untested, turn.now)
@@ -273,17 +276,17 @@ class NodeCheckReconciler(Reconciler):
         return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
 
     def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:
-        turn.look_again_within(WAITING_SECONDS)
+        turn.look_again_within(permit.rest_seconds or WAITING_SECONDS)
         reason = permit.reason_to_wait(turn.check)
         return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
 
     async def _yield(self, turn: _Turn, nodes: Collection[str]) -> NodeCheckStatus:
-        """Leave nodes to a check of higher precedence. The workers go first, so a crash is made good."""
+        """Leave nodes to checks that wait for them. The workers go first, so a crash is made good."""
         if turn.check.spec.job_name is None:
             workers = await self._view.workers_of(turn.check)
             await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
         left = counted(len(nodes), "node is", "nodes are")
-        turn.event("Normal", "Yielded", f"{left} left to checks that go first")
+        turn.event("Normal", "Yielded", f"{left} left to checks that waited for them")
         return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
@@ -353,8 +356,7 @@ class NodeCheckReconciler(Reconciler):
         status = check_status.with_classes(status, step.classes, turn.now)
         speeds = speeds_of(references_of(history, fleet, settings), fleet)
         status = status.model_copy(update={"class_speeds": speeds})
-        made = turn.check.metadata.creation_timestamp or LONG_AGO
-        status, findings = check_status.without_replaced(status, step.nodes, nodes, made, turn.now)
+        status, findings = check_status.without_replaced(status, step.nodes, nodes, turn.now)
         findings = with_all_evidence(status, findings, fleet, nodes, tested_gpus(participants), turn.now)
         return self._finish(turn, status, findings)
 

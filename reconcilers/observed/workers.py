@@ -18,7 +18,10 @@ from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import labels, owner_reference
 from reconcilers.observed.groups import group_labels
 from reconcilers.observed.slots import Slot, present_slots, training_types
-from reconcilers.observed.worker_state import AGENT_HEARD, SIDECARS_WELL
+from reconcilers.observed.worker_state import AGENT_HEARD, HEARTBEAT_ON_TIME, SIDECARS_WELL
+
+ODD = frozenset((AGENT_HEARD, HEARTBEAT_ON_TIME, SIDECARS_WELL))
+"""Conditions of a worker that does not simply run."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def simply_runs(worker: ElasticWorker) -> bool:
         and report.failure is None
         and report.protocol >= PROTOCOL
         and report.state is not AgentState.SUCCEEDED
-        and not any(condition.type in (AGENT_HEARD, SIDECARS_WELL) for condition in status.conditions)
+        and not any(condition.type in ODD for condition in status.conditions)
     )
 
 
@@ -154,13 +157,18 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
     return WorkerPlan(() if job.spec.suspend else tuple(missing), tuple(surplus))
 
 
+def worker_name(job: str, type_: str, index: int) -> str:
+    """The name of the ElasticWorker of a job's slot."""
+    return f"{job}-{type_}-{index}"
+
+
 def new_worker(job: ElasticJob, type_: str, index: int, incarnation: int = 1) -> dict[str, Any]:
     """The ElasticWorker object to create for a slot."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticWorker",
         "metadata": {
-            "name": f"{job.metadata.name}-{type_}-{index}",
+            "name": worker_name(job.metadata.name, type_, index),
             "namespace": job.metadata.namespace,
             "labels": labels(job.metadata.name, type_, index) | group_labels(job),
             "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],

@@ -23,6 +23,8 @@ from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
     CHECKPOINT_SECONDS,
+    EARLIER_WORKER,
+    LATER_POD,
     LATER_REPORT,
     Accelerators,
     AgentReport,
@@ -312,6 +314,8 @@ def test_each_attempt_has_a_higher_number_than_those_that_may_still_arrive(
     reporter = PlayedReporter(api, clock, sequence=sequence_after(before, ME))
     api.error = Unavailable("the API server does not answer")
     reporter.go_on(10.0)
+    api.error = Invalid(422, "Invalid", f'status: Invalid value: "object": {LATER_REPORT}')
+    reporter.go_on(10.0)  # of another Pod of this incarnation, until the status names this one
     api.error = None
     reporter.go_on(10.0)
     attempts = api.attempts - 1
@@ -339,7 +343,8 @@ def test_flush_waits_for_all_that_is_written_and_for_no_worker_that_was_deleted(
     "error",
     [
         Forbidden(403, "", "only the Pod job-worker-0-3 may report for this ElasticWorker"),
-        Invalid(422, "Invalid", f'status.agent: Invalid value: "object": {LATER_REPORT}'),
+        Invalid(422, "Invalid", f'status.agent: Invalid value: "object": {LATER_POD}'),
+        Invalid(422, "Invalid", f'Invalid value: "object": {EARLIER_WORKER}'),
     ],
 )
 def test_what_is_refused_for_good_is_said_once_and_not_tried_again(

@@ -193,6 +193,18 @@ JOB: JSON = {
 }
 
 
+def test_of_two_limits_of_restarts_the_one_that_does_not_count_is_named() -> None:
+    run = JOB["spec"]["template"]["spec"]
+    policy = {"elasticPolicy": {"maxRestarts": 100}, "runPolicy": {"backoffLimit": 6}}
+    worker = {"Worker": {"replicas": 2, "template": {"spec": run}}}
+    operator = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "x"}}
+    ((job, remarks),) = convert([operator | {"spec": policy | {"pytorchReplicaSpecs": worker}}]).jobs
+    assert job["spec"]["replicaSpecs"]["worker"]["restartCount"] == 6
+    said = [str(remark) for remark in remarks]
+    assert "spec.elasticPolicy.maxRestarts: 100: spec.runPolicy.backoffLimit, 6, counts" in said
+    assert any("--max-restarts=2: spec.runPolicy.backoffLimit, 6, counts" in each for each in said)
+
+
 def test_plain_job_with_torchrun() -> None:
     ((job, remarks),) = convert([JOB]).jobs
     ElasticJob.model_validate(job)
@@ -204,6 +216,14 @@ def test_plain_job_with_torchrun() -> None:
     codes = {"operator": "In", "values": [3]}
     assert job["spec"]["failurePolicy"]["rules"] == [{"action": "FailJob", "onExitCodes": codes}]
     assert [remark.path for remark in remarks if remark.is_loss] == ["spec.podFailurePolicy.rules[1].action"]
+
+
+def test_a_label_by_which_dlr_finds_its_pods_is_left_out_of_the_template_and_named() -> None:
+    job = copy.deepcopy(JOB)
+    job["spec"]["template"]["metadata"] = {"labels": {"app.kubernetes.io/managed-by": "Helm", "team": "x"}}
+    ((made, remarks),) = convert([job]).jobs
+    assert worker_of(made)["template"]["metadata"]["labels"] == {"team": "x"}
+    assert "spec.template.metadata.labels" in [remark.path for remark in remarks if not remark.is_loss]
 
 
 TRAINJOB = {

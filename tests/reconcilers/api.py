@@ -23,7 +23,7 @@ from controller.resources import (
     PODS,
     Resource,
 )
-from crds.agent_report import LATER_REPORT
+from crds.agent_report import EARLIER_WORKER, LATER_POD, LATER_REPORT
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
@@ -236,8 +236,8 @@ class Api:
         if changed.get("spec") != current.get("spec"):
             changed["metadata"] = changed["metadata"] | {"generation": metadata["generation"] + 1}
         self._validate(resource, changed, status_alone=write.subresource == "status")
-        if resource is ELASTICWORKERS and _order(changed) < _order(current):
-            raise Invalid(422, "Invalid", f"{write}: {LATER_REPORT}")
+        if resource is ELASTICWORKERS and (why := _out_of_order(current, changed)):
+            raise Invalid(422, "Invalid", f"{write}: {why}")
         return self._put(resource, changed)
 
     def _delete(self, write: Write) -> JSON:
@@ -298,10 +298,18 @@ _SYSTEM = (
 )
 
 
-def _order(worker: JSON) -> tuple[int, int]:
-    """As the rule of `status.agent` orders reports."""
-    report = worker.get("status", {}).get("agent") or {}
-    return report.get("incarnation", 0), report.get("sequence", 0)
+def _out_of_order(current: JSON, changed: JSON) -> str:
+    """What the rules of an ElasticWorker say to a report; empty if they allow it."""
+    old, new = ((each.get("status") or {}).get("agent") or {} for each in (current, changed))
+    incarnation, before = new.get("incarnation", 0), old.get("incarnation", 0)
+    if new == old or not new:
+        return ""
+    if incarnation > changed["spec"]["incarnation"]:
+        return EARLIER_WORKER
+    if incarnation != before or new.get("sequence", 0) >= old.get("sequence", 0):
+        return LATER_POD if incarnation < before else ""
+    pod = changed["status"].get("podUid")
+    return "" if pod is not None and new.get("podUid") == pod != old.get("podUid") else LATER_REPORT
 
 
 def _key(obj: JSON) -> Key:
