@@ -14,15 +14,43 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 import orjson
 
 from controller.api.api_wait import current_wait
-from controller.api.calls import JSON, MERGE_PATCH, Answer, Call, query_of, read_object, read_page
+from controller.api.calls import (
+    JSON,
+    MERGE_PATCH,
+    METADATA,
+    METADATA_LIST,
+    MOST_BYTES,
+    Answer,
+    Call,
+    query_of,
+    read_object,
+    read_page,
+    split_page,
+)
 from controller.api.limiter import RequestLimiter
-from controller.api.pages import LIST_PAGE_SIZE
+from controller.api.pages import (
+    LIST_PAGE_SIZE,
+    MOST_LISTED_UNITS,
+    MOST_PAGE_BYTES,
+    MOST_WHOLE_BYTES,
+    PageSize,
+)
 from controller.api.transport import Transport, WatchStream
 from controller.backoff import Backoff
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ApiError, Gone, Invalid, InvalidStatus, NotFound, Unavailable, is_denial
+from controller.errors import (
+    ApiError,
+    Gone,
+    Invalid,
+    InvalidStatus,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    is_denial,
+)
 from controller.resources import Object, Resource
+from controller.shape import Shape, named_in
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3
@@ -96,12 +124,27 @@ class Client:
             transport=self._transport.apart(),
         )
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        """Raises NotFound, without a request, for a name by which the path would be the collection's."""
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        metadata_only: bool = False,
+        most_bytes: int = MOST_BYTES,
+    ) -> Object:
+        """Raises NotFound, without a request, for a name by which the path would be the collection's.
+
+        Raises:
+            TooLarge: the object is larger than what is read.
+        """
         if name in _NO_NAMES:
             message = f'{resource.group_resource} "{name}" not found'
             raise NotFound(404, "NotFound", message, {"name": repr(name)})
-        return await self._object(Call("GET", resource.path(namespace, name)))
+        accept = METADATA if metadata_only else JSON
+        return await self._object(
+            Call("GET", resource.path(namespace, name), accept=accept, most_bytes=most_bytes)
+        )
 
     async def list(
         self,
@@ -110,11 +153,17 @@ class Client:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        metadata_only: bool = False,
     ) -> Object:
-        """The whole list in one body: pages are followed, and read in one piece if a token expires."""
-        items: list[Object] = []
-        page_size: int | None = LIST_PAGE_SIZE
+        """The whole list in one body: pages that fit are followed, and it is read in one piece if a token
+        expires.
+
+        Raises:
+            TooLarge: it has more than what is read beside the cache.
+        """
+        items, pages, is_paged = list[Object](), PageSize(), True
         token: str | None = None
+        size_bytes = counted = 0
         while True:
             try:
                 page = await self.list_page(
@@ -122,15 +171,26 @@ class Client:
                     namespace,
                     label_selector=label_selector,
                     field_selector=field_selector,
-                    page_size=page_size,
+                    metadata_only=metadata_only,
+                    page_size=pages.limit if is_paged else None,
                     continue_token=token,
+                    most_bytes=pages.most_bytes if is_paged else MOST_WHOLE_BYTES,
                 )
             except Gone:
-                if page_size is None:
+                if not is_paged:
                     raise
-                items, page_size, token = [], None, None
+                items, token, is_paged, size_bytes, counted = [], None, False, 0, 0
+                continue
+            except TooLarge as error:
+                if not is_paged or pages.limit == 1:
+                    raise
+                pages.too_large(error)
                 continue
             items.extend(page["items"])
+            pages.arrived(len(page["items"]), page["bytes"])
+            size_bytes, counted = size_bytes + page["bytes"], counted + page["units"]
+            if size_bytes > MOST_WHOLE_BYTES or counted > MOST_LISTED_UNITS:
+                raise TooLarge(f"the list of {resource.group_resource} is larger than what is read at once")
             token = page.get("metadata", {}).get("continue")
             if not token:
                 return {**page, "items": items}
@@ -142,14 +202,20 @@ class Client:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        metadata_only: bool = False,
+        shape: Shape | None = None,
         page_size: int | None = LIST_PAGE_SIZE,
         continue_token: str | None = None,
-        most_bytes: int | None = None,
+        most_bytes: int = MOST_PAGE_BYTES,
     ) -> Object:
-        """One page: `items`, `metadata`, its size in `bytes`, and what could not be read in `unreadable`.
+        """One page: `items`, `metadata`, and its size in `bytes`.
+
+        Args:
+            shape: its objects are split by this, and none of them is parsed.
 
         Raises:
             PageTooLarge: it has more than `most_bytes`.
+            TooLarge: it has too many values.
         """
         query = query_of(
             labelSelector=label_selector,
@@ -157,8 +223,10 @@ class Client:
             limit=page_size,
             continue_=continue_token,
         )
-        call = Call("GET", resource.path(namespace), query, most_bytes=most_bytes)
-        return await read_page(await self._send_retrying(call), resource)
+        accept = METADATA_LIST if metadata_only else JSON
+        call = Call("GET", resource.path(namespace), query, accept=accept, most_bytes=most_bytes)
+        answer = await self._send_retrying(call)
+        return await (read_page(answer, resource) if shape is None else split_page(answer, shape))
 
     async def create(self, resource: Resource, obj: Object) -> Object:
         return await self._write(resource, _creation(resource, obj))
@@ -246,8 +314,11 @@ class Client:
             yield stream
 
     async def _write(self, resource: Resource, call: Call, subresource: str | None = None) -> Object:
+        answer = await self._send_retrying(call)
         try:
-            written = await self._object(call)
+            written = read_object(answer)
+        except TooLarge:
+            return named_in(answer.body)
         except Invalid as error:
             if subresource == "status" and not is_denial(error):
                 raise InvalidStatus(error.status, error.reason, str(error), error.details) from error

@@ -23,8 +23,6 @@ class Resource:
     plural: str
     kind: str
     namespaced: bool = True
-    keeps_managed_fields: bool = False
-    """Whether the cache keeps who wrote what: for large collections, that is half of their memory."""
     gather_seconds: float = 0.0
     """Seconds for which a watch gathers changes before it reads them: for kinds that change all the time, and
     rarely in a way that matters."""

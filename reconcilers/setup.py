@@ -70,9 +70,9 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
 from reconcilers.scale.writer import BY_OWNER_JOB, owner_job, pods_job
+from reconcilers.shapes import SHAPES
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
-from reconcilers.worker.shapes import keep_what_is_read
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 WATCHED_BY_LABEL = dict.fromkeys(
@@ -99,7 +99,7 @@ def add_all(
 ) -> None:
     """Register every controller with the manager. Benchmarks bring their own clock."""
     clock = clock or Clock()
-    keep_what_is_read(manager.cache)
+    manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods)
     add_groups(manager, clock)

@@ -11,6 +11,7 @@ from enum import Enum
 
 from controller import store
 from controller.resources import Resource
+from controller.shape import WHOLE
 from controller.watch import informer
 from controller.watch.informer import WatchTiming
 from localcluster.client.api import ApiClient
@@ -37,7 +38,9 @@ class Informer:
     """Objects are shared between all readers: read only."""
 
     def __init__(self, client: ApiClient, resource: Resource, namespace: str | None = None) -> None:
-        self._informer = informer.Informer(client.runtime, resource, namespace=namespace, timing=TIMING)
+        self._informer = informer.Informer(
+            client.runtime, resource, WHOLE, namespace=namespace, timing=TIMING
+        )
         self.synced = self._informer.synced
 
     def get(self, namespace: str, name: str) -> JSON | None:
@@ -56,7 +59,7 @@ class Informer:
             if new is not None:
                 handler(Change.APPLIED, new)
 
-        self._informer.add_handler(hear)
+        self._informer.intake.add_handler(hear)
 
     async def run(self) -> None:
         """Keep up for ever; the process that asked for it bounds it."""

@@ -13,7 +13,7 @@ from typing import Any
 from controller.resources import Object
 from reconcilers.observed.builder import REQUIRED
 from reconcilers.observed.quantities import parse
-from reconcilers.observed.resources import is_cut, mapping
+from reconcilers.observed.resources import mapping
 
 Part = Mapping[str, Any]
 """A part of an object."""
@@ -64,8 +64,8 @@ def is_suitable(node: Part, template: Object) -> bool:
     metadata = mapping(node.get("metadata"))
     labels, fields = mapping(metadata.get("labels")), {"metadata.name": metadata.get("name")}
     selector = mapping(spec.get("nodeSelector"))
-    if is_cut(template) or any(labels.get(key) != value for key, value in selector.items()):
-        return is_cut(template)
+    if any(labels.get(key) != value for key, value in selector.items()):
+        return False
     required = mapping(mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(REQUIRED))
     terms = required.get("nodeSelectorTerms") or ()
     if terms and not any(_meets(term, labels, fields) for term in terms):

@@ -7,7 +7,7 @@ the worker gets (`job_pod.py`), when it may go, and what has to be there before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeAlias
 
@@ -34,7 +34,6 @@ from reconcilers.worker.job_pod import (
     build_check_pod,
     build_job_pod,
 )
-from reconcilers.worker.shapes import WholeObjects
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 
@@ -48,8 +47,6 @@ class JobAssignment:
     owner: Object
     """The job as the API server has it, for Events."""
     job: ElasticJob
-    whole: ElasticJob | None = None
-    """The job with all of its template, where `job` has not; for its Pod alone."""
 
     @property
     def _replica(self) -> ReplicaSpec | None:
@@ -106,21 +103,7 @@ class JobAssignment:
 
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
-        return build_job_pod(self.job, self.worker, self.whole)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the template was too large for the cache."""
-        return self.whole is not None
-
-    async def with_whole_template(self, objects: WholeObjects) -> JobAssignment:
-        """The same, to build the Pod.
-
-        Raises:
-            Conflict: the owner has changed since the cache saw it.
-        """
-        whole = await objects.job(self.job)
-        return self if whole is self.job else replace(self, whole=whole)
+        return build_job_pod(self.job, self.worker)
 
     @property
     def wants_agent(self) -> bool:
@@ -142,7 +125,6 @@ class CheckAssignment:
     check: NodeCheck
     node: Object | None
     image: str
-    is_large: bool = False
 
     ended: ClassVar[None] = None
     is_probe: ClassVar[bool] = False
@@ -163,10 +145,6 @@ class CheckAssignment:
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
-
-    async def with_whole_template(self, objects: WholeObjects) -> CheckAssignment:
-        whole = await objects.check(self.check)
-        return self if whole is self.check else replace(self, check=whole, is_large=True)
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken

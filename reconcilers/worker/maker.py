@@ -13,7 +13,6 @@ from controller.client import Client
 from controller.errors import ApiError, Forbidden, Refused
 from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
-from controller.slices import LARGE, computed
 from controller.store import Memory
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker
 from crds.texts import shortened
@@ -41,7 +40,6 @@ from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerA
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gang import GangGate, Obstacle
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.shapes import WholeObjects
 from reconcilers.worker.silences import lease_of
 
 
@@ -99,7 +97,6 @@ class PodMaker:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
         self._jobs = cache.store(ELASTICJOBS)
         self._agent = options.agent
@@ -156,13 +153,11 @@ class PodMaker:
 
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.
-            Conflict: the owner has changed since the cache saw it.
             Forbidden: the owner calls itself a replica group of a job that does not want it.
             ApiError: the API server refuses one of them.
         """
         self._refuse_stranger(assignment.owner)
-        assignment = await assignment.with_whole_template(self._whole)
-        pod = await computed(LARGE if assignment.is_large else 1, assignment.build_pod)
+        pod = assignment.build_pod()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         account = service_account(pod["spec"])

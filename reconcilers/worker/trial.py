@@ -25,7 +25,6 @@ from controller.errors import (
     is_denial,
 )
 from controller.resources import PODS, Object
-from controller.slices import LARGE, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -44,7 +43,6 @@ from reconcilers.runtime.acts import in_parallel
 from reconcilers.worker.access import WorkerAccess
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.shapes import WholeObjects
 
 MAX_FAULTS = 8
 """Fields that are named of those that the API server refuses."""
@@ -83,7 +81,6 @@ class Trial:
 class PodTrial:
     def __init__(self, client: Client, cache: Cache, agent: AgentSource | None) -> None:
         self._client = client
-        self._whole = WholeObjects(client)
         self._access = WorkerAccess(client, cache)
         self._agent = agent
 
@@ -92,23 +89,20 @@ class PodTrial:
 
         Raises:
             NamespaceTerminating: nothing can be made there any more.
-            Conflict: the job has changed since the cache saw it.
         """
-        whole = await self._whole.job(job)
-        is_large, job = whole is not job, whole
         found: dict[str, Trial] = {}
 
         async def try_type(type_: str) -> None:
-            found[type_] = await self._of_type(job, raw, type_, is_large)
+            found[type_] = await self._of_type(job, raw, type_)
 
         await in_parallel(try_type(type_) for type_ in training_types(job))
         ranks = {answer: rank for rank, answer in enumerate(Answer)}
         return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
 
-    async def _of_type(self, job: ElasticJob, raw: Object, type_: str, is_large: bool) -> Trial:
+    async def _of_type(self, job: ElasticJob, raw: Object, type_: str) -> Trial:
         if (fault := memory_checkpoint_fault(job, type_) or cluster_fault(job, type_)) is not None:
             return Trial(Answer.INVALID, fault)
-        pod = await computed(LARGE if is_large else 1, self._pod, job, raw, type_)
+        pod = self._pod(job, raw, type_)
         try:
             await self._try(pod, raw)
         except AlreadyExists:  # which is asked last

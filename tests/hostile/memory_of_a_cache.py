@@ -24,7 +24,7 @@ from controller.garbage import keep_pauses_short
 from crds.elasticjob import ElasticJob
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.setup import add_indexes
-from reconcilers.worker.shapes import keep_what_is_read
+from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import connection_to
 from tests.counting import cpu_seconds
 
@@ -110,7 +110,7 @@ async def fill(url: str) -> dict[str, Any]:
 
     async with Client(connection_to(url), call_timeout_seconds=300.0) as client:
         cache = Cache(client)
-        keep_what_is_read(cache)
+        cache.keep_only(SHAPES)
         add_indexes(cache)
         store, models = cache.store(ELASTICJOBS), cache.models(ELASTICJOBS, ElasticJob)
         cache._informers = {ELASTICJOBS: cache._informers[ELASTICJOBS]}

@@ -19,6 +19,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, PageTooLarge
 from controller.resources import PODS, Resource
+from controller.shape import WHOLE
 from controller.store import Change
 from controller.watch.informer import Informer, _read_line
 from reconcilers.runtime.kinds import (
@@ -27,7 +28,7 @@ from reconcilers.runtime.kinds import (
     NODECHECKS,
     SCALEPLANS,
 )
-from reconcilers.worker.shapes import keep_what_is_read
+from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import client_of, connection_to, fake_api
 from tests.hostile.memory_of_a_cache import Server
 
@@ -103,7 +104,7 @@ async def test_a_line_that_cannot_be_parsed_is_skipped_and_the_version_goes_on(t
             )
             return [line("ADDED", text), good]
 
-    informer = Informer(None, ELASTICJOBS)
+    informer = Informer(None, ELASTICJOBS, WHOLE)
     informer._version, informer._stream = "5", Lines()
     await informer.advance()
     assert informer._version == "8" and informer.last_error is None
@@ -162,7 +163,7 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
     async with fake_api() as api, client_of(api) as client:
         api.put(JOBS, job("good"))
         cache = Cache(client)
-        keep_what_is_read(cache)
+        cache.keep_only(SHAPES)
         store = cache.store(ELASTICJOBS)
         seen = []
         cache.add_unreadable_handler(
@@ -178,7 +179,7 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
         await stop(running)
 
         again = Cache(client)
-        keep_what_is_read(again)
+        again.keep_only(SHAPES)
         store = again.store(ELASTICJOBS)
         running = asyncio.create_task(again.run())
         await again.wait_synced(300)
@@ -254,7 +255,7 @@ def test_whatever_an_object_is_the_watch_goes_on_and_no_registered_function_rais
 
 
 def test_an_index_function_that_raises_costs_its_object_alone():
-    store = Informer(None, PODS).store
+    store = Informer(None, PODS, WHOLE).store
     store.add_index("node", lambda raw: [raw["spec"]["nodeName"]])
     items = [
         {"metadata": {"name": n, "resourceVersion": "1"}, "spec": s}

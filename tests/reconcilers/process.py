@@ -191,9 +191,9 @@ class LaggingCache(Cache):
         for resource, informer in self._informers.items():
             log = self._api.log.get(resource, [])
             objects = self._api.objects.get(resource, {})
-            items = tuple(obj for obj in objects.values() if informer._is_watched(obj))
+            items = [informer.intake.read(obj) for obj in objects.values() if informer._is_watched(obj)]
             for change in informer.store.replace_stepwise(items):
-                informer._tell_handlers(change)
+                informer.intake.tell(change)
             self._move(informer, len(log), log[-1].obj["metadata"]["resourceVersion"] if log else "0")
 
     def deliver(self) -> None:
@@ -218,7 +218,7 @@ class LaggingCache(Cache):
         is_watched, store = informer._is_watched(entry.obj), informer.store
         if is_watched or store.get(*_key(entry.obj)) is not None:
             is_gone = entry.deleted or not is_watched
-            informer._tell_handlers((store.delete if is_gone else store.apply)(entry.obj))
+            (informer.intake.delete if is_gone else informer.intake.apply)(entry.obj, _key(entry.obj))
         self._move(informer, position + 1, entry.obj["metadata"]["resourceVersion"])
 
     def _move(self, informer: Informer, position: int, version: str) -> None:

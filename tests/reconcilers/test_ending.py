@@ -27,7 +27,7 @@ from reconcilers.observed.ending import (
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event
-from reconcilers.worker.shapes import kept_of_pod
+from reconcilers.shapes import kept_of_pod
 from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
 from tests.reconcilers import judging

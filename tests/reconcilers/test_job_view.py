@@ -21,6 +21,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.scale.writer import ScaleWriter
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import check, job, report, worker
+from tests.reconcilers.caches import shaped_cache
 
 
 def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[s
 
 
 def cached(of: ElasticJob, *workers: dict[str, Any]) -> Cache:
-    cache = Cache(cast(Client, None), monotonic=lambda: 0.0)
+    cache = shaped_cache(cast(Client, None))
     add_indexes(cache)
     cache.store(ELASTICJOBS).apply({"apiVersion": "x", "kind": "ElasticJob", **of.to_wire()})
     for raw in workers:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Forbidden
 from controller.resources import PODS
@@ -30,6 +29,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.maker import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.judging import judge, warnings
 
 JSON = dict[str, Any]
@@ -138,7 +138,7 @@ class Server:
         self.asked = 0
         self.seconds = 0.0
         self.refuses = False
-        self.cache = Cache(cast(Client, self), monotonic=lambda: 0.0)
+        self.cache = shaped_cache(cast(Client, self))
         self.owner = {
             "metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}
         }

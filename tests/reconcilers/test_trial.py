@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Forbidden, Invalid, Refused, Unavailable
 from crds.elasticjob import ElasticJob
@@ -39,6 +38,7 @@ from reconcilers.worker.trial import (
     with_unknown_fields,
 )
 from tests.reconcilers.build import NOW, job, later, worker
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.check_stage import merged
 
 JSON = dict[str, Any]
@@ -333,7 +333,7 @@ def test_a_suspended_job_is_told_what_is_refused_and_not_to_hurry() -> None:
 
 
 async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:
-    seconds, cache = [0.0], Cache(cast(Client, None), monotonic=lambda: 0.0)
+    seconds, cache = [0.0], shaped_cache(cast(Client, None))
     clock = Clock(monotonic=lambda: seconds[0])
     view = JobReader(cast(Client, None), cache, clock, PodOptions())
     of, _ = first_look(Trial(Answer.FORBIDDEN, "no"))
