@@ -322,7 +322,7 @@ async def test_others_have_a_turn_while_thousands_of_objects_are_taken_in(monkey
         await informer.advance()
         counts.append(turns - before)
     before = turns
-    await informer.tell_all(lambda change: None)
+    await informer.intake.tell_all(lambda change: None)
     counts.append(turns - before)
     task.cancel()
     assert [count >= 3_000 for count in counts] == [True, False, True, True]
@@ -356,6 +356,6 @@ def test_a_watch_without_progress_shows_and_one_that_is_quiet_or_brings_news_doe
             raise SilentWatch("quiet")
 
     seconds, stalled = age_after_ten_minutes(Garbled())
-    assert seconds > 590 and "no news of pods for 600 s: a watch line that is not JSON" in stalled
+    assert seconds > 590 and "no news of pods for 600 s: a watch line that is no event" in stalled
     seconds, stalled = age_after_ten_minutes(Quiet())
     assert seconds < 60 and stalled is None

@@ -141,7 +141,7 @@ async def test_a_line_that_is_no_event_of_an_object_is_a_failure(odd):
 )
 async def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(type, metadata):
     informer, asks = await asked(page(), OPENED, [event(type, {"metadata": metadata})])
-    assert len(informer.unreadable) == 1 and asks[-1] == "read"
+    assert len(informer.intake.unreadable) == 1 and asks[-1] == "read"
 
 
 @pytest.mark.parametrize(("type", "unreadable"), [("MODIFIED", [TOO_DEEP]), ("DELETED", [])])
@@ -158,7 +158,7 @@ async def test_an_object_that_cannot_be_read_moves_the_version_on(threadless, ty
         while True:
             await informer.advance()
     assert client.asks[-1] == ("watch", "7") and names(informer) == []
-    assert [found.reason for found in informer.unreadable.values()] == unreadable
+    assert [found.reason for found in informer.intake.unreadable.values()] == unreadable
 
 
 class ModelServer:
@@ -257,7 +257,7 @@ def test_store_and_handlers_end_up_with_what_the_server_has_whatever_happens(mov
 
     async def scenario():
         informer = Informer(server, PODS, WHOLE)
-        informer.add_handler(hear)
+        informer.intake.add_handler(hear)
         for move in moves + [("ask", None)] * 150:
             match move:
                 case ("compact",):

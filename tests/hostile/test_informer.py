@@ -109,7 +109,7 @@ async def test_a_line_that_cannot_be_parsed_is_skipped_and_the_version_goes_on(t
     await informer.advance()
     assert informer._version == "8" and informer.last_error is None
     assert [raw["metadata"]["name"] for raw in informer.store.list()] == ["good"]
-    assert list(informer.unreadable) == [("team-b", "evil")]
+    assert list(informer.intake.unreadable) == [("team-b", "evil")]
 
 
 @pytest.mark.parametrize(
