@@ -44,7 +44,8 @@ class Cache:
         self._namespace = namespace
         self._label_selectors = dict(label_selectors or {})
         self._timing = timing
-        self._shapes: dict[Resource, Shape] = {}
+        self.shapes: dict[Resource, Shape] = {}
+        """What is kept of the objects of each resource."""
         self._shares = Shares()
         self._informers: dict[Resource, Informer] = {}
         self._models: dict[tuple[Resource, type], Models[Any]] = {}
@@ -79,7 +80,7 @@ class Cache:
 
     def keep_only(self, shapes: Mapping[Resource, Shape]) -> None:
         """Say what is kept of the objects of these resources. No resource is watched without that."""
-        self._shapes.update(shapes)
+        self.shapes.update(shapes)
 
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
         """Tells `handler` of objects that cannot be read, of all resources that are watched by now."""
@@ -213,7 +214,7 @@ class Cache:
 
     def _shape_of(self, resource: Resource) -> Shape:
         try:
-            return self._shapes[resource]
+            return self.shapes[resource]
         except KeyError:
             raise LookupError(
                 f"nothing says what is kept of {resource.group_resource}: call keep_only"

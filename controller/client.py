@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import orjson
@@ -19,12 +19,13 @@ from controller.api.calls import (
     MERGE_PATCH,
     METADATA,
     METADATA_LIST,
-    MOST_BYTES,
     Answer,
     Call,
     query_of,
+    read_items,
     read_object,
     read_page,
+    read_shaped,
     split_page,
 )
 from controller.api.limiter import RequestLimiter
@@ -50,7 +51,7 @@ from controller.errors import (
     is_denial,
 )
 from controller.resources import Object, Resource
-from controller.shape import Shape, named_in
+from controller.shape import NAMES, Shape, named_in
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3
@@ -87,6 +88,7 @@ class Client:
         self._guard: Callable[[], None] | None = None
         self._note_write: Callable[[Resource, Object], None] | None = None
         self._limiter: RequestLimiter | None = None
+        self._shapes: Mapping[Resource, Shape] = {}
 
     async def __aenter__(self) -> Client:
         return self
@@ -102,17 +104,20 @@ class Client:
         guard: Callable[[], None] | None,
         note_write: Callable[[Resource, Object], None] | None = None,
         limiter: RequestLimiter | None = None,
+        shapes: Mapping[Resource, Shape] | None = None,
     ) -> Client:
         """This client, sharing its connections, for those who write under conditions.
 
         `guard` runs right before a write leaves, and may raise to hold it back; `note_write` gets the object
-        that the server answers to one; `limiter` says when a request may leave, watches apart.
+        that the server answers to one; `limiter` says when a request may leave, watches apart. Of a kind that
+        has one of the `shapes`, what the cache would keep is read.
         """
         view = Client.__new__(Client)
         view.__dict__.update(self.__dict__)
         view._guard = guard
         view._note_write = note_write
         view._limiter = limiter
+        view._shapes = shapes or {}
         return view
 
     def apart(self, *, call_timeout_seconds: float, attempts: int) -> Client:
@@ -131,7 +136,6 @@ class Client:
         namespace: str | None = None,
         *,
         metadata_only: bool = False,
-        most_bytes: int = MOST_BYTES,
     ) -> Object:
         """Raises NotFound, without a request, for a name by which the path would be the collection's.
 
@@ -142,9 +146,9 @@ class Client:
             message = f'{resource.group_resource} "{name}" not found'
             raise NotFound(404, "NotFound", message, {"name": repr(name)})
         accept = METADATA if metadata_only else JSON
-        return await self._object(
-            Call("GET", resource.path(namespace, name), accept=accept, most_bytes=most_bytes)
-        )
+        call = Call("GET", resource.path(namespace, name), accept=accept)
+        shape = NAMES if metadata_only else self._shapes.get(resource)
+        return read_shaped(await self._send_retrying(call), resource, shape)
 
     async def list(
         self,
@@ -204,6 +208,7 @@ class Client:
         field_selector: str | None = None,
         metadata_only: bool = False,
         shape: Shape | None = None,
+        is_split: bool = False,
         page_size: int | None = LIST_PAGE_SIZE,
         continue_token: str | None = None,
         most_bytes: int = MOST_PAGE_BYTES,
@@ -211,7 +216,8 @@ class Client:
         """One page: `items`, `metadata`, and its size in `bytes`.
 
         Args:
-            shape: its objects are split by this, and none of them is parsed.
+            shape: its objects are read by this, and those that it cannot read are left out.
+            is_split: its objects are split by the shape, and none of them is read.
 
         Raises:
             PageTooLarge: it has more than `most_bytes`.
@@ -226,7 +232,11 @@ class Client:
         accept = METADATA_LIST if metadata_only else JSON
         call = Call("GET", resource.path(namespace), query, accept=accept, most_bytes=most_bytes)
         answer = await self._send_retrying(call)
-        return await (read_page(answer, resource) if shape is None else split_page(answer, shape))
+        shape = shape or (NAMES if metadata_only else self._shapes.get(resource))
+        if shape is None:
+            return await read_page(answer, resource)
+        page = await split_page(answer, shape)
+        return page if is_split else await read_items(page, resource, shape)
 
     async def create(self, resource: Resource, obj: Object) -> Object:
         return await self._write(resource, _creation(resource, obj))
@@ -316,7 +326,7 @@ class Client:
     async def _write(self, resource: Resource, call: Call, subresource: str | None = None) -> Object:
         answer = await self._send_retrying(call)
         try:
-            written = read_object(answer)
+            written = read_shaped(answer, resource, self._shapes.get(resource))
         except TooLarge:
             return named_in(answer.body)
         except Invalid as error:

@@ -89,7 +89,7 @@ class Manager:
         )
         self._elector = self._make_elector(self._lease_client) if self.options.leader_election else None
         guard = self._elector.check if self._elector else None
-        self.client = client.guarded(guard, self.cache.note_write, RequestLimiter())
+        self.client = client.guarded(guard, self.cache.note_write, RequestLimiter(), self.cache.shapes)
         self._controllers: list[Controller] = []
         counted = metrics.ClientMetrics(self.metrics_registry, client.connection.server).observe
         client.observers.append(counted)

@@ -40,6 +40,10 @@ class Resource:
         """An object of this kind, to create."""
         return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **parts}
 
+    def named(self, obj: Object) -> Object:
+        """The object with its apiVersion and kind, which the server leaves out of lists."""
+        return {"apiVersion": self.api_version, "kind": self.kind} | obj
+
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:

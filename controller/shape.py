@@ -115,6 +115,7 @@ class Shape:
         parted: Any = _struct("Parts", ("metadata", *self.parts))
         self._metadata = msgspec.json.Decoder(_struct("Metadata", self._fields))
         self._event = msgspec.json.Decoder(_struct("Event", type=str, object=parted))
+        self._object = msgspec.json.Decoder(parted)
         page = _struct("Page", ("metadata",), items=list.__class_getitem__(parted))
         self._page = msgspec.json.Decoder(page)
 
@@ -127,6 +128,10 @@ class Shape:
         """
         found: Any = self._event.decode(line)
         return Event(found.type, found.object)
+
+    def object(self, text: bytes) -> Parts:
+        """Split the text of an object. Raises as `event` does."""
+        return self._object.decode(text)
 
     def page(self, text: bytes) -> Page:
         """Split a page of a list. Raises as `event` does."""
@@ -221,11 +226,14 @@ class _Status(msgspec.Struct):
 
 
 _IDENTITY, _STATUS = msgspec.json.Decoder(Identity), msgspec.json.Decoder(_Status)
-_OBJECT = msgspec.json.Decoder(_struct("Object", ("metadata", "status")))
 WHOLE = Shape({"spec": 10**9, "status": 10**9, "data": 10**9}, metadata=("finalizers",))
 """All of the common parts, for collections that nobody else writes."""
 
 
+NAMES = Shape({})
+"""The metadata alone."""
+
+
 def named_in(text: bytes) -> Object:
     """What names the object of a text that is too large to be parsed, and its conditions."""
-    return WHOLE.names_of(_OBJECT.decode(text))
+    return WHOLE.names_of(WHOLE.object(text))

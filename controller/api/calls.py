@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,7 +13,8 @@ import orjson
 from controller import salvage
 from controller.errors import TooLarge, Unavailable, error_of
 from controller.resources import Object, Resource
-from controller.shape import Shape, units
+from controller.shape import CannotBeRead, Shape, units
+from controller.slices import Slices
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
@@ -21,7 +23,7 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 MOST_BYTES = 32 << 20
 """Greatest size of an answer: no object in etcd has as much JSON."""
-MOST_UNITS = 500_000
+MOST_UNITS = 100_000
 """Greatest number of units (`controller/shape.py`) of an answer that is parsed in one piece."""
 SMALL_BYTES = 1 << 16
 """Text that cannot have so many."""
@@ -80,6 +82,19 @@ class Answer:
             raise error_of(self.status, self.body, self.retry_after)
 
 
+def read_shaped(answer: Answer, resource: Resource, shape: Shape | None) -> Object:
+    """What a shape keeps of the object in a success. Raises as `read_object` does."""
+    if shape is None:
+        return read_object(answer)
+    answer.raise_for_status()
+    try:
+        return resource.named(shape.read(shape.object(answer.body)))
+    except CannotBeRead as error:
+        raise TooLarge(f"the API server's answer cannot be read: {error}") from error
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _not_json(answer, error) from error
+
+
 def read_object(answer: Answer) -> Object:
     """The parsed body of a success; raises the typed error of anything else.
 
@@ -115,11 +130,7 @@ async def read_page(answer: Answer, resource: Resource) -> Object:
             page = {}
         if not page:
             raise
-    items = page.get("items") or []
-    for item in items:
-        if isinstance(item, dict):
-            item.setdefault("apiVersion", resource.api_version)
-            item.setdefault("kind", resource.kind)
+    items = [resource.named(item) for item in page.get("items") or []]
     return {**page, "items": items, "bytes": len(answer.body), "units": units(answer.body)}
 
 
@@ -132,7 +143,22 @@ async def split_page(answer: Answer, shape: Shape) -> Object:
         page = shape.page(await asyncio.to_thread(salvage.shallow, answer.body))
     except msgspec.MsgspecError as error:
         raise _not_json(answer, error) from error
-    return {"metadata": page.metadata, "items": page.items, "bytes": len(answer.body)}
+    return {
+        "metadata": page.metadata,
+        "items": page.items,
+        "bytes": len(answer.body),
+        "units": units(answer.body),
+    }
+
+
+async def read_items(page: Object, resource: Resource, shape: Shape) -> Object:
+    """The page with what the shape keeps of its objects, without those that cannot be read."""
+    found, slices = list[Object](), Slices()
+    for item in page["items"]:
+        with suppress(CannotBeRead):
+            found.append(resource.named(shape.read(item)))
+        await slices.pause()
+    return page | {"items": found}
 
 
 def _not_json(answer: Answer, error: Exception) -> Unavailable:

@@ -244,6 +244,7 @@ class Informer:
                     self.resource,
                     self._namespace,
                     shape=self._shape,
+                    is_split=True,
                     label_selector=self._label_selector,
                     page_size=self._pages.limit if self._is_paged else None,
                     continue_token=self._token,

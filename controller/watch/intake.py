@@ -265,7 +265,7 @@ class Intake:
 
     def _kept(self, found: Parts | Object) -> Object:
         kept = self._shape.take(found) if isinstance(found, dict) else self._shape.read(found)
-        return {"apiVersion": self._resource.api_version, "kind": self._resource.kind} | kept
+        return self._resource.named(kept)
 
     def _named(self, found: Parts | Object) -> Object:
         return salvage.named(found) if isinstance(found, dict) else self._shape.names_of(found)

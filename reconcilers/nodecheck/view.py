@@ -72,9 +72,16 @@ class CheckView:
         """The same, read from the API server itself: a stalled watch of ours must condemn no node."""
         metadata, job = check.metadata, check.spec.job_name
         label = f"{names.LABEL_CHECK}={metadata.name}" if job is None else f"{names.LABEL_JOB}={job}"
-        listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
+        there = await self._client.list(
+            ELASTICWORKERS, metadata.namespace, label_selector=label, metadata_only=True
+        )
+        found = {raw["metadata"]["name"]: raw for raw in there["items"]}
+        cached = {name: self._workers.get(metadata.namespace, name) for name in found}
+        if any(each is None or _version(each) != _version(found[name]) for name, each in cached.items()):
+            listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
+            cached = {raw["metadata"]["name"]: raw for raw in listed["items"]}
         owner = self._owner_uid(check) or metadata.uid
-        return await self._parsed(raw for raw in listed["items"] if owner in owner_uids(raw))
+        return await self._parsed(raw for raw in cached.values() if raw and owner in owner_uids(raw))
 
     async def is_behind(self, check: NodeCheck) -> bool:
         """Whether the API server has the job or the nodes for whose lack the check would be refused."""
@@ -84,12 +91,14 @@ class CheckView:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
                 return lost_job(check, ElasticJob.model_validate(raw)) is None
             for node in sorted({*(spec.nodes or ())} - self.labels(spec).keys()):
-                await self._client.get(NODES, node)
+                await self._client.get(NODES, node, metadata_only=True)
             if spec.nodes is not None:
                 return True
             wanted = (spec.node_selector or {}).items()
             selector = ",".join(f"{key}={value}" for key, value in wanted)
-            found = await self._client.list_page(NODES, label_selector=selector, page_size=1)
+            found = await self._client.list_page(
+                NODES, label_selector=selector, page_size=1, metadata_only=True
+            )
         except (NotFound, Invalid):
             return False
         # A value may have a comma in it, and then the selector says something else.
@@ -152,6 +161,11 @@ class CheckView:
             workers += self._parse_worker.readable([raw])
             await slices.pause()
         return workers
+
+
+def _version(obj: dict[str, Any]) -> str:
+    version: str = obj["metadata"]["resourceVersion"]
+    return version
 
 
 # --- workers of a check of nodes ---------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from controller.client import Client
 from controller.errors import ApiError, Forbidden, Refused
 from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
+from controller.shape import Shape
 from controller.store import Memory
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker
 from crds.texts import shortened
@@ -41,6 +42,13 @@ from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gang import GangGate, Obstacle
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.silences import lease_of
+
+MOST_EVENTS = 50
+"""Events of a Pod that are read."""
+_EVENT = Shape(
+    dict.fromkeys(("type", "reason", "message", "reportingComponent", "lastTimestamp", "eventTime"), 1_000)
+    | {"source": 100}
+)
 
 
 class LatePods:
@@ -74,11 +82,13 @@ class LatePods:
         return await self._warning(pod), AGAIN_SECONDS
 
     async def _warning(self, pod: Object) -> Hindrance | None:
-        """None if we may not read Events."""
+        """None if we may not read Events, or they are too large."""
         metadata = pod["metadata"]
         selector = f"involvedObject.uid={metadata['uid']}"
         try:
-            found = await self._client.list(EVENTS, metadata["namespace"], field_selector=selector)
+            found = await self._client.list_page(
+                EVENTS, metadata["namespace"], field_selector=selector, shape=_EVENT, page_size=MOST_EVENTS
+            )
         except ApiError:
             return None
         return warning_of(found["items"])

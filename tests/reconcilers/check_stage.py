@@ -354,17 +354,17 @@ class _Client:
             assert self._stage.get(resource, name)["metadata"]["uid"] == uid
             self._stage.delete(resource, name)
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str) -> JSON:
+    async def list(self, resource: Resource, namespace: str, *, label_selector: str, **_: Any) -> JSON:
         found = self._stage.stores.store(resource).list(namespace)
         return {"items": [obj for obj in found if _has_labels(obj, label_selector)]}
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
         found = self._stage.stores.store(resource).get(namespace, name)
         if found is None:
             raise NotFound(404, "NotFound", "")
         return found
 
-    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
+    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int, **_: Any) -> JSON:
         found = self._stage.stores.store(resource).list()
         return {"items": [obj for obj in found if _has_labels(obj, label_selector)][:page_size]}
 

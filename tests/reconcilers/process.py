@@ -233,7 +233,7 @@ class Client:
         self._process = process
         self._api = process.api
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
         self._live()
         return self._api.get(resource, name, namespace)
 
@@ -244,6 +244,7 @@ class Client:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        **_: Any,
     ) -> JSON:
         self._live()
         found = [o for o in self._api.list(resource) if namespace in (None, o["metadata"].get("namespace"))]
@@ -255,8 +256,8 @@ class Client:
             found = [o for o in found if str(_field(o, path)).lower() == value]
         return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
 
-    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
-        return {"items": (await self.list(resource, label_selector=label_selector))["items"][:page_size]}
+    async def list_page(self, resource: Resource, *args: Any, page_size: int, **more: Any) -> JSON:
+        return {"items": (await self.list(resource, *args, **more))["items"][:page_size]}
 
     async def try_create(self, resource: Resource, obj: JSON) -> None:
         """A dry run, which nobody refuses."""

@@ -86,7 +86,7 @@ async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None
 class Nobody:
     """An API server that has nothing, and takes everything."""
 
-    async def get(self, *_: Any) -> dict[str, Any]:
+    async def get(self, *_: Any, **__: Any) -> dict[str, Any]:
         raise NotFound(404, "NotFound", "not found", {"name": "digits"})
 
     async def patch(self, *_: Any, **__: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Server:
         self.cache.store(ELASTICJOBS).apply(self.owner)
         self.late = LatePods(cast(Client, self), self.cache, lambda: self.seconds)
 
-    async def list(self, resource: Any, namespace: str, *, field_selector: str) -> JSON:
+    async def list_page(self, resource: Any, namespace: str, *, field_selector: str, **_: Any) -> JSON:
         self.asked += 1
         if self.refuses:
             raise Forbidden(403, "Forbidden", "no list")

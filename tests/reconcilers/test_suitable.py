@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcluster.scheduler.constraints import matches_node, untolerated_taint
-from reconcilers.observed.resources import CUT
 from reconcilers.observed.suitable import is_suitable, others_of
 
 JSON = dict[str, Any]
@@ -81,11 +80,6 @@ def test_taints_that_admission_lets_pods_bear_or_that_pass_are_none(key: str) ->
     container = {"name": "main", "resources": {"limits": {GPU: "8"}}}
     assert is_suitable(node, {"spec": {"containers": [container]}})
     assert is_suitable(node, {"spec": {"containers": [{"name": "main"}]}}) is (key != GPU)
-
-
-def test_a_template_that_is_not_whole_excludes_no_node() -> None:
-    node = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
-    assert is_suitable(node, {"spec": {"containers": [{"name": "main"}]}, CUT: "digest"})
 
 
 def test_sidecars_run_beside_the_first_container_and_other_init_containers_before_it() -> None:
