@@ -16,8 +16,6 @@ MEMORY_UNITS = 2_500_000
 """Units of one namespace: about 250 MB, of which a job of 10,000 workers takes the greater part."""
 ALL_UNITS = 6_000_000
 """Units of all namespaces together, from which on an equal part is the limit."""
-ROOM = 0.9
-"""Part of its memory below which a namespace has room for objects that were refused."""
 LARGE_UNITS = 1_500
 """Units of a text that costs time; an agent's report has fewer."""
 SECONDS_A_UNIT = 5e-7
@@ -41,9 +39,9 @@ class Shares:
 
     def take(self, namespace: str, before: int, after: int) -> bool:
         """Account for an object that takes so many units instead of so many; False if there is no room."""
-        used = self.used.get(namespace, 0) + after - before
-        if after > before and used > self.limit(namespace, after - before):
+        if after > before and not self.has_room(namespace, after - before):
             return False
+        used = self.used.get(namespace, 0) + after - before
         self.total += after - before
         if used:
             self.used[namespace] = used
@@ -57,9 +55,9 @@ class Shares:
             return self.memory_units
         return min(self.memory_units, self.all_units // len({*self.used, namespace}))
 
-    def has_room(self, namespace: str) -> bool:
-        """Whether objects that were refused may be read now."""
-        return self.used.get(namespace, 0) < ROOM * self.limit(namespace)
+    def has_room(self, namespace: str, more: int) -> bool:
+        """Whether the namespace may use so many units more."""
+        return self.used.get(namespace, 0) + more <= self.limit(namespace, more)
 
     def spend(self, namespace: str, text_units: int, now: float) -> None:
         """Account for the reading of a large text."""

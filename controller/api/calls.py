@@ -138,9 +138,10 @@ async def split_page(answer: Answer, shape: Shape) -> Object:
     """The page of a list, of whose objects nothing is parsed yet."""
     answer.raise_for_status()
     try:
-        page = shape.page(answer.body)
-    except RecursionError:
-        page = shape.page(await asyncio.to_thread(salvage.shallow, answer.body))
+        try:
+            page = shape.page(answer.body)
+        except RecursionError:
+            page = shape.page(await asyncio.to_thread(salvage.shallow, answer.body))
     except msgspec.MsgspecError as error:
         raise _not_json(answer, error) from error
     return {

@@ -68,8 +68,8 @@ class Intake:
         self._unreadable_handlers: list[UnreadableHandler] = []
         self._units: dict[Key, int] = {}
         """Units of each object that is kept, of those in a namespace."""
-        self._refused = set[str]()
-        """Namespaces that had no room for an object since the last list."""
+        self._refused: dict[str, int] = {}
+        """Units of the smallest object for which there was no room since the last list, by namespace."""
         self._listed_at = monotonic()
         self._waiting: dict[Key, _Waiting] = {}
         """The newest event about each object whose namespace has no time for it."""
@@ -121,12 +121,12 @@ class Intake:
             ApiError: it tells of an error, or makes no sense.
         """
         try:
-            return self._shape.event(line)
-        except RecursionError:
-            pass
+            try:
+                return self._shape.event(line)
+            except RecursionError:
+                return self._shape.event(await asyncio.to_thread(salvage.shallow, line))
         except msgspec.MsgspecError as error:
             raise ApiError(f"a watch line that is no event of an object: {error}") from error
-        return self._shape.event(await asyncio.to_thread(salvage.shallow, line))
 
     def receive(self, event: Event, line: bytes) -> str | None:
         """Take in an event, or have it wait; return the resourceVersion that it brings."""
@@ -252,7 +252,7 @@ class Intake:
         """Whether objects that were refused would have room by now."""
         if not self._refused or self._monotonic() - self._listed_at < LIST_AGAIN_SECONDS:
             return False
-        return any(map(self._shares.has_room, self._refused))
+        return any(self._shares.has_room(*each) for each in self._refused.items())
 
     def _stored(self, item: Parts | Object) -> Object | None:
         """The object in the store, if it is of the same version: then nothing of the item need be read."""
@@ -277,7 +277,7 @@ class Intake:
         except TypeError as error:
             raise CannotBeRead(Unreadable(salvage.named(kept), salvage.reason_of(error))) from error
         if not self._shares.take(namespace, self._units.get(key, 0), counted):
-            self._refused.add(namespace)
+            self._refused[namespace] = min(counted, self._refused.get(namespace, counted))
             reason = (
                 f"the objects of namespace {namespace} have {self._shares.used.get(namespace, 0)} of the "
                 f"{self._shares.limit(namespace, counted)} values that dlr keeps of a namespace, and this "

@@ -23,6 +23,7 @@ from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
+from reconcilers.shapes import SHAPES
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW
 
@@ -73,6 +74,7 @@ class Stores(Cache):
 
     def __init__(self) -> None:
         super().__init__(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
+        self.keep_only(SHAPES)
 
 
 @dataclass
