@@ -105,7 +105,7 @@ def add_all(
     add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
-    add_node_checks(manager, clock)
+    add_node_checks(manager, clock, pods or PodOptions())
     _add_cordon(manager, clock, cordon or CordonOptions())
     _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
@@ -244,7 +244,7 @@ def add_companions(manager: Manager, clock: Clock) -> None:
     )
 
 
-def add_node_checks(manager: Manager, clock: Clock) -> None:
+def add_node_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
     cache = manager.cache
     jobs, checks = cache.store(ELASTICJOBS), cache.store(NODECHECKS)
 
@@ -259,7 +259,9 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         metadata = job["metadata"]
         return _requests(checks.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
 
-    reconciler = NodeCheckReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
+    reconciler = NodeCheckReconciler(
+        manager.client, cache, manager.recorder, manager.contact, clock, options.workers_per_namespace
+    )
     controller = (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)

@@ -7,6 +7,7 @@ is unreadable, and says so. What users write, they write in `spec`, metadata and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Any
 
 import orjson
@@ -35,6 +36,8 @@ MOST_SPEC = 50_000
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 MOST_CONTAINERS = 64
 """Containers of a Pod, ours first; a template of an ElasticJob has no more."""
+MOST_OWNERS = 64
+_OWNER = ("apiVersion", "kind", "name", "uid", "controller")
 _SCALARS = (
     *(
         "nodeName",
@@ -128,11 +131,14 @@ def _fields(obj: Object, fields: Iterable[str]) -> Object:
 
 
 def _ours(metadata: Object) -> Object:
-    """The metadata with our own labels and annotations alone."""
+    """The metadata with our own labels and annotations alone; thousands of objects share their texts."""
     kept = dict(metadata)
     for field in ("labels", "annotations"):
         if field in kept:
-            kept[field] = {key: value for key, value in (kept[field] or {}).items() if _is_ours(key)}
+            ours = ((key, value) for key, value in (kept[field] or {}).items() if _is_ours(key))
+            kept[field] = {key: intern(value) for key, value in ours}
+    if owners := kept.get("ownerReferences"):
+        kept["ownerReferences"] = [_fields(owner, _OWNER) for owner in owners[:MOST_OWNERS]]
     return kept
 
 

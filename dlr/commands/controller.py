@@ -30,6 +30,7 @@ from reconcilers.observed.options import (
     DEFAULT_AGENT_PATH,
     DEFAULT_CHECK_IMAGE,
     DEFAULT_MOUNT_PATH,
+    DEFAULT_WORKERS_PER_NAMESPACE,
     AgentSource,
     PodOptions,
 )
@@ -144,6 +145,13 @@ def controller(
     agent_mount_path: Annotated[
         str, typer.Option(help="Where training containers see it.")
     ] = DEFAULT_MOUNT_PATH,
+    workers_per_namespace: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="ElasticWorkers in one namespace beyond which no more are made; each takes 20 KB here.",
+        ),
+    ] = DEFAULT_WORKERS_PER_NAMESPACE,
     log_level: Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")] = LogLevel.INFO,
 ) -> None:
     """Run the controller."""
@@ -163,7 +171,7 @@ def controller(
         identity=identity,
     )
     agent = AgentSource(agent_image, agent_path, agent_mount_path) if inject_agent else None
-    pods = PodOptions(check_image, agent)
+    pods = PodOptions(check_image, agent, workers_per_namespace)
 
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all

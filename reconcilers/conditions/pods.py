@@ -12,7 +12,7 @@ from crds.model import Condition, ConditionData
 from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import extra_slots
+from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.worker_state import hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.progress import own_tf_config
@@ -27,9 +27,19 @@ MASTER_IGNORED, TF_CONFIG_KEPT = "MasterReplicaIgnored", "TFConfigKept"
 
 def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
+    if facts.goes_on and facts.limit.room == 0 and (missing := _missing(facts)) > 0:
+        why = facts.limit.reached(facts.job.metadata.namespace)
+        message = f"{counted(missing, 'worker')} cannot be made: {why}"
+        return Trouble(message, "NamespaceFull", ConditionData(count=missing))
     probes, pending = extra_slots(facts.job), _pending(facts.workers)
     wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
     return _wait(before, facts, wanted, stuck_by, "cannot be scheduled")
+
+
+def _missing(facts: Facts) -> int:
+    """Workers that the job wants and has not."""
+    wanted = sum(len(wanted_slots(facts.job, type_)) for type_ in training_types(facts.job))
+    return wanted - len(facts.workers)
 
 
 def not_started(before: JobWarning | None, facts: Facts) -> Trouble | None:

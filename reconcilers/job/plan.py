@@ -45,6 +45,7 @@ from reconcilers.roles import progress as roles_progress
 from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
@@ -105,9 +106,9 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if scale is None and beginning.request is not None:
         scale, _ = own_write(look.job, beginning.request, seen)
     waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
-    missing = () if waits else slots.missing[:most]
+    missing = () if waits else slots.missing[: min(most, seen.limit.room)]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
-    is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
+    is_more = len(missing) == most < len(slots.missing) or len(surplus) < len(slots.surplus)
     more = 0.0 if is_more else None
     shards = job_shards.events(seen.job.status.shards, look.shards)
     plan = replace(
@@ -120,6 +121,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             plan.look_again_seconds,
             more,
             seen.workers_refused_seconds,
+            RETRY_SECONDS if len(slots.missing) > seen.limit.room else None,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             refusal.seconds_to_look(look.pods_not_accepted, seen.job, seen.has_begun),
             served.seconds,

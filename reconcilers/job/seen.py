@@ -29,7 +29,7 @@ from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
-from reconcilers.observed.options import PodOptions
+from reconcilers.observed.options import PodOptions, WorkerLimit
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, training_types
@@ -158,6 +158,8 @@ class Seen:
     """The API server's answer to a dry run of the job's Pods, if there was one in this look."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
+    limit: WorkerLimit = field(default_factory=WorkerLimit)
+    """How many ElasticWorkers its namespace may have."""
     workers_refused_seconds: float | None = None
     """Time without further ElasticWorkers, since the API server has just refused some."""
 
@@ -199,6 +201,7 @@ class JobReader:
         self._checks = JobChecksView(client, cache)
         self._clock = clock
         self._trial = PodTrial(client, cache, pods.agent)
+        self._most_workers = pods.workers_per_namespace
         self._tried_at: Memory[float] = self._jobs.memory()
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
@@ -254,6 +257,7 @@ class JobReader:
             hang_asked=self._hang_asked(job),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
+            limit=WorkerLimit(self._workers.count(job.metadata.namespace), self._most_workers),
         )
 
     def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:

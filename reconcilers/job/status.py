@@ -144,6 +144,7 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Fac
         shards=of.shards,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
+        limit=of.seen.limit,
         **decided,
     )
 

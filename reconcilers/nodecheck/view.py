@@ -24,6 +24,7 @@ from crds.texts import shortened
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks, has_fresh_pass, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
 from reconcilers.nodecheck.scope import lost_job, new_check_worker, worker_name
+from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.trust import Trust
 from reconcilers.runtime.acts import in_parallel
@@ -181,8 +182,9 @@ class Refused:
 
 
 class CheckWorkers:
-    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float], most: int) -> None:
         self._client = client
+        self._most = most
         self._monotonic = monotonic
         self._workers = cache.store(ELASTICWORKERS)
         self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
@@ -199,13 +201,17 @@ class CheckWorkers:
         uid, refused = check.metadata.uid, self._refused.get(check.metadata.uid)
         if missing and refused is not None and self._monotonic() < refused.retry_at:
             return refused
+        limit = WorkerLimit(self._workers.count(check.metadata.namespace), self._most)
         try:
-            await in_parallel(self._make_one(check, index, node) for index, node in missing)
+            await in_parallel(self._make_one(check, index, node) for index, node in missing[: limit.room])
         except errors.Refused as error:
             if not is_refusal(error):
                 raise
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
             return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds(len(missing))))
+        if len(missing) > limit.room:
+            message = shortened(f"waits: {limit.reached(check.metadata.namespace)}", MAX_MESSAGE)
+            return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds()))
         return None
 
     async def delete(self, workers: Iterable[ElasticWorker]) -> None:
