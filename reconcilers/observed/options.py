@@ -45,8 +45,8 @@ class WorkerLimit:
     def reached(self, namespace: str) -> str:
         """The sentence about what is not made for it."""
         return (
-            f"namespace {namespace} has {self.there} ElasticWorkers, and dlr makes {self.most} in one at most "
-            "(--workers-per-namespace of the controller)"
+            f"namespace {namespace} has {self.there} ElasticWorkers, and dlr makes {self.most} in one at "
+            "most (--workers-per-namespace of the controller)"
         )
 
 
