@@ -6,6 +6,7 @@ Standard library only: the CLI reads it at start.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 from crds.release import VERSION
 
@@ -58,3 +59,5 @@ class PodOptions:
     """None: nothing is injected, so that every image has to bring dlr."""
     workers_per_namespace: int = DEFAULT_WORKERS_PER_NAMESPACE
     """Most ElasticWorkers of one namespace; what is there beyond it stays."""
+    random: Random = field(default_factory=Random)
+    """Source of the waits between tries, which differ from one controller to the next."""
