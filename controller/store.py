@@ -90,10 +90,6 @@ class Store:
             return list(self._objects.values())
         return self.by_index("namespace", namespace)
 
-    def count(self, namespace: str) -> int:
-        """The number of objects of a namespace."""
-        return len(self._indexes["namespace"].get(namespace, ()))
-
     def by_index(self, index_name: str, key: str) -> Objects:
         return list(self._indexes[index_name].get(key, {}).values())
 

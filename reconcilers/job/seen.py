@@ -272,7 +272,7 @@ class JobReader:
             hang_asked=self._hang_asked(job),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
-            limit=WorkerLimit(self._workers.count(job.metadata.namespace), self._most_workers),
+            limit=WorkerLimit(self._workers.count("namespace", job.metadata.namespace), self._most_workers),
         )
 
     def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:

@@ -201,7 +201,7 @@ class CheckWorkers:
         uid, refused = check.metadata.uid, self._refused.get(check.metadata.uid)
         if missing and refused is not None and self._monotonic() < refused.retry_at:
             return refused
-        limit = WorkerLimit(self._workers.count(check.metadata.namespace), self._most)
+        limit = WorkerLimit(self._workers.count("namespace", check.metadata.namespace), self._most)
         try:
             await in_parallel(self._make_one(check, index, node) for index, node in missing[: limit.room])
         except errors.Refused as error:
