@@ -15,7 +15,7 @@ from controller.errors import Unavailable
 from controller.resources import Object, Resource
 from controller.salvage import Unreadable
 from controller.shape import Shape
-from controller.shares import Shares
+from controller.shares import MEMORY_UNITS, Shares
 from controller.store import IndexFunction, Key, Memory, Store
 from controller.watch.informer import Informer, WatchTiming
 from controller.watch.intake import Handler, UnreadableHandler
@@ -27,7 +27,8 @@ R = TypeVar("R")
 class Cache:
     """Stores by resource. A resource asked for after the start is watched from then on.
 
-    `namespace` and `label_selectors` (`key=value,…`) narrow what is watched, and so what it costs.
+    `namespace` and `label_selectors` (`key=value,…`) narrow what is watched, and so what it costs;
+    `memory_units` bounds what is kept of one namespace (`controller/shares.py`).
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Cache:
         namespace: str | None = None,
         label_selectors: Mapping[Resource, str] | None = None,
         timing: WatchTiming | None = None,
+        memory_units: int = MEMORY_UNITS,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._client = client
@@ -46,7 +48,7 @@ class Cache:
         self._timing = timing
         self.shapes: dict[Resource, Shape] = {}
         """What is kept of the objects of each resource."""
-        self._shares = Shares()
+        self._shares = Shares(memory_units)
         self._informers: dict[Resource, Informer] = {}
         self._models: dict[tuple[Resource, type], Models[Any]] = {}
         self._readers: dict[Callable[[Cache], Any], Any] = {}

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MEMORY_UNITS = 2_500_000
-"""Units of one namespace: about 250 MB, of which a job of 10,000 workers takes the greater part."""
+MEMORY_UNITS = 4_000_000
+"""Units of one namespace: some 300 MB."""
 ALL_UNITS = 6_000_000
-"""Units of all namespaces together, from which on an equal part is the limit."""
+"""Units of all namespaces together, or what one may use if that is more: beyond it an equal part is the limit."""
 LARGE_UNITS = 1_500
 """Units of a text that costs time; an agent's report has fewer."""
 SECONDS_A_UNIT = 5e-7
@@ -51,9 +51,10 @@ class Shares:
 
     def limit(self, namespace: str, more: int = 0) -> int:
         """Units that the namespace may use when all use so many more than now."""
-        if self.total + more <= self.all_units:
+        all_units = max(self.all_units, self.memory_units)
+        if self.total + more <= all_units:
             return self.memory_units
-        return min(self.memory_units, self.all_units // len({*self.used, namespace}))
+        return min(self.memory_units, all_units // len({*self.used, namespace}))
 
     def has_room(self, namespace: str, more: int) -> bool:
         """Whether the namespace may use so many units more."""

@@ -34,6 +34,8 @@ from reconcilers.scale.uptake import wrote_count
 MOST_SPEC = 50_000
 """Units of what a user writes: a template of a megabyte of text, or a check of 10,000 nodes."""
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+OTHER_UNITS, WORKER_UNITS = 1_000_000, 250
+"""Units of a namespace for each of its workers, with Pod and Lease, and for all else."""
 MOST_CONTAINERS = 64
 """Containers of a Pod, ours first; a template of an ElasticJob has no more."""
 MOST_OWNERS = 64
@@ -52,6 +54,11 @@ _POD_STATUS = ("phase", "reason", "message", "startTime", "conditions")
 _CONDITION = ("type", "status", "reason", "message")
 _CONTAINER_STATUS = ("name", "state", "lastState", "restartCount", "started")
 _UNREAD_OF_AGENTS = ("profile", "askedStacks", "result")
+
+
+def memory_units(workers: int) -> int:
+    """Return what the cache may keep of a namespace that may have so many workers."""
+    return OTHER_UNITS + WORKER_UNITS * workers
 
 
 def kept_of_job(job: Object) -> Object:

@@ -71,8 +71,9 @@ replicas: 2
 # Of several releases, each has another one, and all but the first leave out crds and userRoles.
 jobsNamespace: ""
 
-# ElasticWorkers that dlr makes in one namespace at most. Each takes 20 KB of the controller's memory.
-workersPerNamespace: 20000
+# ElasticWorkers that dlr makes in one namespace at most. What the objects of one namespace may take of the
+# controller's memory follows from it, 20 KB for each: raise the Deployment's limit of memory with it.
+workersPerNamespace: 12000
 
 # A ResourceQuota in each of these namespaces, for dlr's kinds.
 quotas:

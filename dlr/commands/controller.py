@@ -158,12 +158,14 @@ def controller(
     from controller.manager import ManagerOptions
     from controller.serving.servers import Listen
     from reconcilers.setup import WATCHED_BY_LABEL
+    from reconcilers.shapes import memory_units
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
     connection = connect(kubeconfig, context, None)
     options = ManagerOptions(
         namespace=namespace,
         label_selectors=WATCHED_BY_LABEL,
+        memory_units=memory_units(workers_per_namespace),
         listen=Listen(address=listen_address, metrics_port=metrics_port, health_port=health_port),
         metrics_auth=metrics_auth,
         leader_election=leader_elect,

@@ -28,7 +28,7 @@ class AgentSource:
     """Path at which the training container sees them."""
 
 
-DEFAULT_WORKERS_PER_NAMESPACE = 20_000
+DEFAULT_WORKERS_PER_NAMESPACE = 12_000
 
 
 @dataclass(frozen=True)
