@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 MEMORY_UNITS = 4_000_000
 """Units of one namespace: some 300 MB."""
 ALL_UNITS = 6_000_000
-"""Units of all namespaces together, or what one may use if that is more: beyond it an equal part is the limit."""
+"""Units of all namespaces together, or of one if that is more: beyond it an equal part is the limit."""
 LARGE_UNITS = 1_500
 """Units of a text that costs time; an agent's report has fewer."""
 SECONDS_A_UNIT = 5e-7

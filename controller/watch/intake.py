@@ -34,6 +34,8 @@ SMALL_BYTES = 4096
 """Text that is read at once, whatever it is."""
 MOST_WAITING_BYTES = 32 << 20
 """Text that waits; beyond it, what waits longest is read."""
+MOST_UNREADABLE, MOST_IN_A_NAMESPACE = 5_000, 1_000
+"""Unreadable objects that are remembered and reported; beyond the first, of each namespace the second."""
 LIST_AGAIN_SECONDS = 300.0
 """Time after a list in which objects that were refused are not asked for again."""
 _NAMELESS: Key = (None, "")
@@ -305,6 +307,9 @@ class Intake:
     def _note_unreadable(self, found: Unreadable) -> None:
         key = key_of(found.obj) if found.has_name else _NAMELESS
         if key not in self.unreadable:
+            is_crowded = len(self.unreadable) >= MOST_UNREADABLE
+            if is_crowded and sum(other[0] == key[0] for other in self.unreadable) >= MOST_IN_A_NAMESPACE:
+                return
             name = "/".join(filter(None, key)) or "without a name"
             log.warning(
                 "skipped resource=%s object=%s: %s", self._resource.group_resource, name, found.reason

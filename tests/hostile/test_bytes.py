@@ -51,7 +51,9 @@ MANY: dict[str, Callable[[int], Any]] = {
     "conditions": lambda count: [{"type": "Ready", "status": "True"}] * (count // 3),
     "containers": lambda count: [{"name": f"c{n}", "env": [{"name": "A"}]} for n in range(count // 5)],
 }
-PLACES = ("spec", "status", "data", "imagePullSecrets", "rules", "subjects", "secrets")
+CONTROLLERS = (ELASTICJOBS, NODECHECKS, ELASTICWORLDS)
+"""Kinds whose status no tenant writes: it has its own bounds in the CRD."""
+PLACES = ("status", "spec", "data", "imagePullSecrets", "rules", "subjects", "secrets")
 METADATA_PLACES = ("labels", "annotations", "ownerReferences", "managedFields", "finalizers")
 SIZES = (0, 3, 100, 5_000, 20_000)
 
@@ -70,7 +72,7 @@ def drawn(dice: random.Random, number: int) -> tuple[Resource, JSON]:
     obj: JSON = {"metadata": {key: value for key, value in metadata.items() if value is not None}}
     for _ in range(dice.randrange(1, 4)):
         many = MANY[dice.choice(list(MANY))](dice.choice(SIZES) if dice.random() < 0.3 else 10)
-        place = dice.choice((*PLACES, *METADATA_PLACES))
+        place = dice.choice((*(PLACES if resource not in CONTROLLERS else PLACES[1:]), *METADATA_PLACES))
         if place in METADATA_PLACES:
             obj["metadata"][place] = many
         else:
@@ -185,9 +187,8 @@ def test_a_unit_takes_a_bounded_amount_of_memory(name: str) -> None:
 def test_what_a_tenant_writes_of_any_kind_is_bounded(resource: Resource) -> None:
     """Statuses, which no tenant writes but for a worker's report, apart."""
     parts = SHAPES[resource].parts
-    controllers = (ELASTICJOBS, NODECHECKS)  # whose status has its own bounds in the CRD
-    tenants = sum(most for part, most in parts.items() if part == "spec" or resource not in controllers)
-    assert tenants + MOST_METADATA <= MOST_LOOK_UNITS or resource.plural == "elasticworlds"
+    tenants = sum(most for part, most in parts.items() if part == "spec" or resource not in CONTROLLERS)
+    assert tenants + MOST_METADATA <= MOST_LOOK_UNITS or resource == ELASTICWORLDS
 
 
 # --- a namespace's share of memory -------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def test_checks_of_16_kb_take_their_namespace_s_share_and_no_more() -> None:
     checks.take(line_of("mine", 9_000, 5_100, "team-a"))
     used = checks.shares.used["evil"]
     assert MEMORY_UNITS // 10 - 20_000 < used <= MEMORY_UNITS // 10
-    assert checks.names("evil") < 30 and checks.names("team-a") == 1
+    assert checks.names("evil") < 60 and checks.names("team-a") == 1
     assert len(checks.intake.unreadable) == len(checks.reported) == 100 - checks.names("evil")
     assert "namespace evil have" in checks.reported[0]
     assert sum(map(memory_of, checks.intake.store.list("evil"))) < 30 << 20
@@ -252,6 +253,19 @@ def test_a_refused_object_is_asked_for_again_once_there_is_room_and_not_all_the_
     assert not checks.intake.wants_list()
     checks.take(line_of("c2", 10, 5_000))
     assert checks.names("evil") == 2 and not checks.intake.unreadable
+
+
+def test_what_is_remembered_of_objects_that_cannot_be_read_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controller.watch.intake.MOST_UNREADABLE", 20)
+    monkeypatch.setattr("controller.watch.intake.MOST_IN_A_NAMESPACE", 5)
+    checks = Checks(Shares(memory_units=1))
+    for number in range(60):
+        checks.take(line_of(f"c{number}", number + 1, 3))
+    assert len(checks.intake.unreadable) == 20
+    checks.take(line_of("mine", 99, 3, "team-a"))
+    assert ("team-a", "mine") in checks.intake.unreadable and len(checks.reported) == 21
 
 
 def test_an_object_that_grows_beyond_its_share_goes_and_comes_back() -> None:
