@@ -25,7 +25,7 @@ from controller.shape import MOST_METADATA, units, units_of
 from controller.shares import BURST_SECONDS, MEMORY_UNITS, SECONDS_A_UNIT, TIME_SHARE, Shares
 from controller.store import Change, Store
 from controller.watch.intake import LIST_AGAIN_SECONDS, MOST_WAITING_BYTES, Intake
-from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS, NODECHECKS
 from reconcilers.shapes import SHAPES
 from tests.hostile.test_objects import TIMES
 from tests.reconcilers.api import Api
