@@ -52,7 +52,7 @@ MANY: dict[str, Callable[[int], Any]] = {
     "containers": lambda count: [{"name": f"c{n}", "env": [{"name": "A"}]} for n in range(count // 5)],
 }
 CONTROLLERS = (ELASTICJOBS, NODECHECKS, ELASTICWORLDS)
-"""Kinds whose status no tenant writes: it has its own bounds in the CRD."""
+"""Kinds whose status no tenant writes, nor the spec of the last: these have their own bounds in the CRDs."""
 PLACES = ("status", "spec", "data", "imagePullSecrets", "rules", "subjects", "secrets")
 METADATA_PLACES = ("labels", "annotations", "ownerReferences", "managedFields", "finalizers")
 SIZES = (0, 3, 100, 5_000, 20_000)
@@ -72,7 +72,8 @@ def drawn(dice: random.Random, number: int) -> tuple[Resource, JSON]:
     obj: JSON = {"metadata": {key: value for key, value in metadata.items() if value is not None}}
     for _ in range(dice.randrange(1, 4)):
         many = MANY[dice.choice(list(MANY))](dice.choice(SIZES) if dice.random() < 0.3 else 10)
-        place = dice.choice((*(PLACES if resource not in CONTROLLERS else PLACES[1:]), *METADATA_PLACES))
+        places = PLACES[2 if resource == ELASTICWORLDS else 1 if resource in CONTROLLERS else 0 :]
+        place = dice.choice((*places, *METADATA_PLACES))
         if place in METADATA_PLACES:
             obj["metadata"][place] = many
         else:
