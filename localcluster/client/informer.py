@@ -12,6 +12,7 @@ from enum import Enum
 from controller import store
 from controller.resources import Resource
 from controller.shape import WHOLE
+from controller.shares import Shares
 from controller.watch import informer
 from controller.watch.informer import WatchTiming
 from localcluster.client.api import ApiClient
@@ -19,6 +20,10 @@ from localcluster.resource import JSON
 
 TIMING = WatchTiming(backoff_base_seconds=0.02, backoff_cap_seconds=1.0, away_cap_seconds=1.0)
 """The server is a process beside us, back within a second of being restarted."""
+
+
+UNLIMITED = 10**12
+"""Units of a namespace: the cluster is its user's alone."""
 
 
 class Change(Enum):
@@ -39,7 +44,7 @@ class Informer:
 
     def __init__(self, client: ApiClient, resource: Resource, namespace: str | None = None) -> None:
         self._informer = informer.Informer(
-            client.runtime, resource, WHOLE, namespace=namespace, timing=TIMING
+            client.runtime, resource, WHOLE, namespace=namespace, timing=TIMING, shares=Shares(UNLIMITED)
         )
         self.synced = self._informer.synced
 
