@@ -24,10 +24,12 @@ from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     MOST_NODES,
+    REST_SECONDS,
     Claim,
     Precedence,
     agent_is_ready,
     claim_of,
+    gives_way,
     has_nodes,
     in_the_way,
     precedence_of,
@@ -93,11 +95,14 @@ class ClaimView:
         """The claim of a check on these nodes."""
         return claim_of(check, self._precedence_of(check), wanted=frozenset(wanted))
 
-    async def claims(self, mine: Claim, before: Precedence | None = None) -> list[Claim]:
+    async def claims(
+        self, mine: Claim, before: Precedence | None = None, waiting_in: Iterable[str] = ()
+    ) -> list[Claim]:
         """The claims of other unfinished checks on the nodes that `mine` wants, cut to these.
 
         Args:
             before: only those of checks with higher precedence than this.
+            waiting_in: further namespaces whose checks count while they wait.
         """
         slices, found = Slices(), dict[str, Claim]()
         places: dict[str, tuple[Object, set[str]]] = {}
@@ -105,7 +110,7 @@ class ClaimView:
             for raw in (*self._checks.by_index(BY_CLAIM, _on(node)), *self._checks_of_jobs_on(node)):
                 places.setdefault(raw["metadata"]["uid"], (raw, set()))[1].add(node)
             await slices.pause()
-        waiting = [(raw, set(mine.wanted)) for raw in self._waiting_before(mine)]
+        waiting = [(raw, set(mine.wanted)) for raw in self._waiting_before(mine, waiting_in)]
         for raw, nodes in [*places.values(), *waiting]:
             await slices.pause()
             check = self._parse_check.parse_or_none(raw)
@@ -130,9 +135,9 @@ class ClaimView:
         is_administrators = self._trust.is_administrators(check.metadata.namespace)
         return precedence_of(raw, job, is_administrators)
 
-    def _waiting_before(self, mine: Claim) -> Iterator[Object]:
-        """The oldest checks of nodes that wait where a check may have to wait for them."""
-        namespaces = set(self._trust.administrators())
+    def _waiting_before(self, mine: Claim, waiting_in: Iterable[str]) -> Iterator[Object]:
+        """The oldest checks of nodes that wait where a check may have to wait for them, and elsewhere."""
+        namespaces = {*self._trust.administrators(), *waiting_in}
         if mine.precedence is Precedence.OTHERS and not mine.is_fixed:
             namespaces.add(mine.namespace)
         for namespace in namespaces:
@@ -243,16 +248,20 @@ class Permit:
     """The nodes that it does not get, each with the claim that is in the way."""
     nodes_of_namespace: int = 0
     """Nodes that other checks of its namespace have, if these leave no room for it."""
+    rest_seconds: float = 0.0
+    """Time until its namespace may have nodes again that it has just left to others."""
 
     @property
     def is_refused(self) -> bool:
-        return bool(self.contested or self.nodes_of_namespace)
+        return bool(self.contested or self.nodes_of_namespace or self.rest_seconds)
 
     def reason_to_wait(self, check: NodeCheck) -> str:
         """What the check waits for, in words."""
         namespace = check.metadata.namespace
         if self.contested:
             return f"waits: {sentence_on(self.contested, namespace)}"
+        if self.rest_seconds:
+            return f"waits: checks of the namespace {namespace} have just left nodes to others that wait"
         nodes = counted(self.nodes_of_namespace, "node")
         return (
             f"waits: other checks in the namespace {namespace} have {nodes}; "
@@ -285,7 +294,11 @@ class Claiming:
         self._checks = cache.store(NODECHECKS)
         self._parse = cache.models(NODECHECKS, NodeCheck)
         self._have_looked_at = have_looked_at
+        self._monotonic = monotonic
+        self._left: dict[tuple[str, str], float] = {}
+        """When a namespace left a node to others, in that order."""
         self._held = Observations(self._checks, monotonic)
+        self._in_phase = Observations(self._checks, monotonic)
         self._one_at_a_time = asyncio.Lock()
         self._beginning: dict[Request, Claim] = {}
         """By check, while it is written that it begins, which no cache shows yet."""
@@ -293,7 +306,7 @@ class Claiming:
         self._made_way: set[Request] = set()
         """Checks that made way, and namespaces where one did, since the claims were last read."""
         self._outranked: Memory[frozenset[Request]] = self._checks.memory()
-        """Checks of lower precedence that have nodes which a check wants."""
+        """Checks that have nodes which a check wants, and leave them to it after a while."""
         self._called: dict[Request, set[Request]] = {}
         """Those of them that look after the look of a check."""
 
@@ -315,13 +328,16 @@ class Claiming:
                 claims = [*await self._view.claims(mine), *beginning.values()]
                 size = sum(len(claim.wanted) for claim in claims)
                 contested = await computed(size, in_the_way, mine, claims)
-                permit = Permit(contested, 0 if contested else self._nodes_beside(check, mine, beginning))
+                room = 0 if contested else self._nodes_beside(check, mine, beginning)
+                permit = Permit(contested, room, self._rest_seconds(mine))
                 self._outrank(me, mine, claims)
                 if not permit.is_refused or without_contested:
                     wanted = mine.wanted - contested.keys()
                     self._beginning[me] = replace(mine, wanted=wanted, is_fixed=True, tests=tests)
                     return permit
                 owners = {node: _name_of(claim) for node, claim in contested.items()}
+                if not owners and not permit.nodes_of_namespace:
+                    return permit  # only time has to pass
                 owners = owners or {ROOM: _room_of(me.namespace)}
                 if self._made_way.isdisjoint(owners.values()):
                     self._queues.wait(me, mine.order, owners)
@@ -354,27 +370,48 @@ class Claiming:
 
     def _outrank(self, me: Request, mine: Claim, claims: Iterable[Claim]) -> None:
         """Note those that leave nodes to this check after a while. They look once, after it."""
-        found = frozenset(
-            _name_of(claim) for claim in claims if claim.is_fixed and claim.precedence > mine.precedence
-        )
+        found = frozenset(_name_of(claim) for claim in claims if claim.is_fixed and gives_way(claim, mine))
         before = self._outranked.get(mine.uid) or frozenset()
         self._outranked.put(mine.uid, found)
         self._called.setdefault(me, set()).update(found - before)
 
     async def to_yield(self, check: NodeCheck) -> tuple[frozenset[str], float | None]:
-        """The nodes that a check leaves to checks of higher precedence.
+        """The nodes that a check leaves to others that wait for them.
 
         Returns:
-            the nodes, and otherwise the seconds until it has to leave some.
+            the nodes, and otherwise the seconds until it may have to leave some.
         """
         mine = self._view.claim_of(check, set(check.status.nodes) - settled_nodes(check.status))
         if mine.precedence is Precedence.ADMINISTRATORS:
             return frozenset(), None
-        left_seconds = HOLD_SECONDS - self._held.age_seconds(mine.uid, "held")
+        held_seconds = self._held.age_seconds(mine.uid, "held")
+        tested_seconds = self._in_phase.age_seconds(mine.uid, check.status.phase) if mine.tests else 0.0
+        if tested_seconds >= HOLD_SECONDS:
+            waiting_in = self._queues.namespaces_behind(Request(mine.namespace, mine.name))
+            claims = await self._view.claims(mine, None, waiting_in)
+            return self._leave(mine, to_yield(mine, claims, to_anybody=True)), None
         nodes = to_yield(mine, await self._view.claims(mine, before=mine.precedence))
-        if not nodes or left_seconds <= 0:
-            return nodes, None
-        return frozenset(), left_seconds
+        if nodes and held_seconds >= HOLD_SECONDS:
+            return self._leave(mine, nodes), None
+        if nodes:
+            return frozenset(), HOLD_SECONDS - held_seconds
+        return frozenset(), HOLD_SECONDS - tested_seconds if mine.tests else None
+
+    def _leave(self, mine: Claim, nodes: frozenset[str]) -> frozenset[str]:
+        now = self._monotonic()
+        while self._left and next(iter(self._left.values())) <= now - REST_SECONDS:
+            del self._left[next(iter(self._left))]
+        for node in nodes:
+            self._left.pop((mine.namespace, node), None)
+            self._left[(mine.namespace, node)] = now
+        return nodes
+
+    def _rest_seconds(self, mine: Claim) -> float:
+        """Time until the namespace may have all the nodes that a check wants: others are to look before."""
+        if mine.precedence is Precedence.ADMINISTRATORS or mine.is_fixed:
+            return 0.0
+        left_at = (self._left[key] for node in mine.wanted if (key := (mine.namespace, node)) in self._left)
+        return max(max(left_at, default=-REST_SECONDS) + REST_SECONDS - self._monotonic(), 0.0)
 
     def _nodes_beside(self, check: NodeCheck, mine: Claim, beginning: Mapping[Request, Claim]) -> int:
         """The nodes that other checks of the namespace have; 0 if there is room for the check beside them.

@@ -78,9 +78,11 @@ DATA = {
 OF_OTHER_JOBS = (
     *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
     *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
+    "WorkersNotMade",  # of one that has hardly any
     "NoSteps",  # whose end NonFiniteLoss and Slow show
     "HeartbeatLate",  # instead of AgentsSilent
     "RanksBehind",  # only while there is a world
+    "PatternsNotApplied",  # there from submission on, long before the worst day
 )
 """Warnings that do not come together with all others."""
 WARNING_TYPES = [kind.type for kind in (*WARNINGS, *SIZES) if kind.type not in OF_OTHER_JOBS]
