@@ -260,7 +260,8 @@ def _train(look: Basis) -> Plan:
     check = (
         create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
     )
-    due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals)
+    ready = sum(person.joinable for person in people)
+    due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
     relaunches = due[: most_acts(len(look.seen.workers))]
     if len(relaunches) < len(due):
         retry_seconds = 0.0
