@@ -128,6 +128,8 @@ class FailureCause(Word):
     """No step for too long: the agent ended the processes."""
     DEVICE = "Device"
     """The driver reported a device's fault (an Xid)."""
+    TIMED_OUT = "TimedOut"
+    """A collective waited for another process until its time was up."""
     KILLED_CHILD = "KilledChild"
     """SIGKILL ended a process that the failed one had started, such as a data loader's."""
 

@@ -32,7 +32,9 @@ text_follows_from_a_peer = PeerDeathTexts(re2.compile).explain
 
 
 def follows_from_a_peer(failure: AgentFailure) -> bool:
-    """Whether a process failure is a mere consequence of another's, as far as its text tells."""
+    """Whether a process failure is a mere consequence of another's, as far as its agent and its text tell."""
+    if failure.cause is FailureCause.TIMED_OUT:
+        return True
     return failure.cause is None and text_follows_from_a_peer(failure.message, failure.log_tail)
 
 
@@ -215,7 +217,7 @@ def _taints(node: Mapping[str, Any]) -> list[str]:
 
 def classify_process(failure: AgentFailure) -> ExitClass:
     """Why a training process failed, of which the agent lives to tell."""
-    if failure.cause is not None:
+    if failure.cause in CAUSES:
         return CAUSES[failure.cause]
     by_code = _of_exit_code(failure.exit_code)
     if by_code is not None:
