@@ -24,7 +24,8 @@ from crds.wire import LOCAL
 
 logger = logging.getLogger(__name__)
 
-follows_from_a_peer = PeerDeathTexts(re.compile).explain
+_texts = PeerDeathTexts(re.compile)
+follows_from_a_peer = _texts.explain
 """Whether a failure merely follows from a peer's death: another process of the worker is to blame for it."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -59,6 +60,9 @@ _SAID_IN_GROUP = re.compile(r"^(?P<before> +)\| (?P<said>(?!Traceback |Exception
 _OF_A_GROUP = (" sub-exception)", " sub-exceptions)")
 _OUTERMOST = 2
 """Spaces before what the group says of itself; those in it have more."""
+_WHAT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
+"""What std::terminate prints of an exception."""
+_KILLS = (-signal.SIGKILL, -signal.SIGTERM)
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
 _SYNTAX_ERROR = re.compile(
@@ -105,7 +109,9 @@ class Failure(AgentFailure):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it looks like the mere consequence of another process's end."""
+        """Whether it looks like the mere consequence of another process's end, or of its hang."""
+        if self.cause is FailureCause.TIMED_OUT:
+            return True
         return self.cause is None and follows_from_a_peer(self.message, self.log_tail)
 
 
@@ -117,7 +123,6 @@ def failure_of_process(
     rank: int | None,
     stderr: Path | None,
     time: datetime,
-    cause: FailureCause | None = None,
     step: int | None = None,
 ) -> Failure:
     """Make the report of one process that has ended.
@@ -131,16 +136,19 @@ def failure_of_process(
     log = read_tail(stderr, _SEARCH_BYTES) if stderr else ""
     recorded = _recorded(process)
     raised = recorded or last_chain(log)
+    message = clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES)
+    tail = clip(log, TEXT_BYTES, head=0)
+    is_timeout = process.exitcode not in _KILLS and _texts.time_out(message, tail)
     return Failure(
         sequence=sequence,
         round=round_,
         rank=rank,
         local_rank=process.local_rank,
         exit_code=process.exitcode,
-        message=clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES),
-        log_tail=clip(log, TEXT_BYTES, head=0),
+        message=message,
+        log_tail=tail,
         time=time,
-        cause=cause,
+        cause=FailureCause.TIMED_OUT if is_timeout else None,
         step=step,
         child_was_killed=_CHILD_WAS_KILLED.search(raised) is not None,
         child_signal=_child_signal(raised),
@@ -174,13 +182,21 @@ def exit_text(exit_code: int, log: str = "") -> str:
     process that chose to exit it has the last line on stderr, which often says why.
     """
     if name := _signal_name(exit_code):
-        return "\n".join(part for part in (f"{KILLED_BY} {name}", last_crash(log)) if part)
+        return "\n".join(part for part in (f"{KILLED_BY} {name}", _last_words(log), last_crash(log)) if part)
     log = _RANK_PREFIX.sub("", log).rstrip()
     if found := _SYNTAX_ERROR.search(log, max(log.rfind('  File "'), 0)):
         place, _, error = found.group().rpartition("\n")
         return f"{error} ({Path(found['file']).name}, line {found['line']})\n{place}"
     last_line = log.strip().rpartition("\n")[2]
     return f"{EXITED_WITH} {exit_code}" + (f": {last_line}" if last_line else "")
+
+
+def _last_words(log: str) -> str:
+    """Return the line in which C++ says why it ends the process; "" if there is none."""
+    if said := _WHAT.findall(log):
+        return str(said[-1])
+    lines = reversed(log.splitlines()) if _texts.time_out(log) else ()
+    return next((line for line in lines if _texts.time_out(line)), "")
 
 
 def last_traceback(log: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +18,19 @@ from crds.agent_report import (
     AgentFailure,
     AgentReport,
     AgentState,
+    AskedStacks,
+    CheckpointMemory,
     Departure,
+    Network,
+    Profile,
     RankStack,
+    ReplicasReport,
     RoundProgress,
     Series,
+    ShardsReport,
     Slow,
     StepProgress,
+    Usage,
 )
 from crds.texts import ending, json_bytes, shortened
 
@@ -64,6 +71,28 @@ class Facts:
     store_port: int
     local_world_size: int
     accelerators: Accelerators
+
+
+@dataclass(frozen=True)
+class Sections:
+    """What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
+
+    usage: Callable[[], Usage | None] | None = None
+    network: Callable[[], Network | None] | None = None
+    memory: Callable[[], CheckpointMemory] | None = None
+    shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None
+    replicas: Callable[[], ReplicasReport | None] | None = None
+    asked_stacks: Callable[[], AskedStacks | None] | None = None
+    profile: Callable[[], Profile | None] | None = None
+    lingers: Callable[[], str | None] | None = None
+
+    def made_by(self, make: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
+        """Return the parts by field, each made by `make` of its name and what makes it."""
+        makers = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: make(name, maker) for name, maker in makers.items() if maker is not None}
+
+
+NO_SECTIONS = Sections()
 
 
 def whole(me: Environment, facts: Facts, report: Report, sections: Mapping[str, Any]) -> AgentReport:

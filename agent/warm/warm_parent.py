@@ -173,6 +173,8 @@ class ForkedProcess:
         self.args = args
         self.pid = pid
         self.returncode: int | None = None
+        self.ends_as: int | None = None
+        """Exit code that it counts with, if it is ended after its script."""
 
     def kill(self) -> None:
         if self.poll() is None:
@@ -187,6 +189,8 @@ class ForkedProcess:
                 self.returncode = 0
             else:
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+                if pid and self.ends_as is not None:
+                    self.returncode = self.ends_as
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
