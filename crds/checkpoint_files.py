@@ -62,3 +62,17 @@ SMALLEST_SLOT_BYTES = 64 << 10
 def slot_count(processes: int, replicas: int) -> int:
     """Slots of a Pod."""
     return processes * (OWN_SLOTS + REPLICA_SLOTS * replicas)
+
+
+def attempt_of(start: str, replica_group: str) -> str:
+    """Return the name of what a start of the training processes writes; `group_of` finds the group.
+
+    Args:
+        replica_group: index of the group; empty in a job without groups.
+    """
+    return f"{start}.{replica_group}" if replica_group else start
+
+
+def group_of(attempt: str) -> str:
+    """Return the replica group that writes an attempt; empty in a job without groups."""
+    return attempt.partition(".")[2]

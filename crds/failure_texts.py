@@ -19,7 +19,6 @@ FOLLOWS_FROM_A_PEER = (
     r"remote process exited or there was a network error|ncclRemoteError",
     r"NCCL communicator was aborted|another rank reported",
     r"caused by unexpected exit of a remote peer",
-    r"DistBackendError",
 )
 """Texts of torch 2.x, as its sources and libraries have them."""
 

@@ -8,6 +8,10 @@ longer. torch is imported in the functions.
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,14 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
     Backend = Any
+
+_CALM_WATCHDOG = {
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+"""Settings of ProcessGroupNCCL, which its constructor reads. By default a watchdog that sees a dead peer
+before `abort` has all NCCL groups of the process write their records, and ends the process a minute later."""
+_environ_lock = threading.Lock()
 
 
 def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
@@ -37,13 +49,30 @@ def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
 def nccl(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
     """Make an NCCL group of the ranks that share a store; they connect at the first collective.
 
-    Its watchdog ends no process when a peer dies, as long as the group is aborted within its time limit.
+    Its watchdog ends no process when a peer dies, and leaves the process's other NCCL groups alone.
     """
     from torch.distributed import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_seconds)
-    return ProcessGroupNCCL(store, rank, size, options)
+    with _environ(_CALM_WATCHDOG):
+        return ProcessGroupNCCL(store, rank, size, options)
+
+
+@contextmanager
+def _environ(values: Mapping[str, str]) -> Iterator[None]:
+    """Have environment variables for a while; one thread at a time."""
+    with _environ_lock:
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def abort(group: Backend) -> None:

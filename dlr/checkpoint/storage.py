@@ -24,7 +24,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from agent.slots.sums import WordSum, sum_of
-from crds.checkpoint_files import AFTER_FAILURE
+from crds.checkpoint_files import AFTER_FAILURE, group_of
 from dlr.checkpoint.files import Files
 
 METADATA = ".metadata"
@@ -309,7 +309,8 @@ def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
 def clear(files: Files, step: int, attempt: str, beside: str = "") -> None:
     """Remove what was never completed, and may be what fills the storage.
 
-    What is older than the newest checkpoint was there, and removed, before that one was written.
+    What another replica group has begun stays as long as there is no newer checkpoint: it may still be
+    written. So what is older than the newest checkpoint but one was there, and removed, before.
 
     Args:
         step: that is about to be written by the processes of the attempt. What they write of it stays, and
@@ -321,18 +322,23 @@ def clear(files: Files, step: int, attempt: str, beside: str = "") -> None:
     Raises:
         OSError: the path cannot be read, or a checkpoint that is to be written again cannot be removed.
     """
+    own, group, has_newer = f"{_TRY}{attempt}", group_of(attempt), False
     for begun in _own_in(files):
-        names, own = files.names(folder_of(begun)), f"{_TRY}{attempt}"
+        names = files.names(folder_of(begun))
         if METADATA in names:
             if begun == step and own in names:  # of an earlier start of the same name, and damaged
                 _withdraw(files, step)
                 files.remove(f"{folder_of(step)}/{own}/{MANIFEST}")
             elif begun < step:
-                return
+                if has_newer:
+                    return
+                has_newer = True
             continue
         if begun > step and attempt.startswith(AFTER_FAILURE):
             continue
         kept = {own} if begun >= step else set()
+        if not has_newer:
+            kept |= {name for name in names if group_of(name) != group}
         if f"{_TRY}{beside}" in names and not _is_given_up(files, begun, beside):
             kept.add(f"{_TRY}{beside}")
         _remove_tries(files, begun, names - kept, names)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from agent.slots.process_files import ENV_CHECKPOINT_FILE, ProcessFile
 from agent.slots.slot import Slot
 from agent.whole_file import replace_text
-from crds.checkpoint_files import AFTER_FAILURE, CheckpointTrouble
+from crds.checkpoint_files import AFTER_FAILURE, CheckpointTrouble, attempt_of
 from crds.names import ENV_GROUP_INDEX, ENV_GROUPED_JOB, ENV_JOB_NAME, ENV_NAMESPACE
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 
@@ -36,8 +36,9 @@ class Surroundings(ProcessFile):
     job: str
     """Namespace and name, of all replica groups together; empty outside of dlr."""
     attempt: str
-    """The same on all ranks of one start of the training processes: 12 characters. Under dlr no other start
-    has it; elsewhere another may, where the address and port of rank 0 are always the same."""
+    """The same on all ranks of one start of the training processes: 12 characters, and the replica group.
+    Under dlr no other start has it; elsewhere another may, where the address and port of rank 0 are always
+    the same."""
     file: str = ""
     """The agent's file that describes its slots; empty without an agent."""
     group: dist.ProcessGroup | None = None
@@ -48,7 +49,7 @@ class Surroundings(ProcessFile):
     @property
     def after_failure(self) -> str:
         """The attempt in which what this start goes on from is written."""
-        return "-".join(filter(None, (f"{AFTER_FAILURE}{self.round}", self.replica_group)))
+        return attempt_of(f"{AFTER_FAILURE}{self.round}", self.replica_group)
 
 
 def look_around(
@@ -79,8 +80,9 @@ def look_around(
     start: list[object] = [own, given.round]
     start += [environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
     start += [environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
-    attempt = hashlib.sha256(json.dumps(start).encode()).hexdigest()[:12]
     replica_group = environ.get(ENV_GROUP_INDEX, "") if grouped_job else ""
+    digest = hashlib.sha256(json.dumps(start).encode()).hexdigest()
+    attempt = attempt_of(digest[:12], replica_group)
     return Surroundings(rank, world_size, job, attempt, file, group, replica_group, **vars(given))
 
 

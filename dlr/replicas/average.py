@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dlr.replicas.exchange import Exchange
-from dlr.replicas.gradients import Bucket, local
+from dlr.replicas.gradients import Bucket, local, scatter
 
 
 class Average:
@@ -56,9 +56,9 @@ class Average:
 
     def take(self) -> None:
         """Make the parameters' gradients the mean."""
-        for bucket, flat in zip(self._buckets, self._flats, strict=False):
-            assert flat is not None
-            bucket.scatter(flat, self._count)
+        flats = [flat for flat in self._flats if flat is not None]
+        if flats:
+            scatter(self._buckets, flats, self._count)
 
     def drop(self, *, scaled: bool) -> None:
         """Leave the parameters without gradients, so that the optimizer changes nothing.

@@ -22,7 +22,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from agent.torch_compat import process_groups
 from dlr.replicas.agreement import Member
 from dlr.replicas.patience import LongWaitThread, Patience, wait_for
-from dlr.replicas.transfer import Connection
+from dlr.replicas.transfer import Connection, event_on
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ class Exchange:
         """A gloo group, for meetings and votes."""
         self._data: Any = None
         """The group for gradients: the same one, or NCCL's."""
+        self._streams: dict[torch.device, Any] = {}
         self._connections = weakref.WeakSet[Connection]()
         """For states that are on their way."""
         self._is_closed = False
@@ -136,23 +137,19 @@ class Exchange:
         """Begin to sum a tensor over the groups, in place; return what `wait` takes."""
         if self.seat.size == 1:
             return _Task(lambda: None, is_done=True)
-        ready = _event_on(flat)
+        ready = event_on(flat.device)
 
-        def reduce() -> None:
+        def reduce() -> Any:
+            """Enqueue it; on a GPU, return an event behind it."""
             if ready is None:
                 self._data.allreduce([flat]).wait()
-                return
-            stream = torch.cuda.Stream(flat.device)  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream):
+                return None
+            stream = self._stream_on(flat.device)
+            with torch.cuda.device(flat.device), torch.cuda.stream(stream):
                 stream.wait_event(ready)
                 flat.record_stream(stream)
                 self._data.allreduce([flat]).wait()
-                done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                done.record(stream)
-            while not done.query():  # type: ignore[no-untyped-call]
-                if self.is_overtaken:
-                    raise OvertakenError
-                time.sleep(POLL_SECONDS)
+                return stream.record_event()
 
         return self._put(reduce)
 
@@ -162,8 +159,9 @@ class Exchange:
         Raises:
             OvertakenError, BrokenError: it does not come.
         """
-        for task in sent:
-            self._finish(task)
+        events = [event for task in sent if (event := self._finish(task)) is not None]
+        if events:
+            self._finish(self._put(lambda: self._poll(events)))
 
     def wait_until(self, is_over: Callable[[], bool]) -> None:
         """Wait for other groups.
@@ -267,6 +265,20 @@ class Exchange:
             return control, control
         return control, process_groups.nccl(PrefixStore("data", store), rank, size, COLLECTIVE_SECONDS)
 
+    def _poll(self, events: Sequence[Any]) -> None:
+        """Wait for a GPU as long as no newer version is there: one whose peer died never comes to an end."""
+        for event in events:
+            while not event.query():
+                if self.is_overtaken:
+                    raise OvertakenError
+                time.sleep(POLL_SECONDS)
+
+    def _stream_on(self, device: torch.device) -> Any:
+        """The stream of a device that this version's sums wait in."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._streams[device]
+
     def _put(self, act: Callable[[], Any]) -> _Task:
         task = _Task(act)
         self._tasks.put(task)
@@ -275,15 +287,6 @@ class Exchange:
     def _finish(self, task: _Task) -> Any:
         self.wait_until(lambda: task.is_done)
         return task.result
-
-
-def _event_on(tensor: Tensor) -> Any:
-    """An event behind what the current stream still does to a tensor; None on a CPU."""
-    if tensor.device.type != "cuda":
-        return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(tensor.device))
-    return event
 
 
 def _abort(group: Any) -> None:

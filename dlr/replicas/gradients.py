@@ -64,22 +64,38 @@ class Bucket:
             present[place] = 1
         return flat
 
+    def presence(self, flat: Tensor) -> Tensor:
+        """Return which parameters have a gradient in any group, as booleans on the bucket's device."""
+        return self._split(flat)[1] > 0
+
     @torch.no_grad()
-    def scatter(self, flat: Tensor, count: int) -> None:
+    def take(self, flat: Tensor, has: Sequence[bool], count: int) -> None:
         """Make the gradients the sums in a flat tensor, divided by the number of groups that contributed.
 
-        A parameter that has a gradient nowhere gets none.
+        Args:
+            has: `presence`, by parameter; one without a gradient anywhere gets none.
         """
-        grads, present = self._split(flat)
-        has = (present > 0).tolist()
-        for place, (part, parameter) in enumerate(zip(grads, self.parameters, strict=True)):
-            if not has[place]:
+        grads, _ = self._split(flat)
+        for part, parameter, is_present in zip(grads, self.parameters, has, strict=True):
+            if not is_present:
                 parameter.grad = None
                 continue
             if parameter.grad is None or parameter.grad.is_conj():  # whose memory is of other numbers
                 parameter.grad = torch.zeros_like(parameter)
             target = _real(local(parameter.grad))
             torch.div(part.view(target.shape), count, out=target)
+
+
+def scatter(buckets: Sequence[Bucket], flats: Sequence[Tensor], count: int) -> None:
+    """Make the gradients of all buckets the mean; it waits for a device once, not for each bucket."""
+    masks = [
+        bucket.presence(flat).to("cpu", non_blocking=True)
+        for bucket, flat in zip(buckets, flats, strict=True)
+    ]
+    for device in {bucket.device for bucket in buckets if bucket.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
+    for bucket, flat, mask in zip(buckets, flats, masks, strict=True):
+        bucket.take(flat, mask.tolist(), count)
 
 
 def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> list[Bucket]:

@@ -47,12 +47,12 @@ class Healing:
                 changed.notify_all()
 
         if self.is_sender:
-            self._outgoing = Outgoing(self._state, lambda: exchange.is_overtaken, changed)
+            self._outgoing = Outgoing(self._state, lambda: exchange.is_overtaken, changed, self._device)
             act = self._outgoing.send
         else:
             self._incoming = Incoming(self._device)
             act = self._incoming.receive
-        self._transfer = Transfer(lambda: exchange.connect(places), act, notify)
+        self._transfer = Transfer(lambda: exchange.connect(places), act, notify, self._device)
         self._transfer.start()
 
     def wait(self) -> None:

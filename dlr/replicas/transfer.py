@@ -10,6 +10,7 @@ import ctypes
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -95,25 +96,55 @@ class Transfer(threading.Thread):
         connect: makes the connection, in the thread.
         act: sends or receives over it.
         done: is called at the end.
+        device: the one that this process trains on. On a GPU the state travels in a stream of its own: in the
+            one that training uses, two ranks of a group may enqueue it in different places between the
+            collectives of their group, and then wait for each other.
     """
 
     def __init__(
-        self, connect: Callable[[], Connection], act: Callable[[Connection], None], done: Callable[[], None]
+        self,
+        connect: Callable[[], Connection],
+        act: Callable[[Connection], None],
+        done: Callable[[], None],
+        device: torch.device,
     ) -> None:
         super().__init__(name="dlr-replicas-state", daemon=True)
         self._connect = connect
         self._act = act
         self._done = done
+        self._device = device
         self.error: Exception | None = None
         self.is_done = False
 
     def run(self) -> None:
         try:
-            self._act(self._connect())
+            with own_stream(self._device):
+                self._act(self._connect())
         except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
             self.error = error.with_traceback(None)  # whose frames would keep the connection open
         self.is_done = True
         self._done()
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Have this thread work on a device in a stream of its own; on a CPU there is none."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        yield
+
+
+def event_on(device: torch.device) -> Any:
+    """Record an event behind what the current stream of a device still does; None on a CPU."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+
+def _wait_for(event: Any) -> None:
+    """Have the current stream wait for an event of `event_on`."""
+    if event is not None:
+        torch.cuda.current_stream().wait_event(event)
 
 
 class Outgoing:
@@ -126,12 +157,18 @@ class Outgoing:
     Args:
         is_given_up: whether it is needed no more.
         changed: is notified when that has changed.
+        device: the one that this process trains on.
     """
 
     def __init__(
-        self, state: Mapping[str, Any], is_given_up: Callable[[], bool], changed: threading.Condition
+        self,
+        state: Mapping[str, Any],
+        is_given_up: Callable[[], bool],
+        changed: threading.Condition,
+        device: torch.device,
     ) -> None:
         self._state = state
+        self._device = device
         self._is_given_up = is_given_up
         self._changed = changed
         captured = capture(calm_part(state), rng_state=False)
@@ -141,7 +178,8 @@ class Outgoing:
             for name, each in captured.tensors.items()
             if name in captured.settled or name.startswith(of_modules)
         }
-        self._rest: tuple[dict[str, Tensor], bytes] | None = None
+        self._is_computed = event_on(device)
+        self._rest: tuple[dict[str, Tensor], bytes, Any] | None = None
 
     def complete(self) -> None:
         """Have the rest sent as it is now; it may not change until then."""
@@ -150,7 +188,7 @@ class Outgoing:
         captured = capture(self._state, rng_state=False)
         rest = {name: each for name, each in captured.tensors.items() if name not in self._first}
         with self._changed:
-            self._rest = rest, captured.pickles[VALUES]
+            self._rest = rest, captured.pickles[VALUES], event_on(self._device)
             self._changed.notify_all()
 
     def send(self, connection: Connection) -> None:
@@ -159,12 +197,14 @@ class Outgoing:
         Raises:
             GivenUpError: it is needed no more.
         """
+        _wait_for(self._is_computed)
         self._send(connection, self._first)
         with self._changed:
             self._changed.wait_for(lambda: self._rest is not None or self._is_given_up())
         if self._rest is None:
             raise GivenUpError
-        tensors, values = self._rest
+        tensors, values, is_computed = self._rest
+        _wait_for(is_computed)
         self._send(connection, tensors)
         connection.broadcast_bytes(values)
 
@@ -204,11 +244,23 @@ class Incoming:
             stream = Stream([_part(each) for each in header[device]])
             if not stream.parts:
                 continue
-            place = torch.device("cpu") if device == "cpu" else self._device
-            data = torch.empty(stream.nbytes, dtype=torch.uint8, device=place)
-            for begin in range(0, stream.nbytes, CHUNK_BYTES):
-                connection.broadcast(data[begin : begin + CHUNK_BYTES])
+            data = self._receive_bytes(connection, stream.nbytes, device)
             self._found |= {part.name: (part, tensor) for part, tensor in stream.views(data)}
+
+    def _receive_bytes(self, connection: Connection, nbytes: int, device_type: str) -> Tensor:
+        """Receive the tensors of one type of device; on a GPU without room for them, in host memory."""
+        place = torch.device("cpu") if device_type == "cpu" else self._device
+        try:
+            data = torch.empty(nbytes, dtype=torch.uint8, device=place)
+        except torch.OutOfMemoryError:
+            data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        for begin in range(0, nbytes, CHUNK_BYTES):
+            piece = data[begin : begin + CHUNK_BYTES]
+            chunk = piece if data.device.type == place.type else torch.empty_like(piece, device=place)
+            connection.broadcast(chunk)
+            if chunk is not piece:
+                piece.copy_(chunk)
+        return data
 
     def load(self, state: MutableMapping[str, Any]) -> None:
         """Make the live state what has arrived.
@@ -220,7 +272,10 @@ class Incoming:
         @torch.no_grad()
         def fill(targets: dict[str, Tensor]) -> None:
             for name, target in targets.items():
-                local_tensor(target).copy_(self._found[name][1])
+                arrived = self._found[name][1]
+                local_tensor(target).copy_(arrived)
+                if arrived.device.type == "cuda":  # whose memory is the other stream's to use again
+                    arrived.record_stream(torch.cuda.current_stream(arrived.device))
 
         restore(state, self._values, None, [part for part, _ in self._found.values()], fill)
 

@@ -4,14 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch.distributed
 import torch.distributed.elastic.rendezvous.registry as rdzv_registry
 import torch.distributed.run as torchrun
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.profiler import ProfilerActivity, profile
 
-from agent.torch_compat import UnsupportedTorchError
+from agent.torch_compat import UnsupportedTorchError, process_groups
 from agent.torch_compat.elastic import launched_processes, missing_seams, require_supported
 from agent.torch_compat.training import before_another_profile, is_profiling, uncompiled
 from tests.agent.conftest import ROOT
@@ -88,3 +90,24 @@ def test_old_torch_is_told_in_one_sentence(program: str, job: str, tmp_path: Pat
     assert done.returncode == 69
     sentence = f"{sys.executable} has torch 2.5.1+cu121, and dlr needs torch 2.6 or newer: install that in this image\n"
     assert done.stderr.startswith("dlr: ") and done.stderr.endswith(sentence) and done.stderr.count("\n") == 1
+
+
+def test_an_nccl_groups_watchdog_ends_no_process_and_other_groups_keep_their_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its constructor reads them (ProcessGroupNCCL.cpp); a group that the script makes has its own."""
+    seen = {}
+
+    class FakeNccl:
+        Options = SimpleNamespace
+
+        def __init__(self, *_: object) -> None:
+            seen.update({name: os.environ.get(name) for name in names})
+
+    names = ["TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_DUMP_ON_TIMEOUT"]
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
+    monkeypatch.setenv(names[0], "1")
+    monkeypatch.delenv(names[1], raising=False)
+    process_groups.nccl(torch.distributed.HashStore(), 0, 2, 60.0)
+    assert seen == dict.fromkeys(names, "0")
+    assert (os.environ.get(names[0]), os.environ.get(names[1])) == ("1", None)

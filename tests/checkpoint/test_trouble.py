@@ -307,6 +307,21 @@ def test_what_training_writes_is_not_cleared_away_by_savers_of_what_it_goes_on_f
     assert [path.name for path in tmp_path.iterdir()] == ["step-6"]
 
 
+def test_what_another_replica_group_writes_is_not_cleared_away_as_long_as_nothing_newer_is_there(
+    tmp_path: Path,
+) -> None:
+    """Groups that are suspended leave after different steps, and both write at once."""
+    for name in ("4/.metadata", "5/try-old.0", "5/try-a.0", "7/try-b.1", "7/try-old.0", "6/try-failure-2.1"):
+        (tmp_path / f"step-{name}").mkdir(parents=True)
+    storage.clear(files_at(tmp_path), 5, "a.0")
+    assert tries_in(tmp_path) == {"5/try-a.0", "7/try-b.1", "6/try-failure-2.1"}
+    storage.clear(files_at(tmp_path), 7, "b.1")
+    assert tries_in(tmp_path) == {"5/try-a.0", "7/try-b.1"}
+    (tmp_path / "step-7" / ".metadata").mkdir()
+    storage.clear(files_at(tmp_path), 8, "c.1")
+    assert tries_in(tmp_path) == {"7/try-b.1"}
+
+
 def test_a_skipped_save_is_told_until_one_that_began_later_is_there(
     tmp_path: Path, record: Path, gate: at_once.Gate
 ) -> None:

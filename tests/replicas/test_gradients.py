@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dlr import replicas as dlr_replicas
-from dlr.replicas.gradients import buckets_of
+from dlr.replicas.gradients import buckets_of, scatter
 
 INPUTS = torch.ones(2, 4)
 
@@ -128,6 +128,6 @@ def test_complex_gradients_and_those_with_a_graph_are_averaged() -> None:
     (bucket,) = buckets_of([one, other])
     flat = bucket.gather()
     assert not flat.is_complex() and not flat.requires_grad
-    bucket.scatter(flat * 3, 2)
+    scatter([bucket], [flat * 3], 2)
     for each, before in zip((one, other), grads, strict=True):
         assert each.grad is not None and torch.equal(each.grad.detach(), before * 1.5)
