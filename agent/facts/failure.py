@@ -182,7 +182,8 @@ def exit_text(exit_code: int, log: str = "") -> str:
     process that chose to exit it has the last line on stderr, which often says why.
     """
     if name := _signal_name(exit_code):
-        return "\n".join(part for part in (f"{KILLED_BY} {name}", _last_words(log), last_crash(log)) if part)
+        ended = ": ".join(filter(None, (f"{KILLED_BY} {name}", _last_words(log))))
+        return "\n".join(filter(None, (ended, last_crash(log))))
     log = _RANK_PREFIX.sub("", log).rstrip()
     if found := _SYNTAX_ERROR.search(log, max(log.rfind('  File "'), 0)):
         place, _, error = found.group().rpartition("\n")

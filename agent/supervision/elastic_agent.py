@@ -274,7 +274,8 @@ class DlrElasticAgent(LocalElasticAgent):
         action, view = self._membership.look()
         guard.look()
         limit_seconds = view.hang_timeout_seconds
-        if self._lingering.look(processes.alive(), self._ranks, limit_seconds, self._end_after_script):
+        alive, now = processes.alive(), time.monotonic()
+        if self._lingering.look(alive, self._ranks, limit_seconds, self._end_after_script, now):
             self._report_soon()
         if answers:
             self._asked_stacks.look(view.asks_for_stacks, processes, self._report_soon)

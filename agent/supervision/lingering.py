@@ -8,7 +8,6 @@ thread that trains), and `dlr.busy`, begin the time again. A script that has fai
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -80,6 +79,11 @@ class _Found:
     keeps: str
     ended_after_seconds: float | None = None
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether it was ended by us."""
+        return self.ended_after_seconds is not None
+
     def __str__(self) -> str:
         if self.ended_after_seconds is None:
             return f"rank {self.rank}: the script has ended, its process has not: {self.keeps}"
@@ -113,6 +117,7 @@ class Lingering:
         ranks: Mapping[int, int],
         limit_seconds: float,
         end_process: Callable[[int, int], bool],
+        now: float,
     ) -> bool:
         """End what has no time left; tell whether there is anything new to say. It may take a moment.
 
@@ -120,11 +125,13 @@ class Lingering:
             pids: of the processes that live, by local rank.
             ranks: the global ranks, by local rank.
             end_process: ends one, by local rank, so that it counts with an exit code; tells whether it can.
+            now: the time (CLOCK_MONOTONIC).
         """
-        now, before = time.monotonic(), {local: str(found) for local, found in self._found.items()}
+        before = {local: str(found) for local, found in self._found.items()}
+        self._found = {local: each for local, each in self._found.items() if local in pids or each.is_ended}
         for local, pid in pids.items():
             end = self._files.script_end(local)
-            if end is None:
+            if end is None or (local in self._found and self._found[local].is_ended):
                 continue
             stage = stage_of(end, self._files.read_rank(local), limit_seconds, now)
             if stage is Stage.WAIT:

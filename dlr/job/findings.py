@@ -252,6 +252,7 @@ def _troubles(case: Case) -> Iterator[Finding]:
 TROUBLES = {
     "CheckpointsFailing": "Checkpoints do not get where they are to be",
     "WorkersGivenUp": "Workers are given up",
+    "ProcessLingers": "A script is over, and its process is not",
     "NoSteps": "It is unknown whether training gets on",
 }
 """Warnings that are findings, with what is wrong."""

@@ -137,6 +137,7 @@ WARNINGS = (
     WarningKind(reported.AGENTS_SILENT, reported.agents_silent, _withdraw, "Warning", over=_HEARD),
     WarningKind(reported.SIDECARS_FAILED, reported.sidecars_failed, reported.sidecars_failed, "Warning"),
     WarningKind(reported.PARAMETER_SERVER_HOT, reported.parameter_server_hot, _withdraw, "Warning"),
+    WarningKind(reported.PROCESS_LINGERS, reported.process_lingers, reported.process_lingers, "Warning"),
     WarningKind(reported.NO_STEPS, reported.no_steps, event="Warning"),
     WarningKind(reported.START_UNKNOWN, reported.start_unknown),
     WarningKind(
