@@ -152,7 +152,7 @@ def checkpoints_failing(before: JobWarning | None, facts: Facts) -> Trouble | Jo
 
 
 def process_lingers(_: JobWarning | None, facts: Facts) -> Trouble | None:
-    """Judges processes whose scripts are over, and which something keeps alive, or kept until they were ended."""
+    """Judges processes whose scripts are over, and which something keeps, or kept until they were ended."""
     reports = ((worker.metadata.name, worker.status.agent) for worker in facts.workers.training)
     found = [(name, report.lingers) for name, report in reports if report is not None and report.lingers]
     if not found:

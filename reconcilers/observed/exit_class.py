@@ -15,6 +15,7 @@ import re2
 
 from crds import xids
 from crds.agent_report import AgentFailure, FailureCause
+from crds.dlrover import OUR_BACKEND
 from crds.elasticworker import ExitClass
 from crds.failure_texts import DAMAGED_CHECKPOINT, PeerDeathTexts
 from reconcilers.observed.containers import (
@@ -125,6 +126,13 @@ LOST_TAINTS = (
     "node.kubernetes.io/not-ready",
 )
 
+AGENT_NOT_FOUND = (
+    "the image's own torchrun ran and did not find dlr, because the command sets PYTHONPATH anew, or its "
+    "Python ignores it (-I, -E): write `dlr run` in place of `torchrun` or `-m torch.distributed.run`, "
+    "or `PYTHONPATH=FOLDER:$PYTHONPATH`"
+)
+"""What is wrong where torch's registry of rendezvous does not know ours, and what to do."""
+
 FREE = frozenset(
     {
         ExitClass.KILLED,
@@ -140,6 +148,8 @@ FREE = frozenset(
 _DAMAGED = re2.compile(rf"(?:[\w.]+\.)?{DAMAGED_CHECKPOINT}\b")
 _HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
 _XID_NUMBER = re2.compile(xids.NUMBER_PATTERN)
+_NOT_REGISTERED = re2.compile(rf"rendezvous backend '{OUR_BACKEND}' is not registered")
+"""torch/distributed/elastic/rendezvous/api.py."""
 _OWN_LIMIT = re2.compile("|".join(OWN_LIMIT_TEXTS))
 
 
@@ -269,6 +279,8 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
         launcher = begun_launcher(end)
         hidden = launcher and not message.strip() and exit_class is ExitClass.USER_ERROR
         hint = f"exit code {code}, see the log of {launcher}" if hidden else ""
+        if _NOT_REGISTERED.search(message):
+            hint = AGENT_NOT_FOUND
         return PodEnd(exit_class, reason, code, hint, message, **whose)
     return PodEnd(exit_class, reason, code, message, **whose)
 
