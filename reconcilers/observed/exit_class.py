@@ -127,9 +127,8 @@ LOST_TAINTS = (
 )
 
 AGENT_NOT_FOUND = (
-    "the image's own torchrun ran and did not find dlr, because the command sets PYTHONPATH anew, or its "
-    "Python ignores it (-I, -E): write `dlr run` in place of `torchrun` or `-m torch.distributed.run`, "
-    "or `PYTHONPATH=FOLDER:$PYTHONPATH`"
+    "torchrun did not find dlr: write `dlr run` in its place, or `PYTHONPATH=FOLDER:$PYTHONPATH` where the "
+    "command sets it; Python's -I and -E ignore it"
 )
 """What is wrong where torch's registry of rendezvous does not know ours, and what to do."""
 

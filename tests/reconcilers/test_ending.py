@@ -345,7 +345,7 @@ def test_a_torchrun_that_does_not_find_dlr_says_what_to_write() -> None:
     said = "ValueError: The rendezvous backend 'dlr' is not registered. Did you forget to call `register`?"
     found = seen(worker(), pod_with(ended(1, message=f"Traceback\n{said}\n"), policy="Never", phase="Failed"))
     assert found.last_exit.exit_class is ExitClass.USER_ERROR
-    for words in ("PYTHONPATH=FOLDER:$PYTHONPATH", "`dlr run` in place of `torchrun`"):
+    for words in ("PYTHONPATH=FOLDER:$PYTHONPATH", "write `dlr run` in its place"):
         assert words in found.last_exit.message and words in found.message
 
 
