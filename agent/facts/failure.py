@@ -12,7 +12,7 @@ import logging
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from crds.agent_report import AgentFailure, FailureCause
 from crds.failure_texts import EXITED_WITH, KILLED_BY, PeerDeathTexts
+from crds.texts import plain
 from crds.wire import LOCAL
 
 logger = logging.getLogger(__name__)
@@ -256,7 +257,7 @@ def last_crash(log: str) -> str:
 def read_tail(path: Path, limit_bytes: int) -> str:
     """Return the end of a log, from the start of a line on, or "" if it cannot be read.
 
-    Progress bars are as a terminal would leave them.
+    Progress bars are as a terminal would leave them; the line that names an exception is whole.
     """
     try:
         with path.open("rb") as file:
@@ -267,8 +268,17 @@ def read_tail(path: Path, limit_bytes: int) -> str:
         return ""
     if size > limit_bytes:
         data = data.partition(b"\n")[2] or data
-    text = data.decode(errors="replace").replace("\0", "")
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return plain("\n".join(_drawn(data.decode(errors="replace").replace("\0", "").split("\n"))))
+
+
+def _drawn(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a log without what a carriage return has drawn over."""
+    in_stack = False
+    for line in lines:
+        words = _RANK_PREFIX.sub("", line)
+        names_error = in_stack and words[:1] not in ("", " ")
+        in_stack = words.rstrip("\r").endswith(TRACEBACK) or (in_stack and not names_error)
+        yield line if names_error else line.rstrip("\r").rpartition("\r")[2]
 
 
 def end_of_log(file: str | None) -> str:
@@ -297,9 +307,9 @@ def _recorded(process: ProcessFailure) -> str:
     recorded = process.error_file_data.get("message")
     if not isinstance(recorded, dict):
         return "" if recorded in (None, _NO_MESSAGE) else str(recorded)
-    headline = str(recorded.get("message") or "")
+    headline = plain(str(recorded.get("message") or ""))
     extra = recorded.get("extraInfo")
-    traceback = str((extra.get("py_callstack") if isinstance(extra, dict) else None) or "").strip()
+    traceback = plain(str((extra.get("py_callstack") if isinstance(extra, dict) else None) or "")).strip()
     return "\n".join(part for part in (headline, traceback) if part)
 
 

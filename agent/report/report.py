@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from agent.environment import Environment
 from agent.facts.failure import Failure
@@ -32,7 +32,7 @@ from crds.agent_report import (
     StepProgress,
     Usage,
 )
-from crds.texts import ending, json_bytes, shortened
+from crds.texts import all_plain, ending, json_bytes, shortened
 
 SHORT = 256
 """Bytes, in JSON, of a text that is shortened."""
@@ -127,13 +127,13 @@ def whole(me: Environment, facts: Facts, report: Report, sections: Mapping[str, 
 
 def fitting(report: AgentReport) -> dict[str, Any]:
     """Return the report as JSON-ready data of at most MAX_REPORT_BYTES, as the API server writes it."""
-    wire = report.to_wire()
+    wire = all_plain(report.to_wire())
     for shorten in STEPS:
         if json_bytes(wire) <= MAX_REPORT_BYTES:
             break
         report = shorten(report)
-        wire = report.to_wire()
-    return wire
+        wire = all_plain(report.to_wire())
+    return cast(dict[str, Any], wire)
 
 
 def _without_past(report: AgentReport) -> AgentReport:

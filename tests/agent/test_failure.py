@@ -275,6 +275,21 @@ def test_death_of_a_peer_is_no_reason_of_its_own() -> None:
     assert not replace(aborted, cause=FailureCause.OOM).is_consequence
 
 
+def test_a_message_with_control_characters_keeps_its_exceptions_type(tmp_path: Path) -> None:
+    """Only what is drawn over before and after it is left out: progress bars."""
+    stderr = tmp_path / "stderr"
+    raised = f"{RAISED}    learn()\nmine.DataError: at 50 %\rthen \x07a bell \x1b[31min red\x1b[0m\n"
+    bars = "\r 50%|##  |\r 51%|##  |"
+    for prefix in ("", "[rank1]: "):
+        stderr.write_text(bars + "\n" + "".join(f"{prefix}{line}\n" for line in raised.split("\n")) + bars)
+        failure = report(1, stderr=stderr)
+        assert failure.message.splitlines()[0] == "mine.DataError: at 50 % then  a bell in red"
+        assert " 50%|" not in failure.log_tail and "\x1b" not in failure.log_tail
+    error_file = tmp_path / "error.json"
+    error_file.write_text(json.dumps({"message": {"message": "ValueError: a\rb\x07", "extraInfo": {}}}))
+    assert report(1, error_file=error_file).message == "ValueError: a b "
+
+
 NCCL = (
     "[PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with exception: [Rank 0] "
     "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=20, OpType=ALLREDUCE) ran for 600012 "
