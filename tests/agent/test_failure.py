@@ -286,7 +286,9 @@ def test_a_message_with_control_characters_keeps_its_exceptions_type(tmp_path: P
         assert failure.message.splitlines()[0] == "mine.DataError: at 50 % then  a bell in red"
         assert " 50%|" not in failure.log_tail and "\x1b" not in failure.log_tail
     error_file = tmp_path / "error.json"
-    error_file.write_text(json.dumps({"message": {"message": "ValueError: a\rb\x07", "extraInfo": {}}}))
+    error_file.write_text(
+        json.dumps({"message": {"message": "ValueError: a\rb\x07", "extraInfo": {"timestamp": "1"}}})
+    )
     assert report(1, error_file=error_file).message == "ValueError: a b "
 
 

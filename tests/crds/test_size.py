@@ -78,7 +78,7 @@ DATA = {
 OF_OTHER_JOBS = (
     *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
     *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
-    "NoSteps",  # whose end NonFiniteLoss and Slow show
+    *("NoSteps", "ProcessLingers"),  # of one that trains, or of one whose training is over
 )
 """Warnings that do not come together with all others."""
 WARNING_TYPES = [kind.type for kind in (*WARNINGS, *SIZES) if kind.type not in OF_OTHER_JOBS]
