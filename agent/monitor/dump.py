@@ -102,7 +102,7 @@ def is_complete(dump: str) -> bool:
     return bool(main_thread(dump)) and "\nCurrent thread 0x" in f"\n{dump}"
 
 
-def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False) -> bool:
+def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False, computes: bool = False) -> bool:
     """Whether a thread waits for other ranks, as far as its stack tells.
 
     It does if the innermost code outside of the standard library is torch's, but for parts that load or save,
@@ -112,7 +112,11 @@ def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False) -> 
     Args:
         nccl_is_done: all collectives are completed that NCCL knows of. Then it waits in a call of
             torch.distributed alone: for Gloo, a store, or the first meeting of a group.
+        computes: it uses a CPU, and no accelerator, on which it might spin while it waits. Then it does not
+            wait, wherever in torch it is.
     """
+    if computes:
+        return False
     for depth, frame in enumerate(frames):
         if frame.is_standard_library:
             continue

@@ -188,7 +188,9 @@ class HangGuard:
             rank=started.ranks[local_rank],
             step=self._files.read_rank(local_rank).step,
             in_collective=bool(record is not None and record.pending)
-            or dump.waits_for_others(capture.frames, nccl_is_done=record is not None),
+            or dump.waits_for_others(
+                capture.frames, nccl_is_done=record is not None, computes=capture.computes
+            ),
             frames=frames,
             offered=capture.offered,
         )
