@@ -27,6 +27,9 @@ ANSWER_SECONDS = 60.0
 """Time limit for a parent that is ready to fork. It is long on a crowded node alone, where a new parent would
 take longer."""
 
+KILLED_SECONDS = 5.0
+"""Time for a parent to end that was killed: one that imports from a mount that hangs ends with the mount."""
+
 MODULE = "agent.warm.parent"
 ROOT = str(Path(__file__).parents[__name__.count(".")])
 """The folder, or the zip, that our top-level package is in."""
@@ -162,7 +165,10 @@ class WarmParent:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
+        try:
+            self._process.wait(KILLED_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("the warm parent %d survives SIGKILL: giving it up", self._process.pid)
         self._control.close()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -155,3 +156,15 @@ def test_where_a_sandbox_forbids_it_to_adopt_forks_an_agent_starts_new_interpret
     )
     assert run._warm_start(launch, Preloads(), None) is None
     assert "started as new interpreters" in caplog.text
+
+
+def test_a_warm_parent_that_outlives_sigkill_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """It imports from a mount that hangs, say."""
+
+    def wait(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("dlr-warm-parent", timeout)
+
+    process: Any = SimpleNamespace(pid=7, kill=lambda: None, wait=wait)
+    control: Any = SimpleNamespace(close=lambda: None)
+    warm_parent.WarmParent(process, control, {}, Preloads()).close()
+    assert "the warm parent 7 survives SIGKILL: giving it up" in caplog.text
