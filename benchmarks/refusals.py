@@ -3,7 +3,7 @@
     dlr up
     python -m benchmarks.refusals
 
-Each template passes the CRD's schema, so that the API server judges it in a dry run of the Pod. It takes the
+Each template passes the CRD's schema, so that the API server judges its first Pod. It takes the
 cluster of the kubeconfig, makes the jobs there and deletes them. The exit code is 1 if any said nothing.
 """
 

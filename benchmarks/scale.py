@@ -311,7 +311,7 @@ def of_a_start(now: Mapping[int, Figures]) -> str:
 * A start costs four writes for each worker (ElasticWorker, Lease, Pod, status: each exactly once; of a worker
   beyond the count that was asked for, the status twice), and few more for the job, which do not grow with it:
   {", ".join(of_jobs)}.
-  These are its rights, a dry run of the Pod, a handful of Events, and its own status, at most once a second.
+  These are its rights, a handful of Events, and its own status, at most once a second.
   None of the four can go. The API server
   drops a status that comes with a new object. Which Pod is the worker's, and that it runs, is for
   the controller to say: an agent that could write it could take another's place. And to make Leases cannot

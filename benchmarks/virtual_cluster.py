@@ -268,7 +268,7 @@ class ApiServer:
         if name is None and call.is_read:
             return self._listed(resource, dict(call.query))
         if name is None:
-            return Answer(201, b"{}") if dict(call.query).get("dryRun") else self._created(resource, body)
+            return self._created(resource, body)
         current = self.get(resource, name)
         if current is None:
             return self._refuse(404, "NotFound", f'{resource.plural} "{name}" not found')

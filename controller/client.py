@@ -160,17 +160,14 @@ class Client:
         call = Call("GET", resource.path(namespace), query, most_bytes=most_bytes)
         return await read_page(await self._send_retrying(call), resource)
 
-    async def create(self, resource: Resource, obj: Object) -> Object:
-        return await self._write(resource, _creation(resource, obj))
-
-    async def try_create(self, resource: Resource, obj: Object) -> None:
-        """Ask whether the object would be made, without making it: raises what `create` would raise.
-
-        Raises Invalid, too, for fields that the server does not know, which `create` lets it leave out.
-
-        https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
+    async def create(self, resource: Resource, obj: Object, *, strict: bool = False) -> Object:
         """
-        await self._object(_creation(resource, obj, dryRun="All", fieldValidation="Strict"))
+        Args:
+            strict: fields that the server does not know are Invalid; otherwise it leaves them out.
+        """
+        query = {"fieldValidation": "Strict"} if strict else {}
+        call = Call("POST", resource.path(_namespace_of(resource, obj)), query, body=orjson.dumps(obj))
+        return await self._write(resource, call)
 
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
         """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
@@ -307,10 +304,6 @@ class Client:
     def _observe(self, method: str, status: int | None) -> None:
         for observer in self.observers:
             observer(method, status)
-
-
-def _creation(resource: Resource, obj: Object, **query: str) -> Call:
-    return Call("POST", resource.path(_namespace_of(resource, obj)), query, body=orjson.dumps(obj))
 
 
 def _namespace_of(resource: Resource, obj: Object) -> str | None:

@@ -93,6 +93,10 @@ class Store:
     def by_index(self, index_name: str, key: str) -> Objects:
         return list(self._indexes[index_name].get(key, {}).values())
 
+    def count(self, index_name: str, key: str) -> int:
+        """The number of objects that `by_index` returns, in constant time."""
+        return len(self._indexes[index_name].get(key, ()))
+
     def add_index(self, index_name: str, function: IndexFunction) -> None:
         """`function` names the keys under which an object is to be found; it must be pure."""
         if self._functions.get(index_name, function) is not function:

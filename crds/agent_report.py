@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
+from crds.actions import Action
 from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble, Tier
 from crds.grouping import MAX_GROUPS
 from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_RESULT
@@ -351,6 +352,10 @@ class ProbeOutcome(OnWire):
         default_factory=dict
     )
     faults: Sentences = ()
+    action: Action | None = None
+    """What helps against its faults, where the probe knows it."""
+    signal: Annotated[str, Limits(max_length=16)] = ""
+    """The signal that ended the probe itself, such as SIGSEGV."""
     notes: Sentences = ()
     seconds: Seconds = 0.0
 

@@ -43,6 +43,14 @@ class ElasticJob(Model):
                 f"{LONGEST_GROUPED_NAME} characters, so that the names of its groups' Pods stay within 63",
             ),
             cel(
+                "!has(self.status) || !has(self.status.phase) || "
+                "!(self.status.phase in ['Succeeded', 'Failed']) || "
+                "!has(self.spec.replicaSpecs.worker) || !has(oldSelf.spec.replicaSpecs.worker) || "
+                "self.spec.replicaSpecs.worker.replicas == oldSelf.spec.replicaSpecs.worker.replicas",
+                "the job has ended, and has no workers to scale: submit it again by another name, or delete it "
+                "first",
+            ),
+            cel(
                 "!self.metadata.name.contains('.')",
                 "metadata.name must not contain dots: Pods are named by it",
             ),

@@ -119,6 +119,8 @@ class WorkerExit(Model):
     message: Annotated[str, cut(MAX_EXIT_TEXT), Field(max_length=MAX_EXIT_TEXT)] = ""
     log_tail: Annotated[str, BeforeValidator(_end), Field(max_length=MAX_EXIT_TEXT)] = ""
     node_name: Name = ""
+    node_uid: Annotated[str, Field(max_length=64)] = ""
+    """Uid of its Node; empty where the controller did not know it."""
     pod_uid: Annotated[str, Field(max_length=64)] = ""
     """Uid of the Pod that ended."""
     container: Name = ""
@@ -129,6 +131,8 @@ class WorkerExit(Model):
     """The action of the rule of the job's failurePolicy that matched, if one did."""
     suspects_hardware: bool | None = None
     """Whether the end may be a fault of the node's hardware, so that a check comes before the next world."""
+    planned: bool | None = None
+    """It was taken away with time to stop, or before it ran: that is no failure."""
     in_good_order: bool | None = None
     """Its Pod was being deleted with time to stop, and its containers still ran then."""
     time: datetime
@@ -145,6 +149,8 @@ class Life(Model):
     """When its Pod was first seen running."""
     ended_at: datetime | None = None
     exit_class: ExitClass | None = None
+    planned: bool | None = None
+    """Whether its Pod was taken away with time to stop, or before it ran."""
     reason: Annotated[str, cut(MAX_LIFE_REASON), Field(max_length=MAX_LIFE_REASON)] = ""
 
 
@@ -159,6 +165,8 @@ class ElasticWorkerStatus(Model):
     pod_name: Name | None = None
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
     node_name: Name | None = None
+    node_uid: Annotated[str, Field(max_length=64)] | None = None
+    """Uid of that Node, as it was when the Pod was first seen there."""
     topology: (
         Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=8, json_schema_extra=ATOMIC)]
         | None
@@ -171,6 +179,8 @@ class ElasticWorkerStatus(Model):
     """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None
     """All of them."""
+    failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Failures among them, by exit class: no planned stops, and no ends after a failure in place."""
     failure_budget: FailureBudget | None = None
     """What these have spent."""
     quick_exits: int | None = None

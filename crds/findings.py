@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.json_schema import SkipJsonSchema
 
+from crds.actions import Action
 from crds.model import Count, Model, Name
 
 MAX_TEXT = 1_024
@@ -65,21 +66,6 @@ class Cause(StrEnum):
 
 PASSED_BY_LUCK = frozenset({Cause.PAIR_TEST, Cause.INTERMITTENT})
 """Causes of faults that later tests may pass by luck."""
-
-
-class Action(StrEnum):
-    """What to do about a node, or a link; the first thing to try."""
-
-    RESET_GPU = "ResetGPU"
-    REBOOT = "Reboot"
-    REPLACE = "Replace"
-    LOOK_AT_LINK = "LookAtLink"
-    """At its network interface, cable and switch port."""
-    LOOK_AT_DOMAIN = "LookAtDomain"
-    """At the rack or switch that it shares with others."""
-    LOOK_AT_LOAD = "LookAtLoad"
-    """At what else runs there, at clocks, temperature and power."""
-    CHECK_AGAIN = "CheckAgain"
 
 
 class Finding(Model):
@@ -146,9 +132,10 @@ DROPPED = {Cause.LOCAL_TEST: Verdict.FAULTY, Cause.NO_ANSWER: Verdict.INCONCLUSI
 """Verdicts on nodes that drop out at the local tests of an unfinished check."""
 
 
-def dropped(node: str, cause: Cause, message: str = "") -> Finding:
+def dropped(node: str, cause: Cause, message: str = "", action: Action | None = None) -> Finding:
     """A node that drops out at the local tests; the final verdict comes with the others."""
-    return Finding(node=node, verdict=DROPPED[cause], causes=(cause,), message=message[:MAX_TEXT])
+    text = message[:MAX_TEXT]
+    return Finding(node=node, verdict=DROPPED[cause], causes=(cause,), message=text, action=action)
 
 
 class FaultyLink(Model):

@@ -226,6 +226,10 @@ class Departed(Model):
 
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Pods of these workers that had ended and were replaced, by exit class."""
+    failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Failures of workers or replica groups that are gone, by exit class."""
+    lost_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Time that failures cost replica groups that are gone."""
     leaving: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
     """Slots of workers that are counted already and have not ended yet, by type."""
 
@@ -253,6 +257,8 @@ class Goodput(Model):
     """What is counted in of that round: its last figures may still come."""
     ratio: Annotated[float, Field(ge=0)] | None = None
     """Steps kept × seconds a step, over the time since submission, when this was written."""
+    groups_lost_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time that failures cost the replica groups, each on its own; of a job that has groups."""
 
 
 class EpisodeFailure(Model):
@@ -337,6 +343,8 @@ class ElasticJobStatus(Model):
     """Selects the worker Pods, for the scale subresource."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Worlds that broke because training processes failed in place, by exit class."""
+    failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """All failures of processes and Pods since submission, each once, by exit class; no planned stops."""
     departed: Departed | None = None
     """Counts of workers that are gone."""
     start_time: datetime | None = None

@@ -166,6 +166,8 @@ class ConditionData(Model):
     """Name of the controller that wrote the condition, where several may."""
     worker: Annotated[str, Field(max_length=253)] | None = None
     """Name of the ElasticWorker that the message is about; of several, the first."""
+    node: Annotated[str, Field(max_length=253)] | None = None
+    """Name of that worker's node."""
     check: Annotated[str, Field(max_length=253)] | None = None
     """Name of the NodeCheck that the message is about."""
     count: Annotated[int, Field(ge=0)] | None = None
@@ -176,6 +178,8 @@ class ConditionData(Model):
     """Training step at which it happened or began."""
     seconds_per_step: Annotated[float, Field(ge=0)] | None = None
     """Duration of a training step, in seconds."""
+    limit_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time limit that the message names, in seconds."""
 
 
 class Condition(Model):

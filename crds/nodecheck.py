@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, model_validator
 
 from crds import further_nodes, intervals, ranges
+from crds.actions import Action
 from crds.findings import ATOMIC, FaultyDomain, FaultyLink, Figures, Finding, NodeNames, Text
 from crds.job_spec import TopologyKeys
 from crds.model import MAX_TIME_SECONDS, Conditions, Index, Model, Name, ObjectMeta, cel, rules
@@ -106,6 +107,8 @@ class FailedTest(Model):
     """Its place in `tests`, counted from 0."""
     message: Text = ""
     """What was wrong, and the member that reported it; for the first failed tests only, if there are many."""
+    action: Action | None = None
+    """What helps a node that was tested alone, where its probe knows it."""
     silent: Places = Field(default_factory=list)
     """Members without an answer: a failure of their own, which does not accuse the others."""
     crashed: Places = Field(default_factory=list)
@@ -210,6 +213,9 @@ class NodeCheckStatus(Model):
     """The nodes that have no entry in a list, where there are too many, as ranges of places in `nodes`, by
     the list: `faultyNodes`, `stragglers`, `inconclusive`, `withdrawn`; `LocalTest` and `NoAnswer` are those
     of `nodeResults`. `dlr node-check` and `dlr node-check history NODE` show them by name."""
+    nodes_as_of: datetime | None = None
+    """The newest creation of the check and its nodes when these were fixed, by the API server's clock: a Node
+    that was created later is another machine."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
 

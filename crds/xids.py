@@ -4,7 +4,7 @@ The agent hears them from NVML while processes train, the probes find them in th
 controller finds them in the texts of failures. All judge by this one table. It follows NVIDIA's catalogue of
 October 2025: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 
-Like `crds.names` it imports the standard library alone, because it is part of the agent.
+Like `crds.names` it imports no package, because it is part of the agent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
+
+from crds.actions import Action
 
 
 class Blame(Enum):
@@ -44,6 +46,10 @@ class Xid(NamedTuple):
     effect: Effect
 
 
+TO_REPLACE = frozenset({54, 64, 140, 157, 161})
+"""No reset helps: power that is not connected, memory that cannot be repaired (CONTACT_SUPPORT)."""
+TO_REBOOT = frozenset({62, 79, 109, 110, 119, 120, 143, 158, 167, 169})
+"""The device does not answer, so it cannot be reset either (RESTART_BM)."""
 UNKNOWN = Xid("", Blame.HARDWARE, Effect.DEVICE)
 """A number that the table does not have. New ones are mostly those of new hardware."""
 
@@ -140,6 +146,15 @@ def condemns_device(number: int) -> bool:
     """Whether the device is certainly faulty until it is reset. A number that nobody knows condemns none."""
     xid = XIDS.get(number)
     return xid is not None and xid.blame is Blame.HARDWARE and xid.effect is Effect.DEVICE
+
+
+def action_for(number: int) -> Action | None:
+    """What the catalogue advises to do about the device; None for an Xid that does not condemn it."""
+    if number in TO_REPLACE:
+        return Action.REPLACE
+    if number in TO_REBOOT:
+        return Action.REBOOT
+    return Action.RESET_GPU if condemns_device(number) else None
 
 
 def call_for_check(numbers: Iterable[int]) -> bool:

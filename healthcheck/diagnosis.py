@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import log
 from operator import attrgetter
 
-from crds.findings import MAX_EVIDENCE, MAX_TEXT, Action, Cause, FaultyDomain, FaultyLink, Finding, Verdict
+from crds.actions import Action
+from crds.findings import MAX_EVIDENCE, MAX_TEXT, Cause, FaultyDomain, FaultyLink, Finding, Verdict
 from healthcheck.attribution import OPEN, Standing, attribute
 from healthcheck.domains import clustered, cut_off
 from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
@@ -48,8 +49,8 @@ class Facts:
     local: Mapping[NodeName, LocalResult]
     """Results of the nodes' own tests."""
     vouched: frozenset[NodeName]
-    local_failures: Mapping[NodeName, str]
-    """Nodes whose own tests failed, at first or again, each with the reason."""
+    local_failures: Mapping[NodeName, LocalResult]
+    """Nodes whose own tests failed, at first or again."""
     silent: Mapping[NodeName, str]
     """Silent nodes, each with a text that names the missing answers."""
     unheard: Mapping[NodeName, str]
@@ -74,7 +75,7 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     """The facts of the recorded results. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
     local_failures = _failures_alone(history.rounds)
-    local_failures |= {name: result.reason for name, result in local.items() if not result.passed}
+    local_failures |= {name: result for name, result in local.items() if not result.passed}
     silent, unheard = _silences(history, len(nodes), settings)
     crashed = _crashes(history, len(nodes), settings)
     condemned = {*local_failures, *silent, *crashed}
@@ -121,12 +122,11 @@ def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -
     return is_of_most(round_, SILENT, withdrawn)
 
 
-def _failures_alone(rounds: Sequence[RoundResult]) -> dict[NodeName, str]:
-    """The nodes whose own tests failed when they measured themselves again, each with the first reason."""
-    failed = [group for round_ in rounds for group in round_.groups if len(group.members) == 1]
-    return {
-        group.members[0]: group.failure for group in reversed(failed) if not (group.passed or group.silent)
-    }
+def _failures_alone(rounds: Sequence[RoundResult]) -> dict[NodeName, LocalResult]:
+    """The nodes whose own tests failed when they measured themselves again, each with the first result."""
+    alone = [group for round_ in rounds for group in round_.groups if len(group.members) == 1]
+    failed = (group for group in reversed(alone) if not (group.passed or group.silent))
+    return {group.members[0]: LocalResult(failure=group.failure, action=group.action) for group in failed}
 
 
 def _silences(
@@ -170,17 +170,20 @@ def _link(symptom: Symptom, pair: Link, evidence: Evidence) -> FaultyLink:
 
 def _verdict(name: NodeName, facts: Facts) -> Finding:
     if name in facts.local_failures:
-        text = f"its local tests failed: {facts.local_failures[name]}"
-        return _finding(name, facts, Verdict.FAULTY, text, Cause.LOCAL_TEST)
+        failed = facts.local_failures[name]
+        found = _finding(
+            name, facts, Verdict.FAULTY, f"its local tests failed: {failed.reason}", Cause.LOCAL_TEST
+        )
+        return found.model_copy(update={"action": failed.action})
     if name in facts.silent:
         text = f"it gave no answer {facts.silent[name]}"
         return _finding(name, facts, Verdict.FAULTY, text, Cause.NO_ANSWER)
     if name in facts.crashed:
         text = f"its own probe was ended by a signal {facts.crashed[name]}"
         return _finding(name, facts, Verdict.FAULTY, text, Cause.CRASHED)
-    failed = facts.evidence[Symptom.FAILED]
-    if failed.standing(name) is Standing.GUILTY:
-        text = accusation(Symptom.FAILED, name, failed)
+    pairs = facts.evidence[Symptom.FAILED]
+    if pairs.standing(name) is Standing.GUILTY:
+        text = accusation(Symptom.FAILED, name, pairs)
         return _finding(name, facts, Verdict.FAULTY, text, Cause.PAIR_TEST)
     if name in facts.withdrawn:
         text = f"it could not be tested to the end: {facts.withdrawn[name]}"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from crds.actions import worst
 from crds.agent_report import ProbeEnding, ProbeOutcome
 from healthcheck.measurements import LocalResult, Metric, is_plausible
 from healthcheck.probes.device_state import GPU_COUNT
@@ -61,6 +62,7 @@ def local_result(results: Sequence[Report | ProbeOutcome]) -> LocalResult:
     return LocalResult(
         device_faults=tuple(fault for result in results for fault in result.faults),
         failure="; ".join(failures),
+        action=worst(result.action for result in results if result.ending in BLAMING),
         measured=measured,
     )
 

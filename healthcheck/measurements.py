@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from crds.actions import Action
 from healthcheck.fleet import NodeName
 
 
@@ -54,6 +55,8 @@ class LocalResult:
     """One sentence each: an uncorrectable memory error, an Xid, a broken NVLink, memory in use."""
     failure: str = ""
     """Why a local probe failed, crashed or did not end."""
+    action: Action | None = None
+    """What helps, where a probe knows it."""
     measured: Mapping[Metric, float] = field(default_factory=dict)
 
     @property
@@ -76,6 +79,8 @@ class GroupResult:
     passed: bool
     failure: str = ""
     """The message of the first member that failed."""
+    action: Action | None = None
+    """What helps, where the probe of a group of one knows it."""
     silent: tuple[NodeName, ...] = ()
     """Members that never answered. The failure is theirs, and does not accuse their partners."""
     crashed: tuple[NodeName, ...] = ()

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from controller.resources import Object
 from controller.store import Change
 from crds.grouping import is_grouped
-from reconcilers.cordon.policy import MarkState
-from reconcilers.cordon.reconciler import cordon_states, cordon_view, room_view
+from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
 from reconcilers.observed.trust import may_cordon
@@ -148,19 +147,6 @@ more_than_a_heartbeat = change_of(cordon_view)
 """What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
 
 
-_TAKE_ROOM = frozenset((MarkState.CORDONED.value, MarkState.HELD.value))
-
-
-def gives_room(change: Change) -> bool:
-    """A node is there, is gone, is cordoned or held no more, or counts elsewhere: nodes that are held may be
-    cordoned. Not so where one is cordoned or held itself, as thousands may be at a time."""
-    old, new = change.old, change.new
-    if old is None or new is None:
-        return True
-    before, after = ({*cordon_states(node)} & _TAKE_ROOM for node in (old, new))
-    return not before <= after or room_view(old) != room_view(new)
-
-
 @change_of
 def more_than_the_agents_report(worker: Object) -> object:
     """A worker's Pod does not depend on what its agent reports."""
@@ -173,18 +159,18 @@ def more_than_an_agents_later_reports(worker: Object) -> object:
     return _without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
 
 
-_QUIET = frozenset(
-    (
-        *("progress", "rounds", "series", "usage", "memory", "shards"),
-        *("askedStacks", "profile", "replicas"),
-    )
+_OF_REPORTS = (
+    *("protocol", "incarnation", "podUid", "address", "storePort", "localWorldSize"),
+    *("observedRound", "state", "since", "failure", "departure", "slow", "checkpointTrouble"),
 )
-"""Parts of a report that decide nothing about a job, but for what `more_than_progress` takes of them."""
+"""Parts of a report that decide about a job, beside what `more_than_progress` takes of others."""
+_OF_REPLICAS = ("round", "brokenVersion", "leftOutVersion", "lateVersion", "lateGroups")
+"""Parts of a worker's part in the replica groups that decide likewise."""
 
 
 @change_of
 def more_than_progress(worker: Object) -> object:
-    """All but the steps, which every worker reports every few seconds, and which decide nothing about a job.
+    """What decides about a job: not the steps, which every worker reports every few seconds.
 
     A checkpoint may: a world that is to grow can wait for it. So may the first step of a round, by which the
     job trains (again), a loss that stops being a number, the checkpoint that a round resumed from, and the
@@ -193,12 +179,12 @@ def more_than_progress(worker: Object) -> object:
     report = worker.get("status", {}).get("agent") or {}
     return (
         _without_report(worker),
-        {field: value for field, value in report.items() if field not in _QUIET},
+        *(report.get(field) for field in _OF_REPORTS),
         (report.get("progress") or {}).get("checkpointStep"),
         [(each["round"], each.get("nonFiniteStep")) for each in report.get("rounds") or ()],
         (report.get("memory") or {}).get("resumed"),
         _asked_of_shards(report),
-        {k: v for k, v in (report.get("replicas") or {}).items() if k not in ("version", "step")},
+        *((report.get("replicas") or {}).get(field) for field in _OF_REPLICAS),
     )
 
 

@@ -22,16 +22,9 @@ from controller.resources import (
     Resource,
 )
 from crds import names
-from reconcilers.cordon.findings import accusation_keys, accused_nodes, decided_nodes, failed_nodes
-from reconcilers.cordon.options import CordonMode, CordonOptions, pools_of
-from reconcilers.cordon.policy import MarkState
-from reconcilers.cordon.reconciler import (
-    BY_CORDON,
-    BY_POOL,
-    NodeCordonReconciler,
-    NodeRecordReconciler,
-    cordon_states,
-)
+from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
+from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.reconciler import NodeCordonReconciler, NodeRecordReconciler, add_cordon_indexes
 from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
@@ -42,13 +35,13 @@ from reconcilers.observed.groups import group_of
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.observed.worker_state import is_refused_its_pod
 from reconcilers.predicates import (
     appears,
     becomes_ready_or_not,
     begins_or_ends,
     cordon_label_changes,
     finishes,
-    gives_room,
     goes,
     halts_or_goes_on,
     makes_way,
@@ -101,7 +94,7 @@ def add_all(
     clock = clock or Clock()
     keep_what_is_read(manager.cache)
     add_indexes(manager.cache)
-    add_jobs(manager, clock, pods)
+    add_jobs(manager, clock)
     add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
@@ -118,7 +111,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
     cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
-    cache.add_index(ELASTICWORKERS, BY_VERDICT, accusation_keys)
+    cache.add_index(ELASTICWORKERS, BY_VERDICT, failed_nodes)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
@@ -127,8 +120,8 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
-def add_jobs(manager: Manager, clock: Clock, pods: PodOptions | None = None) -> None:
-    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, pods)
+def add_jobs(manager: Manager, clock: Clock) -> None:
+    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock)
     (
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)
@@ -174,11 +167,13 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         return _requests(workers.by_index(BY_OWNER, owner["metadata"]["uid"]))
 
     def workers_of_job(job: dict[str, Any]) -> Iterable[Request]:
-        """Only what concerns Pods: suspension and the end. World changes are the agents' business."""
+        """Only what concerns Pods: suspension and the end, and an edit of a job whose Pods are refused. World
+        changes are the agents' business."""
         halted = ("Suspended", "Succeeded", "Failed")
-        if not job["spec"].get("suspend") and job.get("status", {}).get("phase") not in halted:
-            return []
-        return owned_workers(job)
+        found = workers.by_index(BY_OWNER, job["metadata"]["uid"])
+        if job["spec"].get("suspend") or job.get("status", {}).get("phase") in halted:
+            return _requests(found)
+        return _requests(filter(is_refused_its_pod, found))
 
     def workers_of_check(check: dict[str, Any]) -> Iterable[Request]:
         """Its own, when it has finished; those of a job that it checks are the job's."""
@@ -276,16 +271,12 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
 
 
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
-    """Whatever may give room under the limit also wakes the nodes that wait for it."""
+    """Nodes that the limit holds back are looked at again by time: whatever gives room wakes none of them."""
     cache = manager.cache
-    cache.add_index(NODES, BY_CORDON, cordon_states)
-    cache.add_index(NODES, BY_POOL, lambda raw: pools_of(raw["metadata"].get("labels") or {}, options.pools))
+    add_cordon_indexes(cache, options)
     if options.mode is CordonMode.OFF:
         return
     nodes, trust = cache.store(NODES), Trust(cache)
-
-    def held(_: dict[str, Any]) -> Iterable[Request]:
-        return _requests(nodes.by_index(BY_CORDON, MarkState.HELD))
 
     def counts(obj: dict[str, Any]) -> bool:
         return trust.counts(obj["metadata"]["namespace"], CLUSTER)
@@ -296,20 +287,18 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         if not counts(check):
             accused = accused_nodes(check)
             return _named(name for name in names_judged if name in accused)
-        return [*_named(names_judged), *held(check)] if names_judged else []
+        return _named(names_judged)
 
     def tested(check: dict[str, Any]) -> Iterable[Request]:
         return _named(decided_nodes(check)) if counts(check) else []
 
     def failures(worker: dict[str, Any]) -> Iterable[Request]:
-        failed = failed_nodes(worker)
-        return [*_named(failed), *(held(worker) if counts(worker) else [])] if failed else []
+        return _named(failed_nodes(worker))
 
     cordons = NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options)
     (
         ControllerBuilder(manager, "nodecordon")
         .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODES, held, predicate=gives_room)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
         .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.options import ALL_NODES, limit_of
-from reconcilers.cordon.policy import NodeState, decide_cordon, full_pools
+from reconcilers.cordon.options import limit_of
+from reconcilers.cordon.policy import NodeState, decide_cordon, full_pool
 from simulator.account import Outcome
 from simulator.bag import Bag
 from simulator.fleet import Fleet
@@ -101,9 +101,8 @@ class Nodes:
             return False
         finding = Finding(node=name_of(node), verdict=Verdict.FAULTY, causes=(cause,), time=now)
         state = NodeState(name_of(node), finding=finding)
-        limits = {ALL_NODES: limit_of(len(self), policies.cordon_limit_percent)}
-        full = full_pools([*self.cordoned.values(), state], limits)
-        decided = decide_cordon(state, full.get(state.name))
+        limit = limit_of(len(self), policies.cordon_limit_percent)
+        decided = decide_cordon(state, full_pool(state, lambda _: len(self.cordoned), lambda _: limit))
         if decided.cordoned:
             self.cordoned[node] = decided
             self.outcome.cordons += 1

@@ -176,6 +176,8 @@ def _outcome(report: Report) -> dict[str, Any]:
             if math.isfinite(value)
         },
         "faults": _sentences(report.faults),
+        "action": report.action,
+        "signal": report.signal,
         "notes": _sentences(report.notes),
         "seconds": round(report.seconds, 3),
     }

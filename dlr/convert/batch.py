@@ -44,7 +44,7 @@ def workers_of_job(spec: Reader, jobs: int) -> Workers:
         why = f"all workers train at once, so there are {parallelism}, as of parallelism"
         spec.remarks.append(Remark(f"{spec.path}.completions", why))
     workers = Workers(spec.take("template", {}), replicas=parallelism * jobs)
-    workers.restarts = spec.number("backoffLimit", None)
+    workers.limit_restarts(spec, "backoffLimit")
     batch_run_policy(spec, workers.fields)
     if rules := _failure_rules(spec.within("podFailurePolicy")):
         workers.fields["failurePolicy.rules"] = rules
@@ -95,7 +95,7 @@ def convert_jobset(manifest: Reader) -> JSON:
     template.finish()
     trainer.finish({"dependsOn": "all workers start at once"})
     policy = spec.within("failurePolicy")
-    workers.restarts = policy.number("maxRestarts", workers.restarts)
+    workers.limit_restarts(policy, "maxRestarts")
     policy.finish({"rules": "failurePolicy.rules of an ElasticJob match exit codes, conditions and texts"})
     spec.replace("network", "workers find each other without DNS")
     batch_run_policy(spec, workers.fields)

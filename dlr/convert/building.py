@@ -30,10 +30,21 @@ class Workers:
     least: int | None = None
     most: int | None = None
     restarts: int | None = None
+    restarts_at: str = ""
+    """The path of the field that says it."""
     processes: str | None = None
     """Processes of each Pod: a number, or torchrun's words; None where only the command has them."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields of the ElasticJob's spec, by their path."""
+
+    def limit_restarts(self, reader: Reader, key: str) -> None:
+        """Take the number of restarts from a field, before what an earlier one says."""
+        at = f"{reader.path}.{key}"
+        if (value := reader.number(key, None)) is None:
+            return
+        if self.restarts is not None and self.restarts != value:
+            reader.remarks.append(Remark(self.restarts_at, f"{self.restarts}: {at}, {value}, counts"))
+        self.restarts, self.restarts_at = value, at
 
 
 def metadata_of(manifest: Reader) -> JSON:
@@ -118,7 +129,11 @@ def _set_command(workers: Workers, reader: Reader, where: str, container: JSON) 
     container["command"] = found.command
     container.pop("args", None)
     workers.least = found.least if workers.least is None else workers.least
-    workers.restarts = found.restarts if workers.restarts is None else workers.restarts
+    if workers.restarts is None:
+        workers.restarts = found.restarts
+    elif found.restarts not in (None, workers.restarts):
+        why = f"--max-restarts={found.restarts}: {workers.restarts_at}, {workers.restarts}, counts"
+        reader.remarks.append(Remark(f"{where}.command", why, is_loss=False))
     for path, text in found.fields.items():
         workers.fields.setdefault(path, True if text == "true" else int(text) if text.isdigit() else text)
     command = f"{where}.command"

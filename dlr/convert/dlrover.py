@@ -44,8 +44,8 @@ def convert_elasticjob(manifest: Reader) -> JSON:
         worker.number("replicas", 1),
         worker.number("minReplicas", None),
         worker.number("maxReplicas", None),
-        worker.number("restartCount", None),
     )
+    workers.limit_restarts(worker, "restartCount")
     kept: JSON = {
         key: worker.take(key) for key in ("standby", "memoryCheckpoint", "autoScale") if key in worker.body
     }

@@ -45,7 +45,7 @@ def convert_pytorchjob(manifest: Reader) -> JSON:
 def _restart_policy(replica: Reader, workers: Workers) -> None:
     policy = replica.take("restartPolicy", "OnFailure")
     if policy == "Never":
-        workers.restarts = 0
+        workers.restarts, workers.restarts_at = 0, f"{replica.path}.restartPolicy"
     elif policy != "OnFailure":
         why = f"{policy}: failures are classified by their cause, and have restartCount tries"
         replica.remarks.append(Remark(f"{replica.path}.restartPolicy", why, is_loss=False))
@@ -57,7 +57,7 @@ def _elastic_policy(policy: Reader, workers: Workers, masters: int) -> None:
         workers.least = least + masters
     if (most := policy.number("maxReplicas", None)) is not None:
         workers.most = max(most + masters, workers.replicas)
-    workers.restarts = policy.number("maxRestarts", workers.restarts)
+    workers.limit_restarts(policy, "maxRestarts")
     for key in ("nProcPerNode", "nprocPerNode"):
         if (processes := policy.take(key)) is not None:
             workers.processes = str(processes)
@@ -70,7 +70,7 @@ def _run_policy(policy: Reader, workers: Workers) -> None:
     batch_run_policy(policy, workers.fields)
     if clean := policy.take("cleanPodPolicy"):
         workers.fields["runPolicy.cleanPodPolicy"] = clean
-    workers.restarts = policy.number("backoffLimit", workers.restarts)
+    workers.limit_restarts(policy, "backoffLimit")
     scheduling = policy.within("schedulingPolicy")
     if name := scheduling.take("priorityClass"):
         workers.template.setdefault("spec", {})["priorityClassName"] = name

@@ -95,7 +95,7 @@ def _of_runtime(spec: Reader) -> tuple[Workers, str]:
     workers.processes = str(torch.take("numProcPerNode", "auto"))
     elastic = torch.within("elasticPolicy")
     workers.least, workers.most = elastic.number("minNodes", None), elastic.number("maxNodes", None)
-    workers.restarts = elastic.number("maxRestarts", workers.restarts)
+    workers.limit_restarts(elastic, "maxRestarts")
     for part, reasons in (
         (elastic, {"metrics": "make a HorizontalPodAutoscaler of the ElasticJob, which has /scale"}),
         (torch, {}),

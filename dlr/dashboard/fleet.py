@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
-from dlr.job.groups import groups_line, headline_of_jobs, state_of, tree
+from dlr.job.case import Case
+from dlr.job.groups import group_of, groups_line, headline_of_jobs, index_of, state_of, tree
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
 from dlr.job.timeline.episodes import Clock, episodes_of
-from dlr.job.timeline.outages import LOST
 from dlr.job.unreadable import UNREADABLE, of_all
+from dlr.job.verdict import verdict
 from dlr.job.wording import parse_time
 from dlr.kube.api import JSON
 
@@ -37,16 +37,40 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
 
 
 def _page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JSON:
-    lead_of = leads_by_job(leads)
+    lead_of, cases = leads_by_job(leads), cases_of(jobs, leads, now)
     strip = strip_length(jobs, now)
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     ordered = sorted(ordered, key=report.is_finished)  # keeps the newest first
     return {
         "headline": headline_of_jobs(jobs),
-        "jobs": [_line(job, lead_of, now, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]],
+        "jobs": [
+            _line(cases[_key(job)], lead_of, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]
+        ],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
         "strip": strip.total_seconds(),
     }
+
+
+def _key(job: JSON) -> tuple[str, str]:
+    return job["metadata"]["namespace"], job["metadata"]["name"]
+
+
+def cases_of(jobs: Sequence[JSON], leads: Iterable[JSON], now: datetime) -> dict[tuple[str, str], Case]:
+    """Return the jobs by namespace and name, each with its first worker, or that of each of its groups."""
+    workers: dict[tuple[str, str], list[JSON]] = {}
+    for each in leads:
+        whole = (each["metadata"].get("labels") or {}).get(names.LABEL_GROUPED_JOB)
+        for name in filter(None, (each["spec"].get("jobName"), whole)):
+            workers.setdefault((each["metadata"]["namespace"], name), []).append(each)
+    groups: dict[str, list[JSON]] = {}
+    for job in jobs:
+        if (group := group_of(job)) is not None:
+            groups.setdefault(group.uid, []).append(job)
+    found = {}
+    for job in jobs:
+        own = sorted(groups.get(str(job["metadata"].get("uid")), ()), key=index_of)
+        found[_key(job)] = Case(job, workers.get(_key(job), []), (), now, groups=own)
+    return found
 
 
 def leads_by_job(leads: Iterable[JSON]) -> dict[tuple[str, str], JSON]:
@@ -66,9 +90,8 @@ def _step(lead: JSON) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _line(
-    job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, strip: timedelta, is_group: bool
-) -> JSON:
+def _line(case: Case, lead_of: Mapping[tuple[str, str], JSON], strip: timedelta, is_group: bool) -> JSON:
+    job, now, top = case.job, case.now, verdict(case)
     metadata, status = job["metadata"], job.get("status") or {}
     lead = lead_of.get((metadata["namespace"], metadata["name"]))
     finished = report.is_finished(job)
@@ -81,17 +104,18 @@ def _line(
         "groups": groups_line(job) if is_grouped(job) else "",
         "phase": report.phase(job),
         "state": state_of(job),
-        "why": (report.why_line(job) or report.slow_line(job))[:MOST_WHY],
+        "verdict": {"text": top.text, "state": top.word},
+        "why": report.why_line(job)[:MOST_WHY],
         "workers": report.workers_line(job),
         "round": world.get("round"),
         "made": metadata["creationTimestamp"],
         "ended": status.get("completionTime"),
-        "goodput": (status.get("goodput") or {}).get("ratio"),
+        "goodput": case.account.ratio if case.account else None,
         "step": progress.step if progress else (status.get("goodput") or {}).get("lastStep"),
         "total": total_steps(job),
         "secondsPerStep": progress.seconds_per_step if progress else None,
         "secondsLeft": progress.seconds_left if progress else None,
-        "outages": outages(job),
+        "failures": top.failures,
         "states": strip_of(job, now, strip),
     }
 
@@ -114,12 +138,6 @@ def strip_length(jobs: Sequence[JSON], now: datetime) -> timedelta:
     """The last 24 hours, or less where all jobs are younger: one of minutes would not be seen in a day."""
     oldest = min((datetime.fromisoformat(job["metadata"]["creationTimestamp"]) for job in jobs), default=now)
     return max(LEAST_STRIP, min(MOST_STRIP, now - oldest))
-
-
-def outages(job: JSON) -> int:
-    """Count the times in which failures kept the job from training, as far as its history goes."""
-    lost = [entry["state"] in LOST for entry in (job.get("status") or {}).get("history") or ()]
-    return sum(now and not before for before, now in pairwise([False, *lost]))
 
 
 def strip_of(job: JSON, now: datetime, length: timedelta) -> list[list[Any]]:

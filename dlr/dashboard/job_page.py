@@ -13,28 +13,20 @@ from datetime import datetime
 from controller.wording import counted
 from crds import names
 from crds.grouping import group_name, is_grouped
-from crds.phases import JobPhase
 from dlr.dashboard.ranks import grid
 from dlr.job import group_rows, report
 from dlr.job.case import Case
 from dlr.job.evidence import Section, sections
 from dlr.job.facts import facts_of
 from dlr.job.failures import heading
-from dlr.job.findings import Finding, findings
+from dlr.job.findings import Finding
 from dlr.job.goodput import goodput_line, time_by_state
-from dlr.job.headline import headline, people
 from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import (
-    Outage,
-    hours_line,
-    outages_by_failure,
-    outages_of,
-    own_failures,
-    total_hours,
-)
+from dlr.job.timeline.outages import outages_by_failure, own_failures
+from dlr.job.verdict import Verdict, people, verdict
 from dlr.job.wording import duration, loss, parse_time, percent_done, significant
 from dlr.kube.api import JSON
 
@@ -62,25 +54,24 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
     Args:
         unread: a sentence for each kind of objects that may not be read.
     """
-    found = findings(case)
-    evidence = {section.title: section for section in sections(case, found)}
+    top = verdict(case)
+    evidence = {section.title: section for section in sections(case, top)}
     metadata, life = case.job["metadata"], case.life
-    outages = outages_of(life) if life else []
-    top = headline(case)
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "uid": metadata["uid"],
         "phase": report.phase(case.job),
         "finished": report.is_finished(case.job),
-        "cause": found[0].cause,
+        "cause": top.cause,
         "headline": {"text": top.text, "state": top.word},
-        "findings": [_finding(each) for each in found[:MOST_FINDINGS] if not _is_how_it_is(each, case)],
-        "figures": _figures(case, outages),
+        "findings": [_finding(each) for each in top.findings[:MOST_FINDINGS]],
+        "figures": _figures(case, top),
         "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
         "times": time_by_state(case.account, case.job, case.now) if case.account else {},
         "life": _life(life) if life else None,
         "failures": _failures(life) if life else [],
+        "failureCount": top.failures,
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
         "evidence": [
@@ -105,11 +96,6 @@ def _finding(each: Finding) -> JSON:
     """Return a finding without its lines, which a failure has too."""
     shown = each.sentence.as_json()
     return {"text": shown["text"], "fields": shown["fields"], "advice": [one.text for one in each.advice]}
-
-
-def _is_how_it_is(each: Finding, case: Case) -> bool:
-    """Whether a finding says no more than the headline and the figures."""
-    return each.cause == report.phase(case.job) != JobPhase.FAILED and not each.advice
 
 
 def _sentences(evidence: dict[str, Section], title: str) -> list[JSON]:
@@ -181,7 +167,6 @@ def _failures(life: Life) -> list[JSON]:
                 "class": failure.what,
                 "text": failure.text[:MOST_TEXT],
                 "seconds": outage.seconds if outage else None,
-                "workerHours": outage.worker_hours if outage else None,
             }
         )
     return found
@@ -265,9 +250,9 @@ def _events(case: Case) -> list[JSON]:
     ]
 
 
-def _figures(case: Case, outages: Sequence[Outage]) -> list[JSON]:
+def _figures(case: Case, top: Verdict) -> list[JSON]:
     """Return each with its label, value and note; one of a whole has its share of it."""
-    return [*_workers(case), *_progress(case), *_goodput(case), *_lost(case, outages)]
+    return [*_workers(case), *_progress(case), *_goodput(case), _lost(top)]
 
 
 def _figure(label: str, value: str, note: str = "", share: float | None = None) -> JSON:
@@ -303,12 +288,6 @@ def _goodput(case: Case) -> Iterator[JSON]:
         yield _figure("Goodput", value, repeats.removeprefix("; "), case.account.ratio)
 
 
-def _lost(case: Case, outages: Sequence[Outage]) -> Iterator[JSON]:
-    if case.life is None:
-        return
-    if not outages:
-        yield _figure("Lost to failures", "nothing")
-        return
-    hours = total_hours(outages)
-    note = counted(len(outages), "outage") + (f", {hours_line(hours)}" if hours else "")
-    yield _figure("Lost to failures", loss(sum(each.seconds for each in outages)), note)
+def _lost(top: Verdict) -> JSON:
+    note = counted(top.failures, "failure") if top.failures else ""
+    return _figure("Lost to failures", loss(top.lost_seconds) if top.lost_seconds else "nothing", note)

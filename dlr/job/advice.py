@@ -21,11 +21,13 @@ DONE_BY: dict[str, str] = {
     ExitClass.HARDWARE_ERROR: "failed by a fault of its device",
     ExitClass.CHECK_FAILED: "was taken off a node that failed a check",
     ExitClass.DAMAGED_CHECKPOINT: "found a damaged checkpoint in memory",
+    ExitClass.UNKNOWN: "failed after a peer, of which nothing is known yet",
 }
 """What became of a worker, by exit class."""
 AFTER: dict[str, str] = {
-    ExitClass.OOM: "Give the worker more memory, or let the script keep less; what it did before: "
-    "dlr job logs {name} --failed.",
+    ExitClass.OOM: "Nothing is to be done where the template has a limit of memory: its next Pod gets more. "
+    "Without one, or at the most that resourceLimits.memory and the largest node allow, raise it, or let the "
+    "script keep less; what it did before: dlr job logs {name} --failed.",
     ExitClass.HANG: "Look at the stacks of all ranks at that moment: dlr job logs {name} --failed.",
     ExitClass.USER_ERROR: "Correct the script or its data; the traceback, and the log that led there: "
     "dlr job logs {name} --failed.",
@@ -39,6 +41,12 @@ AFTER: dict[str, str] = {
     ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {nodes}.",
 }
 """What to do after such a failure."""
+AFTER_MORE_MEMORY = (
+    "Nothing is to be done as long as its next Pod gets more memory: so far {given}. If that is never "
+    "enough, the script keeps ever more: dlr job logs {name} --failed. At the most that "
+    "resourceLimits.memory and the largest node allow, raise the limit."
+)
+"""What to do about a worker whose Pods have got more memory."""
 SLOW_ADVICE = (
     "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
     "measured, for which its training stops: dlr node-check --job {name}."
@@ -63,11 +71,7 @@ TOO_LARGE_ADVICE = (
     "spec.replicaSpecs.worker.template, or add larger nodes; fewer workers do not help."
 )
 WAITS: dict[str, tuple[str, str]] = {
-    UNSCHEDULABLE: (
-        "waits for room",
-        "Free or add nodes that fit its Pods, or let it begin with fewer workers: "
-        "spec.replicaSpecs.worker.minReplicas.",
-    ),
+    UNSCHEDULABLE: ("waits for room", "Free or add nodes that fit its Pods"),
     "PodRefused": ("cannot get its Pods", "Do what the message says: a quota, a policy or the template."),
     "PodInvalid": ("cannot get its Pods", "Correct the template; the message names the field."),
     "PodForbidden": ("cannot get its Pods", "Do what the message says: a policy or an account forbids them."),
@@ -78,9 +82,13 @@ WAITS: dict[str, tuple[str, str]] = {
     ),
 }
 """By `status.reason`: what a job waits for, and what to do."""
+GROWS = "it takes in more workers by itself"
+FEWER_WORKERS = (
+    ", or let it begin with fewer workers: spec.replicaSpecs.worker.minReplicas, which is {least} now"
+)
 CANNOT_START = (
     "has Pods that cannot start",
-    "Do what the message says; kubectl describe pod -n {namespace} tells more.",
+    "Do what the message says; kubectl describe pod {pod} -n {namespace} tells more.",
 )
 """For the reasons of the kubelet's and of others."""
 

@@ -14,12 +14,13 @@ from functools import cached_property
 from controller.wording import shortened
 from crds.further_nodes import whole
 from crds.grouping import is_grouped
+from crds.job_spec import ElasticPolicy
 from crds.job_status import Goodput
 from crds.phases import RendezvousPhase
 from dlr.job import report
 from dlr.job.advice import UNSCHEDULABLE
 from dlr.job.failures import Culprit, find_culprit
-from dlr.job.goodput import account_of, redone
+from dlr.job.goodput import account_of
 from dlr.job.lookup import find_nodes, get_job, groups_of, workers_of
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
@@ -27,6 +28,8 @@ from dlr.job.timeline.life import Life, NoHistory, life_of
 from dlr.job.wording import in_command, parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError, Forbidden
+from reconcilers.conditions.reported import Pace, behind_line, far_behind
+from reconcilers.goodput.goodput import AFTER_A_FAILURE
 
 MOST_CHARACTERS = 600
 """The length of one sentence: messages in a cluster may be as long as they like."""
@@ -142,7 +145,7 @@ class Case:
         """Return the job's life; None before its controller has kept any of it."""
         ratio = self.account.ratio if self.account else None
         try:
-            return life_of(self.job, self.workers, ratio, self.now, redone(self.account), self.groups)
+            return life_of(self.job, self.workers, ratio, self.now, self.groups)
         except NoHistory:
             return None
 
@@ -151,7 +154,8 @@ class Case:
         """Whether the job has a formed world, or replica groups that train together."""
         world = self.status.get("rendezvous") or {}
         formed = is_grouped(self.job) or world.get("phase") == RendezvousPhase.FORMED
-        return report.phase(self.job) == "Running" and formed
+        runs = report.phase(self.job) in ("Running", "Scaling")
+        return runs and formed and not (self.account and self.account.state in AFTER_A_FAILURE)
 
     @cached_property
     def stall(self) -> Stall | None:
@@ -172,6 +176,32 @@ class Case:
             return None
         _, worker, progress = min(steps, key=lambda each: (each[2].get("step", 0), each[0]))
         return Stall(silent, worker, progress.get("step"))
+
+    @cached_property
+    def behind(self) -> tuple[int, str, tuple[Field, ...]] | None:
+        """Return how many workers are far behind the others, a line about them, and the fields that show it.
+
+        None without any. Where not all workers are read, the controller's warning tells.
+        """
+        world = self.status.get("rendezvous") or {}
+        found = [
+            (Pace(worker["metadata"]["name"], progress["step"], progress.get("secondsPerStep")), worker)
+            for worker, progress in self.telling
+            if "step" in progress and _is_of_round(worker, world.get("round"))
+        ]
+        if len(found) < 2:
+            if (warning := self.warning("RanksBehind")) is None:
+                return None
+            count = int((warning.get("data") or {}).get("count") or 1)
+            return count, str(warning["message"]), self.of_warning("RanksBehind")
+        policy = self.job["spec"].get("elasticPolicy") or {}
+        timeout = float(policy.get("heartbeatTimeoutSeconds") or ElasticPolicy().heartbeat_timeout_seconds)
+        late = far_behind([pace for pace, _ in found], timeout)
+        if not late:
+            return None
+        shown = next(worker for pace, worker in found if pace == late[0])
+        line = behind_line(late, len(report.members_of(world)) or len(found))
+        return len(late), line, of_worker(shown, "status.agent.progress.step")
 
     @cached_property
     def node_names(self) -> frozenset[str]:
@@ -204,6 +234,12 @@ class Case:
 
     def of_warning(self, type_: str) -> tuple[Field, ...]:
         return self.of_job(f"status.warnings[{type_}]")
+
+
+def _is_of_round(worker: JSON, round_: int | None) -> bool:
+    """Whether the steps that a worker reports are of this round."""
+    rounds = current_report(worker).get("rounds") or ()
+    return not rounds or rounds[-1].get("round") == round_
 
 
 def of_worker(worker: JSON, *paths: str) -> tuple[Field, ...]:

@@ -110,10 +110,15 @@ def _pods(api: Api, job: JSON) -> list[JSON]:
     return api.find(PODS, label_selector=f"{label}={job['metadata']['name']}")
 
 
+def _named(pod: JSON) -> str:
+    node = (pod.get("spec") or {}).get("nodeName")
+    return f"pod/{pod['metadata']['name']}" + (f" on {node}" if node else "")
+
+
 def _remains(api: Api, job: JSON) -> str:
     """Name what is left of the job; empty if it is gone."""
     name = job["metadata"]["name"]
-    remains = [f"pod/{pod['metadata']['name']}" for pod in _pods(api, job)]
+    remains = [_named(pod) for pod in _pods(api, job)]
     remains += [f"elasticjob/{group['metadata']['name']}" for group in groups_of(api, job)]
     try:
         api.get(ELASTICJOBS, name)

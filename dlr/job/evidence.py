@@ -12,22 +12,15 @@ from crds.grouping import group_name, is_grouped
 from dlr.job import report
 from dlr.job.case import Case, Field, Sentence, of_worker, sentence
 from dlr.job.facts import facts_of, remarks_of
-from dlr.job.failures import SAME_MOMENT, broken_worlds, by_cause, ended_pods
-from dlr.job.findings import Finding
+from dlr.job.failures import SAME_MOMENT, by_cause, failures_of
 from dlr.job.groups import training
 from dlr.job.nodes import NAMED, cordon_field, mark_of, node_states, words_of_checks
 from dlr.job.report import state_of
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.life import Lane, clock_of
-from dlr.job.timeline.outages import (
-    cost_line,
-    hours_line,
-    outages_by_failure,
-    outages_of,
-    own_failures,
-    total_hours,
-)
-from dlr.job.wording import duration, in_command, loss, parse_time
+from dlr.job.timeline.outages import outages_by_failure, own_failures
+from dlr.job.verdict import Verdict
+from dlr.job.wording import duration, in_command, loss, parse_time, plain
 from dlr.job.workers import AT_EASE
 from dlr.kube.api import JSON
 from reconcilers.cordon.policy import reason_of
@@ -43,12 +36,9 @@ class Section:
     sentences: tuple[Sentence, ...]
 
 
-def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
-    """Return the sections that have anything to show: the verdict, what to do, and the evidence.
-
-    Args:
-        found: of `dlr.job.findings.findings`.
-    """
+def sections(case: Case, top: Verdict) -> list[Section]:
+    """Return the sections that have anything to show: the verdict, why, what to do, and the evidence."""
+    found = top.findings
     advice = {each.text: each for finding in reversed(found) for each in reversed(finding.advice)}
     findings_text = " ".join(each.sentence.text for each in found)
 
@@ -62,7 +52,8 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
         )
 
     made = [
-        Section("Verdict", (found[0].sentence,)),
+        Section("Verdict", (Sentence(plain(top.text), top.fields),)),
+        Section("Why", tuple(each.sentence for each in found[:1])),
         Section("What to do", tuple(reversed(advice.values()))[:MOST]),
         Section("Also", tuple(each.sentence for each in found[1 : MOST + 1])),
         Section("State", tuple(_state(case))),
@@ -129,10 +120,8 @@ def _step(pair: tuple[int, JSON]) -> int:
 
 
 def _failures(case: Case) -> Iterator[Sentence]:
-    if counts := by_cause(broken_worlds(case.job)):
-        yield sentence(f"Worlds that broke by processes: {counts}", case.of_job("status.restarts"))
-    if counts := by_cause(ended_pods(case.job, case.workers)):
-        yield sentence(f"Pods that ended: {counts}", _fields_of_ended_pods(case))
+    if counts := by_cause(failures_of(case.job)):
+        yield sentence(f"Since submission: {counts}", case.of_job("status.failures"))
     if case.life is None:
         return
     outages = outages_by_failure(case.life)
@@ -144,16 +133,14 @@ def _failures(case: Case) -> Iterator[Sentence]:
         when = f"{clock_of(case.life, failure.at)} UTC, {ago} ago"
         cost = ""
         if outage := next((outages[each] for each in alike if each in outages), None):
-            hours = outage.worker_hours
-            cost = f" It cost {loss(outage.seconds)}" + (
-                f", {hours_line(hours)}." if hours is not None else "."
-            )
+            cost = f" It cost {loss(outage.seconds)}."
         detail = f": {failure.text.rstrip('.')}" if failure.text else ""
         who = some_of([lane.title for _, lane in alike], NAMED)
         yield sentence(f"{when}: {who}, {failure.what}{detail}.{cost}", _fields_of_failure(case, lane.worker))
-    if len(together) > MOST:
-        earlier = counted(len(together) - MOST, "earlier one is", "earlier ones are")
-        yield sentence(f"{earlier} known", case.of_job("status.history"))
+    shown = sum(map(len, together[-MOST:]))
+    if shown < case.life.failures:
+        text = f"These are the last {shown} of {case.life.failures}"
+        yield sentence(text, case.of_job("status.failures"))
 
 
 def _at_one_moment(failures: Sequence[tuple[Failure, Lane]]) -> list[list[tuple[Failure, Lane]]]:
@@ -177,14 +164,6 @@ def _of_many(found: Iterable[tuple[str, str, Field]]) -> Iterator[Sentence]:
     for text, subjects in [*alike.items()][:MOST]:
         who = some_of([subject for subject, _ in subjects], NAMED)
         yield sentence(f"{who}: {text}", [field for _, field in subjects[:NAMED]])
-
-
-def _fields_of_ended_pods(case: Case) -> list[Field]:
-    """One worker stands for all that have the field."""
-    departed = (case.status.get("departed") or {}).get("restarts")
-    fields = case.of_job("status.departed.restarts") if departed else ()
-    telling = next((each for each in case.workers if (each.get("status") or {}).get("restarts")), None)
-    return [*fields, *(of_worker(telling, "status.restarts") if telling else ())]
 
 
 def _fields_of_failure(case: Case, name: str) -> list[Field]:
@@ -268,11 +247,6 @@ def _troubled_nodes(case: Case) -> Iterator[tuple[str, str, Field]]:
 
 def _time(case: Case) -> Iterator[Sentence]:
     yield from _of_facts(case, "Goodput", "Time")
-    if case.life is None or not (cost := cost_line(case.life)):
-        return
-    hours = total_hours(outages_of(case.life))
-    text = f"{cost}; {hours_line(hours)}" if hours is not None else cost
-    yield sentence(f"{text}, as far as the history goes", case.of_job("status.history"))
 
 
 def _events(case: Case) -> Iterator[Sentence]:

@@ -10,7 +10,7 @@ from crds.job_status import JobState
 from crds.phases import JobPhase
 from dlr.job import report
 from dlr.job.case import Case, Field, of_worker
-from dlr.job.failures import failures_line, job_failure_line
+from dlr.job.failures import by_cause, failures_of, job_failure_line
 from dlr.job.goodput import goodput_line, time_by_state, time_line
 from dlr.job.groups import group_line, groups_line
 from dlr.job.progress import progress_line, shards_line
@@ -75,8 +75,8 @@ def facts_of(case: Case) -> Iterator[Fact]:
             yield Fact("Time", time_line(seconds), fields)
     for each in case.shard_sets:
         yield Fact("Shards", shards_line(each), case.of_job(f"status.shards[{each.name}]"))
-    if failures := failures_line(job, case.workers):
-        yield Fact("Failures", failures, ())
+    if failures := by_cause(failures_of(job)):
+        yield Fact("Failures", failures, case.of_job("status.failures"))
     if failure := status.get("lastFailure"):
         yield Fact("Last failure", job_failure_line(failure, case.now), case.of_job("status.lastFailure"))
 

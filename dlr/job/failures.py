@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -27,6 +26,10 @@ SAME_MOMENT = timedelta(seconds=5)
 def job_failure_line(failure: JSON, now: datetime) -> str:
     """Describe `status.lastFailure`: worker, class and time, with the first line of its message."""
     rank = f" rank {failure['rank']}" if failure.get("rank") is not None else ""
+    if failure["exitClass"] == ExitClass.UNKNOWN:
+        return (
+            f"a peer's, which is not known; {failure['worker']}{rank} lost it {age(failure['time'], now)} ago"
+        )
     parts = [f"{failure['worker']}{rank}", str(failure["exitClass"])]
     for key, label in (("exitCode", "exit code"), ("step", "step"), ("round", "round")):
         if failure.get(key) is not None:
@@ -58,7 +61,7 @@ def worker_failures(worker: JSON) -> list[WorkerFailure]:
     status = worker.get("status") or {}
     ended, failure = status.get("lastExit") or {}, (status.get("agent") or {}).get("failure") or {}
     found = []
-    if ended and ended.get("exitClass") != ExitClass.SUCCEEDED:
+    if ended and ended.get("exitClass") != ExitClass.SUCCEEDED and not ended.get("planned"):
         found.append(WorkerFailure(_time(ended), ended["exitClass"], _text(ended)))
     if failure:
         found.append(_in_place(failure))
@@ -127,26 +130,9 @@ def _judged(failure: WorkerFailure, worker: JSON, blamed: JSON) -> WorkerFailure
     return replace(failure, what=WAITED, follows=True)
 
 
-def failures_line(job: JSON, workers: Sequence[JSON]) -> str:
-    """Count by cause the worlds that processes broke, and the Pods that ended; empty without any.
-
-    A failure of both is in both: of a process that gets a new Pod, and of a Pod that takes its world along.
-    """
-    parts = (("of processes: ", broken_worlds(job)), ("of Pods: ", ended_pods(job, workers)))
-    return "; ".join(title + counts for title, found in parts if (counts := by_cause(found)))
-
-
-def broken_worlds(job: JSON) -> Mapping[str, int]:
-    """Return how often a process's failure ended a round, by exit class."""
-    return (job.get("status") or {}).get("restarts") or {}
-
-
-def ended_pods(job: JSON, workers: Sequence[JSON]) -> Mapping[str, int]:
-    """Return the ended Pods of all workers, present and past, by exit class."""
-    pods: Counter[str] = Counter(((job.get("status") or {}).get("departed") or {}).get("restarts") or {})
-    for worker in workers:
-        pods.update((worker.get("status") or {}).get("restarts") or {})
-    return pods
+def failures_of(job: JSON) -> Mapping[str, int]:
+    """Return how often the job failed, by exit class."""
+    return (job.get("status") or {}).get("failures") or {}
 
 
 def by_cause(restarts: Mapping[str, int] | None) -> str:

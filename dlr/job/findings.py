@@ -1,7 +1,7 @@
 """What is wrong with a job, and why, the gravest first. Pure.
 
-Each rule looks for one thing that can be wrong, and yields it with its evidence and what to do. The first
-finding is the verdict; the others stand below it.
+Each rule looks for one thing that can be wrong, and yields it with its evidence, what to do, and its part in
+the text of the verdict (`verdict.py`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.wording import first_line
+from pydantic import ValidationError
+
+from controller.wording import counted, first_line
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, ExitClass
+from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import (
     AFTER,
+    AFTER_MORE_MEMORY,
     CANNOT_START,
     DONE_BY,
+    FEWER_WORKERS,
+    GROWS,
     SLOW_ADVICE,
     TOO_LARGE_ADVICE,
     TROUBLE_ADVICE,
@@ -24,14 +32,16 @@ from dlr.job.advice import (
     too_large,
 )
 from dlr.job.case import Case, Field, Sentence, of_worker, sentence
-from dlr.job.failures import SAME_MOMENT, Culprit, ended_pods, worker_failures
-from dlr.job.goodput import goodput_line
+from dlr.job.failures import SAME_MOMENT, Culprit, failures_of, worker_failures
 from dlr.job.nodes import words_of_checks
-from dlr.job.progress import progress_line
-from dlr.job.wording import age, duration, in_command
+from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
+from reconcilers.failure.memory import memory_of, steps_between
 from reconcilers.observed.exit_class import FREE
+from reconcilers.observed.quantities import format_bytes
 
+PEOPLE = "{people}"
+"""Stands for the workers or groups of a job in a headline."""
 LATELY = timedelta(hours=1)
 MOST_NODES = 5
 """Nodes that an advice names."""
@@ -45,14 +55,16 @@ class Finding:
     """The cause in one word, for programs: a reason of a condition, an exit class, or a state."""
     sentence: Sentence
     advice: tuple[Sentence, ...] = ()
+    headline: str = ""
+    """What the job does because of it, with PEOPLE in the place of its workers; or, without PEOPLE and with a
+    small letter, a clause. Empty where the job does what it did."""
+    tone: str = "Warning"
+    """A word whose tone the headline has."""
 
 
 def findings(case: Case) -> list[Finding]:
-    """Return the verdict, and what else is wrong; how the job is, if it succeeded or nothing is wrong."""
-    found = [each for rule in RULES for each in rule(case)]
-    if report.phase(case.job) == "Succeeded":
-        return [_how_it_is(case), *found]
-    return found or [_how_it_is(case)]
+    """Return what is wrong, the gravest first."""
+    return [each for rule in RULES for each in rule(case)]
 
 
 def _unobserved(case: Case) -> Iterator[Finding]:
@@ -108,7 +120,8 @@ def _loss(case: Case) -> Iterator[Finding]:
             fields,
         )
         statement = sentence(f"The loss is no number any more: {warning['message']}", fields)
-        yield Finding("NonFiniteLoss", statement, (advice,))
+        does = f"Trains, with a loss that is no number, on {PEOPLE}"
+        yield Finding("NonFiniteLoss", statement, (advice,), _if_training(case, does), "Failed")
 
 
 def _nodes(case: Case) -> Iterator[Finding]:
@@ -137,10 +150,10 @@ def _loop(case: Case) -> Iterator[Finding]:
     if spent < LOOP:
         return
     who, where = failure_words(case, case.culprit)
-    ended = ended_pods(case.job, case.workers).get(class_, 0)
-    pods = f" ({ended} Pods ended by {class_} in all)" if ended > 1 else ""
+    total = failures_of(case.job).get(class_, 0)
+    in_all = f" ({total} failures by {class_} in all)" if total > spent else ""
     statement = sentence(
-        f"Training fails again and again, {spent} times without getting further{pods}: the last time {who}",
+        f"Training fails again and again, {spent} times without getting further{in_all}: the last time {who}",
         (*where, *fields),
         blamed_lines(case.culprit),
     )
@@ -177,32 +190,25 @@ def _hangs(case: Case) -> Iterator[Finding]:
             f"The ranks of round {world.get('round')} hang; their stacks were requested "
             f"{age(since, case.now)} ago"
         )
-        yield Finding("Hang", sentence(text, fields))
+        yield Finding("Hang", sentence(text, fields), (), f"Hangs on {PEOPLE}", "Failed")
 
 
 def _waits(case: Case) -> Iterator[Finding]:
-    """Yield why a job that should train does not."""
-    if report.is_finished(case.job) or not case.status.get("phase") or case.trains:
+    """Yield why a job that should train does not, or does with fewer workers."""
+    if report.is_finished(case.job) or not case.status.get("phase") or report.phase(case.job) == "Suspended":
         return
-    if report.phase(case.job) == "Suspended":
+    yield from _awaits_heartbeats(case)
+    if case.trains:
+        yield from _lacks_workers(case)
         return
     reason, message = case.status.get("reason") or "", case.status.get("message") or ""
-    waits = f"for {age(report.phase_since(case.job), case.now)}"
+    waits = f"for {age(since, case.now)}" if (since := report.phase_since(case.job)) else "by now"
     if reason:
         what, advice = WAITS.get(reason, CANNOT_START)
         fields = case.of_job("status.reason", *(["status.message"] if message else []))
         detail = f": {message}" if message else ""
         statement = sentence(f"The job {what} ({reason}, {waits}){detail}", fields)
-        too_big = too_large(case.job, case.all_nodes) if reason == UNSCHEDULABLE else None
-        if too_big is not None:
-            why, node = too_big
-            where = (
-                *case.of_job("spec.replicaSpecs.worker.template"),
-                Field("Node", node, "status.allocatable"),
-            )
-            yield Finding(reason, statement, (sentence(TOO_LARGE_ADVICE.format(why=why), where),))
-            return
-        yield Finding(reason, statement, (sentence(_said(advice, case), fields),))
+        yield Finding(reason, statement, _advice_for_a_wait(case, reason, advice, fields))
     elif check := case.status.get("activeCheck"):
         statement = sentence(f"The job waits for the node check {check}", case.of_job("status.activeCheck"))
         yield Finding("Checking", statement)
@@ -214,12 +220,83 @@ def _waits(case: Case) -> Iterator[Finding]:
         )
 
 
+def _advice_for_a_wait(
+    case: Case, reason: str, advice: str, fields: tuple[Field, ...]
+) -> tuple[Sentence, ...]:
+    if reason != UNSCHEDULABLE:
+        return (sentence(_said(advice, case, pod=_first_late_pod(case)), fields),)
+    too_big = too_large(case.job, case.all_nodes)
+    if too_big is not None:
+        why, node = too_big
+        template = case.of_job("spec.replicaSpecs.worker.template")
+        where = (*template, Field("Node", node, "status.allocatable"))
+        return (sentence(TOO_LARGE_ADVICE.format(why=why), where),)
+    least = report.least_workers(case.job)
+    if case.trains:
+        return (sentence(f"{advice}: {GROWS}", fields),)
+    return (sentence(advice + (FEWER_WORKERS.format(least=least) if least > 1 else ""), fields),)
+
+
+def _lacks_workers(case: Case) -> Iterator[Finding]:
+    """Yield why some of the workers do not run while the others train."""
+    for type_, clause in LACKS.items():
+        if warning := case.warning(type_):
+            fields = case.of_warning(type_)
+            reason = str(warning.get("reason") or type_)
+            what, advice = WAITS.get(reason, CANNOT_START)
+            text = f"The job trains, and {what} for the rest of its workers: {warning['message']}"
+            if what.startswith("waits"):
+                text = f"The job trains, and waits for room for the rest of its workers: {warning['message']}"
+            elif what.startswith("has"):
+                text = f"The job trains, and {what}: {warning['message']}"
+            found = _advice_for_a_wait(case, reason, advice, fields)
+            yield Finding(reason, sentence(text, fields), found, clause)
+
+
+LACKS = {
+    "PodsNotAccepted": "the others cannot get their Pods",
+    "WorkersNotStarted": "the others cannot start",
+    "WorkersUnscheduled": "the others wait for room",
+}
+"""Warnings that say why workers do not run, with a clause of the headline."""
+
+
+def _first_late_pod(case: Case) -> str:
+    """Return the Pod that the first message about Pods is about; POD if none is known."""
+    warning = case.warning("WorkersNotStarted") or {}
+    wanted = (warning.get("data") or {}).get("worker")
+    pods = {each["metadata"]["name"]: (each.get("status") or {}).get("podName") for each in case.workers}
+    return pods.get(wanted) or "POD"
+
+
+def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
+    """Yield that the job may wait for a worker that is silent, and is not lost yet."""
+    warning = case.warning("HeartbeatLate")
+    since = parse_time((warning or {}).get("since"))
+    trains = case.account is not None and case.account.state == JobState.TRAINING
+    if warning is None or since is None or trains:
+        return
+    data, fields = warning.get("data") or {}, case.of_warning("HeartbeatLate")
+    worker, node = str(data.get("worker", "")), data.get("node")
+    seconds = max(0.0, (case.now - since).total_seconds())
+    others = (data.get("count") or 1) - 1
+    who = f"worker {worker.rpartition('-')[2]}" + (f" on {node}" if node else "")
+    who += f" and {counted(others, 'more worker')}" if others else ""
+    does = f"Waits for {who}: silent for {seconds:.0f} s, lost at {data.get('limitSeconds', 0):.0f} s"
+    advice = "Nothing is to be done for training: a lost worker gets another Pod"
+    advice += f"; if the node is to be up: kubectl describe node {node}" if node else ""
+    statement = sentence(f"The job may wait for {who}: {warning['message']}", fields)
+    yield Finding("HeartbeatLate", statement, (sentence(advice, fields),), does)
+
+
 def _slow(case: Case) -> Iterator[Finding]:
     warning = case.warning("Slow")
-    if warning and case.trains:
+    if warning and not report.is_finished(case.job):
         fields = case.of_warning("Slow")
         statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
-        yield Finding("Slow", statement, (sentence(_said(SLOW_ADVICE, case), fields),))
+        advice = (sentence(_said(SLOW_ADVICE, case), fields),)
+        does = f"Trains more slowly than before on {PEOPLE}"
+        yield Finding("Slow", statement, advice, _if_training(case, does))
 
 
 def _stalls(case: Case) -> Iterator[Finding]:
@@ -234,28 +311,62 @@ def _stalls(case: Case) -> Iterator[Finding]:
         f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too",
         fields,
     )
-    yield Finding("Stalled", sentence(text, fields), (advice,))
+    yield Finding("Stalled", sentence(text, fields), (advice,), f"Makes no step on {PEOPLE}", "Failed")
+
+
+def _exchange(case: Case) -> Iterator[Finding]:
+    """Yield that the exchange of replica groups breaks again and again."""
+    warning = case.warning("ExchangeBroken")
+    if warning is not None and (warning.get("data") or {}).get("count", 0) > 1:
+        fields = case.of_warning("ExchangeBroken")
+        does = f"Connects again and again, without a step, on {PEOPLE}"
+        statement = sentence(f"The groups cannot exchange gradients: {warning['message']}", fields)
+        yield Finding("ExchangeBroken", statement, (), _if_training(case, does), "Failed")
+
+
+def _behind(case: Case) -> Iterator[Finding]:
+    """Yield that some workers are far behind the others."""
+    if case.behind is None or not case.trains:
+        return
+    count, line, fields = case.behind
+    advice = sentence(f"See where they are: dlr job stacks {case.in_command}", fields)
+    clause = f"{count:,} of them far behind"
+    yield Finding("RanksBehind", sentence(line, fields), (advice,), _if_training(case, clause))
+
+
+def _if_training(case: Case, headline: str) -> str:
+    """Return the headline, unless the job does something else than training."""
+    trains = case.account is None or case.account.state == JobState.TRAINING
+    return headline if trains and not report.is_finished(case.job) else ""
 
 
 def _troubles(case: Case) -> Iterator[Finding]:
     """Yield what else does not work, in the words of the controller."""
-    for type_, what in TROUBLES.items():
+    for type_, (what, clause) in TROUBLES.items():
         if warning := case.warning(type_):
             cause, fields = str(warning.get("reason") or type_), case.of_warning(type_)
             advice = [sentence(_said(TROUBLE_ADVICE[cause], case), fields)] if cause in TROUBLE_ADVICE else []
-            yield Finding(cause, sentence(f"{what}: {warning['message']}", fields), tuple(advice))
+            statement = sentence(f"{what}: {warning['message']}", fields)
+            saves_failed = report.phase(case.job) == "Succeeded" and type_ == "CheckpointsFailing"
+            shown = "and its checkpoints failed" if saves_failed else _if_training(case, clause)
+            yield Finding(cause, statement, tuple(advice), shown)
     if condition := case.condition("Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"
-        yield Finding(str(condition.get("reason")), sentence(text, case.of_condition("Reconciled")))
+        fields = case.of_condition("Reconciled")
+        clause = _if_training(case, "and its controller does not cope with it")
+        yield Finding(str(condition.get("reason")), sentence(text, fields), (), clause)
 
 
 TROUBLES = {
-    "CheckpointsFailing": "Checkpoints do not get where they are to be",
-    "WorkersGivenUp": "Workers are given up",
-    "ProcessLingers": "A script is over, and its process is not",
-    "NoSteps": "It is unknown whether training gets on",
+    "CheckpointsFailing": ("Checkpoints do not get where they are to be", "and its checkpoints fail"),
+    "AgentsSilent": ("Agents are silent", "some of which are silent"),
+    "WorkersGivenUp": ("Workers are given up", "and some are given up"),
+    "SidecarsFailed": ("A sidecar has failed", "and a sidecar has failed"),
+    "GroupsLate": ("Groups are late", "and late ones are left out"),
+    "ProcessLingers": ("A script is over, and its process is not", "of which one is over and does not end"),
+    "NoSteps": ("It is unknown whether training gets on", "and reports no step"),
 }
-"""Warnings that are findings, with what is wrong."""
+"""Warnings that are findings, with what is wrong, and a clause of the headline."""
 
 
 def _lately(case: Case) -> Iterator[Finding]:
@@ -263,36 +374,13 @@ def _lately(case: Case) -> Iterator[Finding]:
     culprit = case.culprit
     if report.is_finished(case.job) or culprit is None or case.now - culprit.time > LATELY:
         return
+    if culprit.failure["exitClass"] == ExitClass.UNKNOWN and case.warning("HeartbeatLate"):
+        return  # it followed from the loss that _awaits_heartbeats has
     if _without_new_ground(case, culprit.failure["exitClass"])[0] >= LOOP:
         return  # _loop has it
     who, where = failure_words(case, culprit)
     statement = sentence(who[0].upper() + who[1:], where, blamed_lines(culprit))
     yield Finding(str(culprit.failure["exitClass"]), statement, tuple(_advice(case, culprit)))
-
-
-def _how_it_is(case: Case) -> Finding:
-    if report.phase(case.job) == "Succeeded":
-        text = f"The job succeeded {age(case.status.get('completionTime'), case.now) or 'some time'} ago"
-        fields = [*case.of_job("status.phase")]
-    else:
-        text = f"The job is {report.phase(case.job)}"
-        fields = [*case.of_job("status.phase")]
-        if case.account:
-            seconds = (case.now - case.account.since).total_seconds()
-            state = case.account.state.value
-            text += (
-                f" for {duration(seconds)}"
-                if state == report.phase(case.job)
-                else f", {state} for {duration(seconds)}"
-            )
-            fields += case.of_job("status.goodput.state")
-    if case.progress:
-        text += f": {progress_line(case.progress, is_finished=report.is_finished(case.job))}"
-        fields += case.of_progress()
-    if case.account and (line := goodput_line(case.account)):
-        text += f"; goodput {line}"
-        fields += case.of_job("status.goodput")
-    return Finding(report.phase(case.job), sentence(text, fields))
 
 
 def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
@@ -329,14 +417,34 @@ def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
 
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
     fields = case.of_job("status.lastFailure.exitClass")
-    if advice := AFTER.get(culprit.failure["exitClass"]):
+    if culprit.failure["exitClass"] == ExitClass.OOM and (given := memory_given(case, culprit.worker)):
+        worker = next(each for each in case.workers if each["metadata"]["name"] == culprit.worker)
+        text = _said(AFTER_MORE_MEMORY, case, given=given)
+        yield sentence(text, (*fields, *of_worker(worker, "spec.resources")))
+    elif advice := AFTER.get(culprit.failure["exitClass"]):
         nodes = _failed_nodes(case, culprit) or ["NODE"]
         text = _said(advice, case, node=" ".join(nodes), nodes=",".join(nodes))
         yield sentence(text, fields)
 
 
-def _said(advice: str, case: Case, **nodes: str) -> str:
-    return advice.format(name=case.in_command, namespace=case.job["metadata"]["namespace"], **nodes)
+def memory_given(case: Case, name: str) -> str:
+    """Return what a worker's Pods had, such as `700Mi → 1400Mi`; empty if it was never raised."""
+    found = next((each for each in case.workers if each["metadata"]["name"] == name), None)
+    if found is None or not found["spec"].get("resources"):
+        return ""
+    try:
+        job = ElasticJob.model_validate(case.job)
+        worker = ElasticWorker.model_validate({key: found[key] for key in ("metadata", "spec")})
+        plain_spec = worker.spec.model_copy(update={"resources": None})
+        amounts = (memory_of(job, each) for each in (worker.model_copy(update={"spec": plain_spec}), worker))
+        before, after = (each.most if each is not None else 0 for each in amounts)
+    except ValidationError:
+        return ""
+    return " → ".join(map(format_bytes, steps_between(before, after))) if 0 < before < after else ""
+
+
+def _said(advice: str, case: Case, **more: str) -> str:
+    return advice.format(name=case.in_command, namespace=case.job["metadata"]["namespace"], **more)
 
 
 def _failed_nodes(case: Case, culprit: Culprit) -> list[str]:
@@ -364,9 +472,11 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _nodes,
     _loop,
     _hangs,
-    _waits,
-    _slow,
     _stalls,
+    _exchange,
+    _waits,
+    _behind,
+    _slow,
     _lately,
     _troubles,
 )

@@ -8,11 +8,12 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from controller.wording import counted
+from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from crds.job_status import Goodput
-from dlr.job.report import by_job
+from dlr.job.report import by_job, is_finished
 from dlr.job.wording import duration, parse_time
 from dlr.kube.api import JSON
 from reconcilers.goodput.goodput import goodput_now, of_groups, seconds_by_state, start_is_unknown
@@ -29,15 +30,22 @@ def account_of(
     """Return the job's account up to now; None without one, or if this version cannot read it.
 
     Args:
-        groups: the ElasticJobs of its replica groups; the workers are those of all groups.
+        groups: the ElasticJobs of its replica groups; the workers are those of all groups. Of them the first
+            of each job counts, which a list of all jobs reads, too: ranks step together.
     """
-    if not (job.get("status") or {}).get("goodput"):
+    stored = (job.get("status") or {}).get("goodput")
+    if not stored:
         return None
     try:
+        known = Goodput.model_validate(stored)
+        if is_finished(job):
+            return known
         if is_grouped(job):
             return _of_groups(ElasticJob.model_validate(job), workers, now, groups)
-        models = [_as_account_reads(each) for each in _telling(workers)]
-        return goodput_now(ElasticJob.model_validate(job), models, now)
+        leads = [_as_account_reads(each) for each in workers if _is_lead(each)]
+        account = goodput_now(ElasticJob.model_validate(job), leads, now) if leads else known
+        # Without news, the ratio of when it was written is nearer to the truth than one that only falls.
+        return account if account.steps_timed != known.steps_timed else known
     except (KeyError, ValidationError):
         return None
 
@@ -46,31 +54,15 @@ def _of_groups(
     job: ElasticJob, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
 ) -> Goodput | None:
     known = job.status.goodput
-    if known is None or job.status.finished:
+    if known is None:
         return known
     found = by_job(workers)
     accounts = (account_of(each, found.get(each["metadata"]["name"], ()), now) for each in groups)
     return of_groups(known, job, [account for account in accounts if account is not None], now)
 
 
-def _telling(workers: Sequence[JSON]) -> list[JSON]:
-    """Return the workers that the account follows: the furthest of each round, and the lowest index.
-
-    For each type, and for counted steps apart from reported ones, since these do not compare. Models of a
-    thousand workers would take most of the time of a dashboard's reading.
-    """
-    furthest: dict[tuple[str, bool, int], tuple[int, JSON]] = {}
-    for worker in sorted(workers, key=_index):
-        rounds = ((worker.get("status") or {}).get("agent") or {}).get("rounds") or []
-        for each in rounds:
-            place = worker["spec"]["type"], bool(rounds[-1].get("counted")), each["round"]
-            if place not in furthest or each["lastStep"] > furthest[place][0]:
-                furthest[place] = each["lastStep"], worker
-    return [*{worker["metadata"]["name"]: worker for _, worker in furthest.values()}.values()]
-
-
-def _index(worker: JSON) -> int:
-    return int(worker["spec"]["index"])
+def _is_lead(worker: JSON) -> bool:
+    return (worker["spec"]["type"], worker["spec"]["index"]) == (names.WORKER, 0)
 
 
 def _as_account_reads(worker: JSON) -> ElasticWorker:

@@ -35,17 +35,23 @@ def is_finished(job: JSON) -> bool:
     return phase(job) in FINISHED
 
 
-def phase_since(job: JSON) -> str:
-    """When the job entered its phase: by its condition; or, of one that waits, since when it does not run."""
+def phase_since(job: JSON) -> str | None:
+    """When the job entered its phase, by the condition that says so; None if none does."""
     status = job.get("status", {})
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
-    of_phase, running = conditions.get(status.get("phase")), conditions.get("Running")
-    if of_phase and of_phase.get("status") == "True":
+    phase = status.get("phase")
+    if not phase:
+        return str(job["metadata"]["creationTimestamp"])
+    of_phase = conditions.get(phase) or {}
+    scaled, running = conditions.get("Scaled") or {}, conditions.get("Running") or {}
+    if of_phase.get("status") == "True":
         return str(of_phase["lastTransitionTime"])
-    waits = running is not None and running.get("status") == "False"
-    if running and waits and running.get("reason") in (status.get("phase"), "NoReplicas"):
+    if phase == "Scaling":
+        return str(scaled["lastTransitionTime"]) if scaled.get("status") == "False" else None
+    waits = running.get("status") == "False" and running.get("reason") in (phase, "NoReplicas")
+    if waits:
         return str(running["lastTransitionTime"])
-    return str(job["metadata"]["creationTimestamp"])
+    return None
 
 
 def list_row(job: JSON, now: datetime) -> Row:
@@ -60,6 +66,12 @@ def list_row(job: JSON, now: datetime) -> Row:
         age(job["metadata"]["creationTimestamp"], now),
         deletion_line(job, now) or why_line(job),
     )
+
+
+def least_workers(job: JSON) -> int:
+    """Return the number of workers without which the job does not begin."""
+    spec = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
+    return int(spec.get("minReplicas") or spec.get("replicas") or 0)
 
 
 def deletion_line(job: JSON, now: datetime) -> str:
@@ -78,12 +90,6 @@ def why_line(job: JSON) -> str:
     return ": ".join(filter(None, (status.get("reason"), status.get("message"))))
 
 
-def slow_line(job: JSON) -> str:
-    """Say since when the job's steps take longer, and by how much; empty if they do not."""
-    slow = next((each for each in warnings_of(job) if each["type"] == "Slow"), None)
-    return f"Slow: {slow['message']}" if slow and phase(job) == "Running" else ""
-
-
 def warnings_of(job: JSON) -> list[JSON]:
     """Return the job's warnings, the gravest first."""
     return (job.get("status") or {}).get("warnings") or []
@@ -95,12 +101,15 @@ def workers_line(job: JSON) -> str:
     if counts is None:
         return str(job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0))
     ended = [f"{counts[state]} {state}" for state in ("succeeded", "failed", "standby") if counts.get(state)]
+    if is_finished(job) and not counts.get("active"):
+        return ", ".join(ended) or "none any more"
     return ", ".join([f"{counts.get('active', 0)}/{counts.get('desired', 0)}", *ended])
 
 
 def phase_line(job: JSON, now: datetime) -> str:
     """The phase, since when, and of a job that has ended why."""
-    line = f"{phase(job)} for {age(phase_since(job), now)}"
+    since = phase_since(job)
+    line = f"{phase(job)} for {age(since, now)}" if since else phase(job)
     status = job.get("status", {})
     if status.get("completionTime"):
         took = age(job["metadata"]["creationTimestamp"], parse_time(status["completionTime"]) or now)
@@ -117,7 +126,7 @@ def world_line(job: JSON, now: datetime) -> str:
     if cluster := (job.get("status") or {}).get("cluster"):
         return _cluster_line(cluster)
     world = (job.get("status") or {}).get("rendezvous") or {}
-    if is_finished(job):
+    if is_finished(job) or phase(job) == "Suspended":
         return _last_world_line(world)
     if not world.get("phase"):
         return "none yet"
@@ -145,10 +154,11 @@ def _cluster_line(cluster: JSON) -> str:
 
 
 def _last_world_line(world: JSON) -> str:
-    """Describe the last world of a job that has ended."""
+    """Describe the last world of a job that has ended, or is suspended."""
     if not world.get("round"):
         return "there never was one"
-    return f"none any more; the last was round {world['round']}, {_people(world)}"
+    people = f", {_people(world)}" if members_of(world) else ""
+    return f"none any more; the last was round {world['round']}{people}"
 
 
 def _people(world: JSON) -> str:

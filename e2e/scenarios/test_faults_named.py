@@ -1,4 +1,4 @@
-"""Six staged faults: the first sentence of `dlr job diagnose`, and of the page, names the cause of each."""
+"""Six staged faults: the first reason of `dlr job diagnose`, and of the page, names the cause of each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
 
 def assert_named(cluster: Cluster, observation: Observation, job: str, cause: str, *said: str) -> None:
-    """Waits until the first sentence is about that, and holds the page's beside it."""
+    """Waits until the first reason is about that, and holds the page's beside it."""
 
     def diagnosed() -> bool:
         found = json.loads(cluster.dlr("job", "diagnose", job, "-n", observation.namespace, "-o", "json"))
-        text = found["verdict"]["text"]
+        text = found["findings"][0]["text"] if found["findings"] else ""
         if found["cause"] != cause or not all(words in text for words in said):
             return False
         print(f"{cause}: {text}")

@@ -46,7 +46,7 @@ def test_steps_that_take_longer_are_told_once_with_what_changed_then(
     found = json.loads(
         cluster.dlr("job", "diagnose", mortals.name, "-n", observation.namespace, "-o", "json")
     )
-    assert found["cause"] == "Slow" and said["message"] in found["verdict"]["text"]
+    assert found["cause"] == "Slow" and said["message"] in found["findings"][0]["text"]
     assert said["message"] in cluster.dlr("job", "status", mortals.name, "-n", observation.namespace)
     observation.wait_for("its Event", lambda: mortals.events("Slow") == [said["message"]])
     checked = len(observation.checks())

@@ -57,7 +57,7 @@ def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
     try:
         report = measure(arguments)
     except ProbeError as error:
-        report = Report(error.ending, str(error))
+        report = Report(error.ending, str(error), action=error.action)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy", "pynvml"):
             raise

@@ -16,7 +16,7 @@ import torch
 
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, devices
-from healthcheck.probes.report import ProbeError, Report
+from healthcheck.probes.report import Report, WrongResult
 from healthcheck.probes.timing import time_repeats, undisturbed
 
 MEBIBYTES = {"cpu": 64, "cuda": 256}
@@ -55,7 +55,7 @@ def _copy(device: torch.device, size: int) -> tuple[float, float]:
     ]
     if not torch.equal(sent, received):
         changed = int((sent != received).sum())
-        raise ProbeError(f"{changed} of {size} bytes changed on their way to {device} and back")
+        raise WrongResult(f"{changed} of {size} bytes changed on their way to {device} and back")
     return figures[0], figures[1]
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from crds import xids
+from crds.actions import Action
 from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState, NvLinks
 
@@ -28,18 +30,24 @@ SLOWDOWNS = {
 """nvmlClocksEventReason…: those that are not a healthy device at rest (0x01) or at its power limit (0x04)."""
 
 
-def faults(devices: Sequence[DeviceState]) -> list[str]:
-    """A sentence for each fault."""
+class Fault(NamedTuple):
+    """What is wrong with a device, and what helps."""
+
+    sentence: str
+    action: Action | None
+
+
+def faults(devices: Sequence[DeviceState]) -> list[Fault]:
     siblings = _most_links(devices)
     return [
-        f"{_name(device)}: {fault}"
+        Fault(f"{_name(device)}: {fault.sentence}", fault.action)
         for device in devices
         for fault in (*_own_faults(device), *_missing_links(device.nvlinks, siblings[device.model]))
     ]
 
 
-def xid_faults(found: Sequence[Xid]) -> list[str]:
-    return [_described(xid) for xid in _latest(found) if _is_fault(xid)]
+def xid_faults(found: Sequence[Xid]) -> list[Fault]:
+    return [Fault(_described(xid), xids.action_for(xid.code)) for xid in _latest(found) if _is_fault(xid)]
 
 
 def xid_notes(found: Sequence[Xid]) -> list[str]:
@@ -60,22 +68,23 @@ def notes(devices: Sequence[DeviceState]) -> list[str]:
     return [f"{_name(device)}: {note}" for device in devices for note in _own_notes(device)]
 
 
-def _own_faults(device: DeviceState) -> list[str]:
+def _own_faults(device: DeviceState) -> list[Fault]:
     if device.unusable:
-        return [f"it is not usable: {device.unusable}"]
+        return [Fault(f"it is not usable: {device.unusable}", Action.REBOOT)]
     found = []
     if device.uncorrectable_ecc_volatile:
-        found.append(f"{device.uncorrectable_ecc_volatile} uncorrectable ECC errors since its last reset")
+        errors = f"{device.uncorrectable_ecc_volatile} uncorrectable ECC errors since its last reset"
+        found.append(Fault(errors, Action.RESET_GPU))
     if device.row_remap_failed:
-        found.append("a memory row could not be remapped, so the device must be replaced")
+        sentence = "a memory row could not be remapped, so the device must be replaced"
+        found.append(Fault(sentence, Action.REPLACE))
     if device.row_remap_pending:
-        found.append("memory rows wait for a reset of the device to be remapped")
+        found.append(Fault("memory rows wait for a reset of the device to be remapped", Action.RESET_GPU))
     if device.retired_pages_pending:
-        found.append("memory pages wait for a reset of the device to be retired")
+        found.append(Fault("memory pages wait for a reset of the device to be retired", Action.RESET_GPU))
     if _is_full(device) and not device.processes:
-        found.append(
-            f"{device.memory_used_share:.0%} of its memory is in use, by no process that can be seen"
-        )
+        sentence = f"{device.memory_used_share:.0%} of its memory is in use, by no process that can be seen"
+        found.append(Fault(sentence, Action.RESET_GPU))
     return found
 
 
@@ -106,12 +115,13 @@ def _most_links(devices: Sequence[DeviceState]) -> dict[str, int]:
     return most
 
 
-def _missing_links(links: NvLinks, siblings_have: int) -> list[str]:
+def _missing_links(links: NvLinks, siblings_have: int) -> list[Fault]:
     """A sibling shows how many should be up: inactive links alone say little, as some boards have fewer."""
     if not links.inactive or len(links.active) >= siblings_have:
         return []
     which = ", ".join(map(str, links.inactive))
-    return [f"{len(links.active)} NVLinks are up where its siblings have {siblings_have} (down: {which})"]
+    sentence = f"{len(links.active)} NVLinks are up where its siblings have {siblings_have} (down: {which})"
+    return [Fault(sentence, Action.RESET_GPU)]
 
 
 def _latest(found: Sequence[Xid]) -> list[Xid]:

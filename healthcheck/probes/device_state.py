@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from crds.actions import worst
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, device_faults, kernel_log, nvml
 from healthcheck.probes.report import Report, Skipped, Unavailable
@@ -27,13 +28,15 @@ def judge(
     devices: tuple[nvml.DeviceState, ...], xids: list[kernel_log.Xid], log_unreadable: str = ""
 ) -> Report:
     """The report on one device or more, with the Xids of the kernel log, or why that could not be read."""
-    faults = (*device_faults.faults(devices), *device_faults.xid_faults(xids))
+    found = (*device_faults.faults(devices), *device_faults.xid_faults(xids))
+    faults = tuple(fault.sentence for fault in found)
     busy = device_faults.in_the_way(devices)
     notes = (*device_faults.notes(devices), *device_faults.xid_notes(xids))
     if log_unreadable:
         notes += (f"Xid errors since boot are unknown: the kernel log cannot be read ({log_unreadable})",)
     ending = ProbeEnding.FAILED if faults else ProbeEnding.UNAVAILABLE if busy else ProbeEnding.PASSED
-    return Report(ending, "; ".join(faults or busy), {GPU_COUNT: len(devices)}, faults, notes)
+    action = worst(fault.action for fault in found)
+    return Report(ending, "; ".join(faults or busy), {GPU_COUNT: len(devices)}, faults, notes, action)
 
 
 def _no_gpu(required: bool, reason: str) -> Skipped | Unavailable:

@@ -19,7 +19,7 @@ import torch
 
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, devices
-from healthcheck.probes.report import ProbeError, Report
+from healthcheck.probes.report import Report, WrongResult
 from healthcheck.probes.timing import slowest_median, time_repeats
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -103,13 +103,13 @@ class Products:
         return max(min(seconds) for seconds in self.time(3).values())
 
     def check(self) -> None:
-        """Raises ProbeError if an exact product came out wrong."""
+        """Raises WrongResult if an exact product came out wrong."""
         for device in self._devices:
             exact, out = self._exact[device], self._out[device]
             torch.matmul(exact.left, exact.right, out=out)
             wrong = exact.wrong_rows(out)
             if wrong:
-                raise ProbeError(
+                raise WrongResult(
                     f"{device} computes wrongly: {wrong} of {len(out)} rows of a {self._name} product"
                 )
 

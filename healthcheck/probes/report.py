@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from crds.actions import Action
 from crds.agent_report import ProbeEnding
 
 BLAMING = frozenset({ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED})
@@ -24,10 +25,14 @@ class Report:
     """Faults of devices, a sentence each."""
     notes: tuple[str, ...] = ()
     """Facts for a person, by which no node is judged: what is unknown here, what slows a device."""
+    action: Action | None = None
+    """What helps against its faults, where it is certain."""
     signal: str = ""
     """The signal that ended it, such as SIGSEGV."""
+    wedged: bool = False
+    """Its process cannot be killed. The runner adds this, and what follows."""
     probe: str = ""
-    """Name of the probe; the runner adds it, and the next two."""
+    """Name of the probe."""
     seconds: float = 0.0
     """Wall time from the start of the process to its end."""
     stderr_tail: str = ""
@@ -40,6 +45,7 @@ class Report:
             "figures": dict(self.figures),
             "faults": self.faults,
             "notes": self.notes,
+            "action": self.action,
             "signal": self.signal,
         }
         return json.dumps(fields)
@@ -55,6 +61,7 @@ class Report:
                 fields["figures"],
                 tuple(fields["faults"]),
                 tuple(fields["notes"]),
+                None if fields["action"] is None else Action(fields["action"]),
                 fields["signal"],
             )
         except (KeyError, TypeError) as error:
@@ -65,6 +72,13 @@ class ProbeError(Exception):
     """Ends a probe with a sentence; each kind with another ending."""
 
     ending = ProbeEnding.FAILED
+    action: Action | None = None
+
+
+class WrongResult(ProbeError):
+    """The device computes or copies wrongly, which no reset mends."""
+
+    action = Action.REPLACE
 
 
 class Skipped(ProbeError):

@@ -21,7 +21,6 @@ OVERTIME_SECONDS = 2.0
 """A probe ends itself at its time-out. One that cannot is killed so much later."""
 ABANDON_SECONDS = 5.0
 """A process that outlives SIGKILL this long sits in the kernel, on a wedged device, and will go on to."""
-WEDGED = "it cannot even be killed, which is how a wedged device looks"
 WITNESS_SECONDS = 5.0
 """When one of several that work together has failed, the others get so long to report what they saw of it."""
 
@@ -207,8 +206,8 @@ class _Running:
 
 
 def _no_end(seconds: float, *, gone: bool) -> Report:
-    stuck = "" if gone else f"; {WEDGED}"
-    return Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}")
+    stuck = "" if gone else "; it cannot even be killed, which is how a wedged device looks"
+    return Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}", wedged=not gone)
 
 
 def _exits_within(pid: int, seconds: float) -> bool:

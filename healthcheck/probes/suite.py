@@ -11,7 +11,7 @@ from crds.agent_report import ProbeEnding
 from healthcheck.probes.child import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING, Report
-from healthcheck.probes.runner import WEDGED, Cancellation, Probe, run
+from healthcheck.probes.runner import Cancellation, Probe, run
 
 DEVICE_STATE = "device_state"
 TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_node": 120.0}
@@ -105,7 +105,7 @@ def _tried(
 def _may_be_an_accident(result: Report) -> bool:
     """A process that not even SIGKILL ends is none."""
     killed = result.ending is ProbeEnding.CRASHED and bool(result.signal)
-    return killed or (result.ending is ProbeEnding.TIMED_OUT and not result.reason.endswith(WEDGED))
+    return killed or (result.ending is ProbeEnding.TIMED_OUT and not result.wedged)
 
 
 def measure_again(

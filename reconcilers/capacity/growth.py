@@ -24,7 +24,7 @@ from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.goodput.rounds import reported_rounds
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import Slot, extra_slots, opportunistic_policy, opportunity_of
-from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
+from reconcilers.observed.worker_state import REFUSALS, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.request import Origin
@@ -273,7 +273,7 @@ def room_of(
 def _refused_pod(workers: Workers, extra: Extra) -> str:
     there = (workers.by_slot.get((names.WORKER, index)) for index in sorted(extra.stuck))
     found = (stuck_by(worker) for worker in there if worker is not None)
-    return next((each.message for each in found if each is not None and each.reason == POD_REFUSED), "")
+    return next((each.message for each in found if each is not None and each.reason in REFUSALS), "")
 
 
 def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetime) -> float:

@@ -58,7 +58,7 @@ class Facts:
     world: Rendezvous
     now: datetime
     pods_not_accepted: JobWarning | None = None
-    """The API server's answer to a dry run of the Pods, unless it accepts them."""
+    """Why no Pod can be made of the template; None if they can."""
     shards: Sequence[ShardSet] | None = None
     """The next shard sets; None if nothing in them changes."""
     outdated_pods: int = 0

@@ -13,7 +13,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.texts import shortened
 from reconcilers.conditions.facts import Facts, Judge
 from reconcilers.conditions.pods import WORKERS_GIVEN_UP, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED
-from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED, is_refused
+from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.conditions import NextState, State, warning_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import extra_slots, present_slots, training_types
@@ -87,8 +87,7 @@ def hindrances(warnings: Iterable[JobWarning]) -> Iterator[JobWarning]:
     """Yields the warnings that say why workers do not run, the first to look at first."""
     found = {warning.type: warning for warning in warnings}
     for type_ in HINDRANCES:
-        warning = found.get(type_)
-        if warning is not None and (type_ != PODS_NOT_ACCEPTED or is_refused(warning)):
+        if (warning := found.get(type_)) is not None:
             yield warning
 
 

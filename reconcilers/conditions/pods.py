@@ -13,7 +13,7 @@ from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import extra_slots
-from reconcilers.observed.worker_state import hindered_by, stuck_by
+from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.progress import own_tf_config
 
@@ -29,7 +29,13 @@ def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
     probes, pending = extra_slots(facts.job), _pending(facts.workers)
     wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
-    return _wait(before, facts, wanted, stuck_by, "cannot be scheduled")
+    return _wait(before, facts, wanted, _unscheduled_by, "cannot be scheduled")
+
+
+def _unscheduled_by(worker: ElasticWorker) -> Condition | None:
+    """Returns why its Pod has no node; None where the template is to blame (`refusal.py`)."""
+    found = stuck_by(worker)
+    return None if found is None or found.reason in OF_THE_TEMPLATE else found
 
 
 def not_started(before: JobWarning | None, facts: Facts) -> Trouble | None:

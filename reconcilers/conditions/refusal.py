@@ -1,12 +1,10 @@
-"""Warning `PodsNotAccepted`: the API server's answer to a job's Pods before any was made. Pure.
+"""Warning `PodsNotAccepted`: why no Pod can be made of a job's template. Pure.
 
-The trial (`worker/trial.py`) is made once a generation of the job (`status.observedGeneration`), so that
-neither another look nor another leader repeats it. No refusal is final, though: what a policy forbids may be
-allowed later, a server that gave no answer may give one, and what is invalid may be so by a webhook that
-changes Pods. A trial may take as long as a call may, and the look waits for it: so for a job that has begun,
-or is suspended, which may last for days, it is repeated only after a refusal, and rarely.
+What dlr can judge by itself is judged before any worker is made. All else is the API server's answer to the
+first real Pod, which its worker keeps as a condition (`worker/pod_refusal.py`): nothing is asked in a look.
+A quota that is used up, or a right that dlr lacks, is no fault of the template (`WorkersUnscheduled`).
 
-While a job has not begun, a refusal keeps it from making its workers, and fails it after
+While no Pod of a type could be made, a refusal keeps the job from making more workers, and fails it after
 `FAIL_AFTER_SECONDS`. That is time to correct the job in place, and for what is applied beside it (a
 ServiceAccount, a policy) to arrive; and it is short enough for people who wait for the job's end. A job that
 has begun goes on: an edit of its template concerns its next Pods alone.
@@ -14,117 +12,120 @@ has begun goes on: an edit of its template concerns its next Pods alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
+from crds.phases import JobPhase
 from reconcilers.observed.conditions import warning_of
-from reconcilers.worker.trial import Answer, Trial
+from reconcilers.observed.resources import memory_checkpoint_fault, quantity_fault
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import is_extra, training_types
+from reconcilers.observed.worker_state import OF_THE_TEMPLATE, POD_INVALID, stuck_by
+from reconcilers.observed.workers import Workers
+from reconcilers.roles.progress import sets_tf_config
+from reconcilers.roles.tasks import config_fault
 
 PODS_NOT_ACCEPTED = "PodsNotAccepted"
 FAIL_AFTER_SECONDS = 120.0
-RETRY_SECONDS = 10.0
-SLOW_RETRY_SECONDS: dict[str, float] = {Answer.FORBIDDEN: 300.0, Answer.INVALID: 3_600.0}
-"""Of a job that has begun, or is suspended: its looks are not to wait for a webhook that hangs."""
-REFUSED = (Answer.INVALID, Answer.FORBIDDEN)
-AGAIN = (Answer.FORBIDDEN, Answer.NONE)
 
 NOT_BEGUN = (
-    ". Correct the job in place within {seconds:g} s; after that it fails, and has to be created again"
+    f". Correct the job in place within {FAIL_AFTER_SECONDS:g} s; after that it fails, "
+    "and has to be created again"
 )
-HAS_BEGUN = (
-    ". The Pods that exist go on, but no new one can be created; tried again every {minutes:g} minutes"
-)
-SUSPENDED = ". The job is suspended, and could not begin; tried again every {minutes:g} minutes"
+HAS_BEGUN = ". The Pods that exist go on, but no new one can be created: correct the job in place"
+SUSPENDED = ". The job is suspended, and could not go on: correct it in place"
 
 
-def is_due(job: ElasticJob, trial_age_seconds: float | None, has_begun: bool) -> bool:
-    """Whether a trial of the Pods is due now.
+@dataclass(frozen=True)
+class Refusal:
+    """Pods that cannot be made."""
 
-    Args:
-        trial_age_seconds: time since the last trial had its answer; None if that is unknown.
-    """
-    if job.status.observed_generation != job.metadata.generation:
-        return True
-    pace = _pace_seconds(job, _warning(job), has_begun)
-    if trial_age_seconds is None:
-        return pace is not None and not _may_wait(job, has_begun)
-    return pace is not None and trial_age_seconds >= pace
+    warning: JobWarning
+    has_begun: bool
+    """The job goes on with the Pods that it has; otherwise it is held, and fails before long."""
 
+    @property
+    def ending(self) -> tuple[str, str]:
+        """Reason and message of a job that fails for it."""
+        return str(self.warning.reason), f"no Pod could be made: {self.warning.message}"
 
-def seconds_to_look(before: JobWarning | None, job: ElasticJob, has_begun: bool) -> float | None:
-    """Return the time to the next look at a job whose Pods are refused; None if they are not."""
-    return (_pace_seconds(job, before, has_begun) or RETRY_SECONDS) if is_refused(before) else None
+    def is_final(self, job: ElasticJob, now: datetime) -> bool:
+        """Whether the job fails now."""
+        left_seconds = self.seconds_to_failure(job, now)
+        return left_seconds is not None and left_seconds <= 0
 
-
-def _may_wait(job: ElasticJob, has_begun: bool) -> bool:
-    return has_begun or job.spec.suspend
-
-
-def _pace_seconds(job: ElasticJob, before: JobWarning | None, has_begun: bool) -> float | None:
-    """Return the seconds from one trial to the next; None after an answer that stays. What is invalid in a
-    job that has not begun fails it before long."""
-    answer = None if before is None else before.reason
-    if answer is not None and _may_wait(job, has_begun):
-        return SLOW_RETRY_SECONDS.get(answer)
-    return RETRY_SECONDS if answer in AGAIN else None
+    def seconds_to_failure(self, job: ElasticJob, now: datetime) -> float | None:
+        """Return the time until the job fails; None for one that has begun."""
+        if self.has_begun:
+            return None
+        since = max(self.warning.since, job.status.start_time or self.warning.since)
+        return FAIL_AFTER_SECONDS - (now - since).total_seconds()
 
 
-def judge(
-    job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime, *, has_pods: bool = False
-) -> JobWarning | None:
-    """Judges the answer to a trial, if there was one in this look.
-
-    The time of a refusal starts again with each generation: there is time to correct one thing after the
-    other.
-
-    Args:
-        has_pods: all its Pods are there, of the present template: a trial that said nothing is answered.
-    """
-    before = _warning(job)
-    if trial is None:
-        return before if is_refused(before) or not has_pods else None
-    if job.status.observed_generation != job.metadata.generation:
-        before = None
-    elif is_refused(before) and trial.answer is Answer.NONE:
-        return before
-    if trial.answer is Answer.ACCEPTED:
+def judge(job: ElasticJob, workers: Workers, now: datetime) -> Refusal | None:
+    """Judges whether Pods can be made. The time of a refusal starts again with each generation: there is time
+    to correct one thing after the other."""
+    found = _fault_of_template(job) or _refused_worker(job, workers)
+    if found is None:
         return None
-    message = trial.message
-    if trial.answer in REFUSED:
-        message += _what_next(job, trial.answer, has_begun)
-    goes_on = before is not None and is_refused(before) == (trial.answer in REFUSED)
-    return JobWarning(
+    type_, reason, message = found
+    begun = has_begun(job, type_, workers)
+    before = warning_of(job.status.warnings, PODS_NOT_ACCEPTED)
+    goes_on = before is not None and job.status.observed_generation == job.metadata.generation
+    next_step = SUSPENDED if job.spec.suspend else HAS_BEGUN if begun else NOT_BEGUN
+    warning = JobWarning(
         type=PODS_NOT_ACCEPTED,
-        reason=trial.answer.value,
-        message=message,
+        reason=reason,
+        message=message + next_step,
         since=before.since if before is not None and goes_on else now.replace(microsecond=0),
     )
+    return Refusal(warning, begun)
 
 
-def _what_next(job: ElasticJob, answer: Answer, has_begun: bool) -> str:
-    if not _may_wait(job, has_begun):
-        return NOT_BEGUN.format(seconds=FAIL_AFTER_SECONDS)
-    return (HAS_BEGUN if has_begun else SUSPENDED).format(minutes=SLOW_RETRY_SECONDS[answer] / 60)
+def has_begun(job: ElasticJob, type_: str, workers: Workers) -> bool:
+    """Whether the job trains or has trained, or Pods of this type could be made before."""
+    if job.status.world.round or job.status.phase in (
+        JobPhase.RUNNING,
+        JobPhase.SCALING,
+        JobPhase.RESTARTING,
+    ):
+        return True
+    mates = workers.of_type.get(type_, ())
+    return any(mate.status.pod_uid is not None or mate.spec.incarnation > 1 for mate in mates)
 
 
-def is_refused(before: JobWarning | None) -> bool:
-    return before is not None and before.reason in REFUSED
+def _fault_of_template(job: ElasticJob) -> tuple[str, str, str] | None:
+    """Return type, reason and message of the first fault that the API server need not be asked for."""
+    for type_ in training_types(job):
+        path = f"spec.replicaSpecs.{type_}.template"
+        fault = memory_checkpoint_fault(job, type_) or cluster_fault(job, type_)
+        fault = fault or quantity_fault(job.spec.replica_specs[type_].template, path)
+        if fault:
+            return type_, POD_INVALID, fault
+    return None
 
 
-def seconds_to_failure(before: JobWarning | None, job: ElasticJob, now: datetime) -> float | None:
-    """Return the time until a job that has not begun fails for its refused Pods; None if none is refused."""
-    if before is None or not is_refused(before):
+def _refused_worker(job: ElasticJob, workers: Workers) -> tuple[str, str, str] | None:
+    """Return the same of the first worker whose Pod was refused, an invalid one before all others. A probe
+    for free room is reported with the job's growth alone."""
+    refused = [
+        (OF_THE_TEMPLATE.index(why.reason), worker.spec.type, worker.spec.index, why)
+        for worker in workers.exceptional
+        if (why := stuck_by(worker)) is not None
+        and why.reason in OF_THE_TEMPLATE
+        and not is_extra(job, worker)
+    ]
+    if not refused:
         return None
-    since = max(before.since, job.status.start_time or before.since)
-    return FAIL_AFTER_SECONDS - (now - since).total_seconds()
+    _, type_, _, why = min(refused, key=lambda each: each[:3])
+    return type_, str(why.reason), why.message
 
 
-def ending(before: JobWarning | None) -> tuple[str, str]:
-    """Reason and message of a job that fails for its refused Pods."""
-    assert before is not None and before.reason is not None
-    return before.reason, f"no Pod could be made: {before.message}"
-
-
-def _warning(job: ElasticJob) -> JobWarning | None:
-    return warning_of(job.status.warnings, PODS_NOT_ACCEPTED)
+def cluster_fault(job: ElasticJob, type_: str) -> str | None:
+    """Why a Pod of this type could not be told of its cluster; None if it can, or the user tells it."""
+    if not in_cluster(job) or sets_tf_config(job, type_):
+        return None
+    fault = config_fault(job)
+    return None if fault is None else f"spec.replicaSpecs: {fault}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
@@ -20,13 +21,19 @@ from reconcilers.failure.incidents import ranks_of
 from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
 from reconcilers.observed.conditions import condition_of, data_of, warning_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.worker_state import SIDECARS_WELL, current_report, silent_since
+from reconcilers.observed.worker_state import (
+    HEARTBEAT_ON_TIME,
+    SIDECARS_WELL,
+    current_report,
+    silent_since,
+)
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import runs
 
 NON_FINITE_LOSS = "NonFiniteLoss"
 CHECKPOINTS_FAILING = "CheckpointsFailing"
 AGENTS_SILENT = "AgentsSilent"
+HEARTBEAT_LATE, RANKS_BEHIND = "HeartbeatLate", "RanksBehind"
 SIDECARS_FAILED = "SidecarsFailed"
 PARAMETER_SERVER_HOT = "ParameterServerHot"
 PROCESS_LINGERS = "ProcessLingers"
@@ -51,6 +58,13 @@ HOT_CORES = 0.5
 HOT_LOOK_SECONDS = 30.0
 """Agents report their use every 30 s, and that leads to no look at the job."""
 MOST_NAMED = 3
+BEHIND_SECONDS = 15.0
+"""Time beyond a heartbeat's time-out that a worker is behind the median of all, by its own steps."""
+BEHIND_STEPS = 100
+"""Steps behind it, where the time of a step is not known."""
+BEHIND_LOOK_SECONDS = 300.0
+BEHIND_LOOK_AGAIN_SECONDS = 30.0
+"""Steps that are reported lead to no look at the job."""
 
 
 def no_steps(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
@@ -191,6 +205,78 @@ def agents_silent(_: JobWarning | None, facts: Facts) -> Trouble | None:
     )
 
 
+def heartbeat_late(_: JobWarning | None, facts: Facts) -> JobWarning | None:
+    """Judges which agents a job that does not train may wait for: since when, and when they are lost."""
+    found = ((w, condition_of(w.status.conditions, HEARTBEAT_ON_TIME)) for w in facts.workers.exceptional)
+    late = [(worker, condition.last_transition_time) for worker, condition in found if condition is not None]
+    if not late or any(map(silent_since, facts.workers.exceptional)):  # AgentsSilent says more
+        return None
+    worker, since = min(late, key=lambda each: each[1])
+    limit = float(facts.job.spec.elastic_policy.heartbeat_timeout_seconds)
+    node = worker.status.node_name
+    others = f"; and {counted(len(late) - 1, 'more worker')}" if len(late) > 1 else ""
+    where = f"{worker.metadata.name} on {node}" if node else worker.metadata.name
+    message = f"no heartbeat from {where}, which is lost after {limit:.0f} s of silence{others}"
+    data = ConditionData(worker=worker.metadata.name, node=node, count=len(late), limit_seconds=limit)
+    return JobWarning(type=HEARTBEAT_LATE, message=message, since=since, data=data)
+
+
+def ranks_behind(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges how many workers of the world are far behind the others."""
+    world = facts.world
+    if world.phase is not RendezvousPhase.FORMED:
+        return None
+    members, found = set(world.members), []
+    for worker in facts.workers.telling_steps:
+        report = current_report(worker)
+        if report is None or report.progress is None or worker.spec.index not in members:
+            continue
+        if report.rounds[-1].round == world.round:
+            found.append(Pace(worker.metadata.name, report.progress.step, report.progress.seconds_per_step))
+    behind = far_behind(found, facts.job.spec.elastic_policy.heartbeat_timeout_seconds)
+    if not behind:
+        return None
+    if before is not None and data_of(before).count == len(behind):
+        return before
+    message = behind_line(behind, len(members))
+    return Trouble(message, data=ConditionData(worker=behind[0].worker, count=len(behind)))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far a worker is, and how fast."""
+
+    worker: str
+    step: int
+    seconds_per_step: float | None
+
+
+def far_behind(found: Sequence[Pace], heartbeat_timeout_seconds: float) -> list[Pace]:
+    """Return the workers that are so far behind the median that no late report explains it, the last first.
+
+    Reports of steps come with heartbeats.
+    """
+    if len(found) < 2:
+        return []
+    middle = median(each.step for each in found)
+    speeds = [each.seconds_per_step for each in found if each.seconds_per_step]
+    usual = median(speeds) if speeds else None
+    most = heartbeat_timeout_seconds + BEHIND_SECONDS
+
+    def is_far(each: Pace) -> bool:
+        lag, pace = middle - each.step, each.seconds_per_step or usual
+        return lag > 1 and (lag > BEHIND_STEPS if pace is None else lag * pace > most)
+
+    behind = [each for each in found if is_far(each)]
+    return sorted(behind, key=lambda each: (each.step, each.worker))
+
+
+def behind_line(behind: Sequence[Pace], workers: int) -> str:
+    names_ = some_of([each.worker for each in behind], MOST_NAMED)
+    verb = "is" if len(behind) == 1 else "are"
+    return f"{len(behind)} of {counted(workers, 'worker')} {verb} far behind the others: {names_}"
+
+
 def sidecars_failed(_: JobWarning | None, facts: Facts) -> Trouble | None:
     """Judges the sidecars that failed by themselves, whatever training does."""
     failing = [
@@ -247,4 +333,11 @@ def hottest(cores: Mapping[int, float], ratio: float = HOT_RATIO) -> tuple[int, 
 
 
 def seconds_to_look(job: ElasticJob) -> float | None:
-    return HOT_LOOK_SECONDS if in_cluster(job) and job.spec.replica_specs[names.PS].replicas > 1 else None
+    """Return the time until the next look for what no change shows."""
+    if in_cluster(job):
+        return HOT_LOOK_SECONDS if job.spec.replica_specs[names.PS].replicas > 1 else None
+    world = job.status.world
+    if world.phase is not RendezvousPhase.FORMED or len(world.members) < 2:
+        return None
+    is_behind = warning_of(job.status.warnings, RANKS_BEHIND) is not None
+    return BEHIND_LOOK_AGAIN_SECONDS if is_behind else BEHIND_LOOK_SECONDS

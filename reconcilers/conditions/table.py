@@ -86,10 +86,6 @@ def _facts(warning: JobWarning) -> tuple[Any, ...]:
     return warning.reason, warning.since, data_of(warning).model_copy(update={"count": None})
 
 
-def _is_refused_anew(old: JobWarning | None, new: JobWarning) -> bool:
-    return refusal.is_refused(new) and is_changed(old, new)
-
-
 def _has_another_reason(old: JobWarning | None, new: JobWarning) -> bool:
     return old is None or old.reason != new.reason
 
@@ -121,7 +117,7 @@ _SAVED = ("CheckpointsSaved", "checkpoints are saved again, after {reason}")
 _FAST = ("SlowOver", "a step takes no longer than it did before")
 
 WARNINGS = (
-    WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True, is_news=_is_refused_anew),
+    WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True),
     WarningKind(pods.WORKERS_NOT_STARTED, pods.not_started, event="Warning", by_reason=True),
     WarningKind(pods.WORKERS_UNSCHEDULED, pods.unscheduled, event="Warning", by_reason=True),
     WarningKind(reported.NON_FINITE_LOSS, reported.non_finite_loss, reported.non_finite_loss, "Warning"),
@@ -135,6 +131,8 @@ WARNINGS = (
     WarningKind(pods.WORKERS_GIVEN_UP, pods.given_up, event="Warning"),
     WarningKind(slow.SLOW, slow.judge, _withdraw, "Warning", over=_FAST),
     WarningKind(reported.AGENTS_SILENT, reported.agents_silent, _withdraw, "Warning", over=_HEARD),
+    WarningKind(reported.HEARTBEAT_LATE, reported.heartbeat_late, _withdraw),
+    WarningKind(reported.RANKS_BEHIND, reported.ranks_behind, _withdraw, "Warning"),
     WarningKind(reported.SIDECARS_FAILED, reported.sidecars_failed, reported.sidecars_failed, "Warning"),
     WarningKind(reported.PARAMETER_SERVER_HOT, reported.parameter_server_hot, _withdraw, "Warning"),
     WarningKind(reported.PROCESS_LINGERS, reported.process_lingers, reported.process_lingers, "Warning"),

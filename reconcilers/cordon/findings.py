@@ -18,8 +18,8 @@ from crds.elasticworker import ElasticWorker, ExitClass
 from crds.findings import Cause, Finding, Verdict
 from crds.further_nodes import whole
 from reconcilers.cordon.policy import MAX_EVIDENCE
-from reconcilers.nodecheck.actions import action_for_text
-from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
+from reconcilers.nodecheck.actions import action_for_error
+from reconcilers.nodecheck.finished import BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
 from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.record import read_record, with_findings
 from reconcilers.nodecheck.reference import Reference, read_reference
@@ -38,33 +38,36 @@ class NodeFindings:
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._trust = Trust(cache)
 
-    def deciding(self, node: str, known: Finding | None = None) -> list[Finding]:
-        """Return the findings on one node that count for the cluster and decide.
+    def deciding(self, raw: dict[str, Any], known: Finding | None = None) -> list[Finding]:
+        """Return the findings on a raw Node that count for the cluster and decide.
 
         Args:
             known: the one that was acted upon last, whose source may be gone.
         """
+        node = raw["metadata"]["name"]
         reports = self._trust.counting(self._workers.by_index(BY_VERDICT, node), CLUSTER)
-        accused = [finding_of_worker(worker) for worker in self._parse_worker.readable(reports)]
+        accused = [finding_of_worker(worker, raw) for worker in self._parse_worker.readable(reports)]
         errors = [finding for finding in accused if finding is not None]
         after = last_error([*errors, *([known] if known is not None else [])])
-        return [*decisions_of(self._finished.on(node, CLUSTER), node, after), *errors]
+        return [*decisions_of(self._on(raw), node, after), *errors]
 
-    async def ignored(self, node: str) -> list[Finding]:
+    async def ignored(self, raw: dict[str, Any]) -> list[Finding]:
         """Return those that would decide, but do not count for the cluster."""
+        node, created = raw["metadata"]["name"], created_at(raw)
         slices, found = Slices(), list[Finding | None]()
         for done in self._finished.ignored_on(node):
-            found.append(decision_of(done, node))
+            if done.is_of(created):
+                found.append(decision_of(done, node))
             await slices.pause()
-        for raw in self._workers.by_index(BY_VERDICT, node):
-            if not self._trust.counts(raw["metadata"]["namespace"], CLUSTER):
-                found += map(finding_of_worker, self._parse_worker.readable([raw]))
+        for accuser in self._workers.by_index(BY_VERDICT, node):
+            if not self._trust.counts(accuser["metadata"]["namespace"], CLUSTER):
+                found += (finding_of_worker(worker, raw) for worker in self._parse_worker.readable([accuser]))
             await slices.pause()
         return [finding for finding in found if finding is not None]
 
-    def suspicions(self, node: str) -> list[Finding]:
-        """Return findings of checks that could not judge one node, or found it slow."""
-        found = (suspicion_of(done, node) for done in self._finished.on(node, CLUSTER))
+    def suspicions(self, raw: dict[str, Any]) -> list[Finding]:
+        """Return findings of checks that could not judge a raw Node, or found it slow."""
+        found = (suspicion_of(done, raw["metadata"]["name"]) for done in self._on(raw))
         return [finding for finding in found if finding is not None]
 
     def record_of(self, raw: dict[str, Any]) -> list[Finding]:
@@ -84,26 +87,19 @@ class NodeFindings:
         same = first is not None and (new is None or first.hardware_class == new.hardware_class)
         return first if same else new
 
-    def accused(self) -> set[str]:
-        """Return the nodes that some finding which counts calls faulty, be it the newest or not."""
-        reports = self._trust.counting(self._workers.by_index(BY_VERDICT, ACCUSERS), CLUSTER)
-        return self._finished.accused(CLUSTER).union(*map(failed_nodes, reports))
-
-    def accused_by_anybody(self) -> set[str]:
-        """Return the same for all findings, whether they count or not, without parsing them."""
-        reports = self._workers.by_index(BY_VERDICT, ACCUSERS)
-        checks = self._checks.by_index(BY_VERDICT, ACCUSERS)
-        return set[str]().union(*map(failed_nodes, reports), *map(accused_nodes, checks))
-
     def source(self, finding: Finding) -> dict[str, Any] | None:
         """Return the NodeCheck or ElasticWorker that a finding is from, if it is still there."""
         store = self._checks if finding.kind == NODECHECKS.kind else self._workers
         return store.get(finding.namespace, finding.name)
 
+    def _on(self, raw: dict[str, Any]) -> list[FinishedCheck]:
+        """Return the checks of this machine that count."""
+        found, created = self._finished.on(raw["metadata"]["name"], CLUSTER), created_at(raw)
+        return [done for done in found if done.is_of(created)]
+
     def _cordoning(self, raw: dict[str, Any]) -> Iterable[FinishedCheck]:
-        """Return the checks of this machine that count, and may cordon."""
-        checks = self._finished.on(raw["metadata"]["name"], CLUSTER)
-        return (done for done in checks if done.check.spec.cordon and done.ended >= created_at(raw))
+        """Return those of them that may cordon."""
+        return (done for done in self._on(raw) if done.check.spec.cordon)
 
 
 def last_error(findings: Iterable[Finding]) -> datetime:
@@ -144,17 +140,26 @@ def _finding_of(done: FinishedCheck, node: str) -> Finding | None:
     return finding.model_copy(update={"message": evidence, "figures": {}, "failed_with": ()})
 
 
-def finding_of_worker(worker: ElasticWorker) -> Finding | None:
-    """Return the finding on the node where the worker's last Pod ended, if by a hardware error."""
+def finding_of_worker(worker: ElasticWorker, raw: dict[str, Any]) -> Finding | None:
+    """Return the finding on a raw Node, if the worker's last Pod ended there by a hardware error.
+
+    A node that was not in the cache then is this machine if it is older than the worker.
+    """
     end, metadata = worker.status.last_exit, worker.metadata
-    if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR or not end.node_name:
+    if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR:
+        return None
+    if end.node_uid:
+        is_of = end.node_uid == raw["metadata"]["uid"]
+    else:
+        is_of = (metadata.creation_timestamp or LONG_AGO) >= created_at(raw)
+    if end.node_name != raw["metadata"]["name"] or not is_of:
         return None
     return Finding(
         node=end.node_name,
         verdict=Verdict.FAULTY,
         causes=(Cause.HARDWARE_ERROR,),
         message=shortened(end.message, MAX_EVIDENCE),
-        action=action_for_text(end.message),
+        action=action_for_error(end.message),
         time=end.time,
         source=f"{metadata.namespace}/{metadata.name}",
     )
@@ -174,13 +179,7 @@ def accused_nodes(check: dict[str, Any]) -> set[str]:
 
 
 def failed_nodes(worker: dict[str, Any]) -> list[str]:
-    """Return the node that an ElasticWorker accuses, if it does."""
+    """Return the node that an ElasticWorker accuses, if it does; index function of `BY_VERDICT`."""
     end = worker.get("status", {}).get("lastExit") or {}
     accused = end.get("exitClass") == ExitClass.HARDWARE_ERROR and end.get("nodeName")
     return [end["nodeName"]] if accused else []
-
-
-def accusation_keys(worker: dict[str, Any]) -> list[str]:
-    """Index function of `BY_VERDICT`."""
-    failed = failed_nodes(worker)
-    return [*failed, ACCUSERS] if failed else []

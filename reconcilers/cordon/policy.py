@@ -1,18 +1,16 @@
 """Which nodes are cordoned, and which cordons are lifted: pure functions.
 
 A decision is the node as it should be. The newest finding decides; inconclusive ones and stragglers do not
-get here. The mark, an annotation on the Node, has what we set there, and for which finding; so a cordon that
-is not ours is never lifted. It keeps the finding when the NodeCheck or the job that it came from is gone, so
-that a report from before the last passing check does not count again.
+get here. The taint is ours alone. The mark, an annotation on the Node, says whether `spec.unschedulable` is
+ours, too, so that a cordon of others is never lifted. It keeps the finding when the NodeCheck or the job that
+it came from is gone, so that a report from before the last passing check does not count again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import inf
 from typing import Any
 
 from pydantic import ValidationError
@@ -57,8 +55,6 @@ class Mark(Model):
     state: MarkState
     finding: Finding
     """The newest finding that has been acted upon."""
-    taint: str | None = None
-    """The value of the taint that we set; None if we set none."""
     unschedulable: bool = False
     """Whether it was us who set spec.unschedulable."""
     full: str | None = None
@@ -87,7 +83,7 @@ class NodeState:
     name: str
     mark: Mark | None = None
     taint: str | None = None
-    """The value of the taint `unhealthy`, also if others set it; None if there is none."""
+    """The value of the taint `unhealthy`; None if there is none."""
     unschedulable: bool = False
     finding: Finding | None = None
     """The newest finding that decides, that of the mark included."""
@@ -113,7 +109,7 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
     """The node as it should be.
 
     Args:
-        full: the pool that has no room for its cordon (`full_pools`); None if there is room.
+        full: the pool that has no room for its cordon (`full_pool`); None if there is room.
     """
     if node.mark is not None and node.cordoned and _is_undone(node, node.mark):
         node = _released(node, MarkState.OVERRULED, node.mark.finding)
@@ -133,34 +129,14 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
     return _cordoned(node, finding)
 
 
-def full_pools(fleet: Iterable[NodeState], limits: Mapping[str, int]) -> dict[str, str]:
-    """The accused nodes that have to wait, each with the pool that has no room for it.
-
-    The longest accused goes first; one that finds no room lets others pass.
+def full_pool(node: NodeState, taken: Callable[[str], int], limit: Callable[[str], int]) -> str | None:
+    """Return the first pool that has no room for a node that is not cordoned; None if all have.
 
     Args:
-        fleet: at least all nodes that are cordoned by us or accused.
-        limits: by pool; a pool that is missing has none of its own.
+        taken: the number of nodes in a pool that are cordoned by us.
+        limit: how many may be.
     """
-    fleet = list(fleet)
-    taken = Counter(pool for node in fleet if node.cordoned for pool in _pools(node))
-    waiting = [
-        (node.finding.time, node.name, node)
-        for node in fleet
-        if not node.cordoned and node.finding is not None and decide_cordon(node).cordoned
-    ]
-    full = dict[str, str]()
-    for _, name, node in sorted(waiting, key=lambda item: item[:2]):
-        pool = next((pool for pool in _pools(node) if taken[pool] >= limits.get(pool, inf)), None)
-        if pool is None:
-            taken.update(_pools(node))
-        else:
-            full[name] = pool
-    return full
-
-
-def _pools(node: NodeState) -> tuple[str, ...]:
-    return ALL_NODES, *sorted(node.pools)
+    return next((pool for pool in (ALL_NODES, *sorted(node.pools)) if taken(pool) >= limit(pool)), None)
 
 
 def _may_come_back(node: NodeState, mark: Mark) -> bool:
@@ -170,28 +146,22 @@ def _may_come_back(node: NodeState, mark: Mark) -> bool:
 
 
 def _is_undone(node: NodeState, mark: Mark) -> bool:
-    """Whether something that we set is no longer there, or nothing keeps Pods away any more."""
-    taint_gone = mark.taint is not None and mark.taint != node.taint
-    in_service = node.taint is None and not node.unschedulable
-    return taint_gone or in_service or (mark.unschedulable and not node.unschedulable)
+    """Whether something that we set is no longer there."""
+    return node.taint is None or (mark.unschedulable and not node.unschedulable)
 
 
 def _cordoned(node: NodeState, finding: Finding) -> NodeState:
-    """The node with our cordon; what was there before is not claimed."""
-    mark = Mark(
-        state=MarkState.CORDONED,
-        finding=finding,
-        taint=reason_of(finding) if node.taint is None else None,
-        unschedulable=not node.unschedulable,
-    )
-    taint = reason_of(finding) if node.taint is None else node.taint
-    return replace(node, mark=mark, taint=taint, unschedulable=True)
+    """The node with our cordon; a cordon that was there before is not claimed."""
+    mark = Mark(state=MarkState.CORDONED, finding=finding, unschedulable=not node.unschedulable)
+    return replace(node, mark=mark, taint=reason_of(finding), unschedulable=True)
 
 
 def _released(node: NodeState, state: MarkState, finding: Finding) -> NodeState:
     """The node without what we set."""
-    taint, unschedulable = node.taint, node.unschedulable
-    if node.mark is not None:
-        taint = None if taint == node.mark.taint else taint
-        unschedulable = unschedulable and not node.mark.unschedulable
-    return replace(node, mark=Mark(state=state, finding=finding), taint=taint, unschedulable=unschedulable)
+    was_ours = node.mark is not None and node.mark.unschedulable
+    return replace(
+        node,
+        mark=Mark(state=state, finding=finding),
+        taint=None if node.cordoned else node.taint,
+        unschedulable=node.unschedulable and not was_ours,
+    )

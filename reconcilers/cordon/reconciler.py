@@ -7,6 +7,7 @@ the condition, a status of its own, follows, and a crash in between is healed by
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from controller.cache import Cache
@@ -14,7 +15,6 @@ from controller.client import Client
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES
-from controller.slices import Slices
 from controller.wording import shortened
 from crds import names
 from crds.findings import Finding
@@ -23,24 +23,26 @@ from reconcilers.cordon.findings import NodeFindings
 from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions, limit_of, pools_of
 from reconcilers.cordon.policy import (
     MAX_EVIDENCE,
+    Mark,
     MarkState,
     NodeState,
     decide_cordon,
-    full_pools,
+    full_pool,
     newest,
     read_mark,
     write_mark,
 )
-from reconcilers.cordon.statement import HELD, Statement, statement_on
+from reconcilers.cordon.statement import REPORTED, Statement, statement_on
 from reconcilers.nodecheck.evidence import NodeFault, own_fault
-from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.record import passes_since, read_record, write_record
 from reconcilers.nodecheck.reference import read_reference, write_reference
 from reconcilers.runtime.clock import Clock
 
-BY_CORDON = "cordon"
-BY_POOL = "pool"
-UNSCHEDULABLE = "spec.unschedulable=true"
+BY_POOL, BY_CORDON = "pool", "cordon"
+"""Indexes of Nodes by their pools: all of them; those that take room under the limit, and `HELD` ones."""
+HELD = "held"
+HELD_SECONDS, HELD_LOOKS_PER_SECOND = 10.0, 50
+"""Time after which a node that the limit holds back is looked at again; of many nodes, later."""
 NO_SCHEDULE = "NoSchedule"
 
 
@@ -61,24 +63,24 @@ class NodeCordonReconciler(Reconciler):
         raw = self._nodes.get(None, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return Result()
-        ignored = await self._ignored_on(raw)
+        ignored = await self._findings.ignored(raw)
         node = self._state(raw, ignored)
         wanted = decide_cordon(node)
         if wanted.cordoned and not node.cordoned:
-            wanted = decide_cordon(node, await self._full_pool(node))
+            wanted = decide_cordon(node, self._full_pool(raw, node))
         raw = await self._write(raw, node, wanted)
         await self._report(raw, node, wanted)
         self._report_ignored(node, ignored)
-        return Result()
+        return Result(self._held_seconds() if _is_held(wanted) else None)
 
     def _state(self, raw: dict[str, Any], ignored: Sequence[Finding]) -> NodeState:
         """The node as it is. If its own conditions have a fault, `ignored` accusations count too."""
         mark, fault = read_mark(raw), own_fault(raw)
         known = None if mark is None else mark.finding
-        counting = self._findings.deciding(raw["metadata"]["name"], known)
+        counting = self._findings.deciding(raw, known)
         if fault is not None:
             counting += (finding for finding in ignored if not finding.healthy)
-        found = [_with_fault(finding, fault) for finding in counting if finding.time >= created_at(raw)]
+        found = [_with_fault(finding, fault) for finding in counting]
         decides = newest(found if mark is None else [mark.finding, *found])
         return NodeState(
             name=raw["metadata"]["name"],
@@ -91,45 +93,23 @@ class NodeCordonReconciler(Reconciler):
             pools=pools_of(raw["metadata"].get("labels") or {}, self._options.pools),
         )
 
-    async def _ignored_on(self, raw: dict[str, Any]) -> list[Finding]:
-        """The findings on this machine, and none before it, that do not count by themselves."""
-        found = await self._findings.ignored(raw["metadata"]["name"])
-        return [finding for finding in found if finding.time >= created_at(raw)]
-
     def _suspicion_on(self, raw: dict[str, Any], decides: Finding | None) -> Finding | None:
         """The newest finding on the node, if it does not decide."""
-        after = created_at(raw) if decides is None else max(created_at(raw), decides.time)
-        return newest(s for s in self._findings.suspicions(raw["metadata"]["name"]) if s.time > after)
+        found = self._findings.suspicions(raw)
+        return newest(each for each in found if decides is None or each.time > decides.time)
 
-    async def _full_pool(self, node: NodeState) -> str | None:
-        """The pool that has no room for the node, also by the API server: our cache may be stale."""
-        whole = limit_of(len(self._nodes), self._options.limit_percent)
-        if len(self._nodes.by_index(BY_CORDON, MarkState.CORDONED)) >= whole:
-            return ALL_NODES
-        full = await self._full_pools(node, {})
-        if node.name not in full:
-            answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
-            full = await self._full_pools(node, {raw["metadata"]["name"]: raw for raw in answer["items"]})
-        return full.get(node.name)
+    def _full_pool(self, raw: dict[str, Any], node: NodeState) -> str | None:
+        """The pool that has no room for the node. The store counts what we have written at once; a leader
+        that is behind writes nothing."""
+        own = takes_room(raw, node.mark)
 
-    async def _full_pools(self, node: NodeState, fresh: dict[str, dict[str, Any]]) -> dict[str, str]:
-        """The full pools, by the nodes that wait for them, as cache and freshly read Nodes show them."""
-        states = (MarkState.CORDONED, MarkState.HELD)
-        raws = {raw["metadata"]["name"]: raw for s in states for raw in self._nodes.by_index(BY_CORDON, s)}
-        counted = self._findings.accused()
-        for name in self._findings.accused_by_anybody():
-            raw = self._nodes.get(None, name)
-            if raw is not None and (name in counted or own_fault(raw) is not None):
-                raws[name] = raw
-        fleet, slices = {node.name: node}, Slices()
-        for name, raw in (raws | fresh).items():
-            ignored = await self._ignored_on(raw) if own_fault(raw) is not None else ()
-            fleet[name] = self._state(raw, ignored)
-            await slices.pause()
-        sizes = {p: len(self._nodes.by_index(BY_POOL, p)) for n in fleet.values() for p in n.pools}
-        sizes[ALL_NODES] = len(self._nodes)
-        limits = {pool: limit_of(size, self._options.limit_percent) for pool, size in sizes.items()}
-        return full_pools(fleet.values(), limits)
+        def limit(pool: str) -> int:
+            return limit_of(self._nodes.count(BY_POOL, pool), self._options.limit_percent)
+
+        return full_pool(node, lambda pool: self._nodes.count(BY_CORDON, pool) - own, limit)
+
+    def _held_seconds(self) -> float:
+        return max(HELD_SECONDS, self._nodes.count(BY_CORDON, HELD) / HELD_LOOKS_PER_SECOND)
 
     async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
         """Write the mark and what it marks in one; a Conflict is retried with the changed node."""
@@ -235,14 +215,29 @@ def condition_of(node: dict[str, Any], type_: str) -> dict[str, Any]:
     return next((c for c in conditions if c["type"] == type_), {})
 
 
-def cordon_states(node: dict[str, Any]) -> Iterable[str]:
-    """Index function: the state of the mark, or of the condition in a dry run, which makes no mark."""
-    mark = read_mark(node)
-    states = set() if mark is None else {mark.state.value}
+def takes_room(node: dict[str, Any], mark: Mark | None) -> bool:
+    """Whether it is cordoned by us; in a dry run, which makes no mark, whether its condition is so."""
     suspected = condition_of(node, names.CONDITION_SUSPECTED)
-    if (suspected.get("status"), suspected.get("reason")) == (ConditionStatus.TRUE, HELD):
-        states.add(MarkState.HELD.value)
-    return states
+    is_reported = (suspected.get("status"), suspected.get("reason")) == (ConditionStatus.TRUE, REPORTED)
+    return is_reported or (mark is not None and mark.state is MarkState.CORDONED)
+
+
+def pool_keys(node: dict[str, Any], options: CordonOptions) -> list[str]:
+    """Index function of `BY_POOL`."""
+    return [ALL_NODES, *pools_of(node["metadata"].get("labels") or {}, options.pools)]
+
+
+def cordon_keys(node: dict[str, Any], options: CordonOptions) -> list[str]:
+    """Index function of `BY_CORDON`."""
+    mark = read_mark(node)
+    if takes_room(node, mark):
+        return pool_keys(node, options)
+    return [HELD] if mark is not None and mark.state is MarkState.HELD else []
+
+
+def add_cordon_indexes(cache: Cache, options: CordonOptions) -> None:
+    cache.add_index(NODES, BY_POOL, partial(pool_keys, options=options))
+    cache.add_index(NODES, BY_CORDON, partial(cordon_keys, options=options))
 
 
 def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
@@ -262,10 +257,8 @@ def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def room_view(node: dict[str, Any]) -> tuple[object, ...]:
-    """The parts of a Node, beside the states of its cordon, by which the limit may leave room for others."""
-    fault = own_fault(node)
-    return node["metadata"]["uid"], node["metadata"].get("labels"), fault and (fault.type, fault.status)
+def _is_held(node: NodeState) -> bool:
+    return node.mark is not None and node.mark.state is MarkState.HELD
 
 
 def _taints(node: dict[str, Any]) -> list[dict[str, Any]]:

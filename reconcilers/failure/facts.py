@@ -14,13 +14,18 @@ from reconcilers.observed.worker_state import REPLACED
 from reconcilers.observed.workers import Workers
 
 
-def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:
-    """The newest end of a Pod, unless the job already shows a newer failure."""
+def last_failure(job: ElasticJob, workers: Workers, *, with_planned: bool = False) -> JobFailure | None:
+    """The newest end of a Pod, unless the job already shows a newer failure.
+
+    Args:
+        with_planned: count a Pod that was taken away in good order.
+    """
     newest = job.status.last_failure
     for worker in workers.exceptional:
         end = worker.status.last_exit
-        counts = end is not None and end.reason != REPLACED  # what was first counts as a failure in place
-        if end is not None and counts and (newest is None or end.time > newest.time):
+        if end is None or end.reason == REPLACED:  # what was first counts as a failure in place
+            continue
+        if (with_planned or not end.planned) and (newest is None or end.time > newest.time):
             newest = failure_of_pod(worker.metadata.name, end)
     return newest
 

@@ -128,6 +128,14 @@ def raised(before: Memory, room: int) -> Memory | None:
     return Memory(limit=None if before.limit is None else most, request=request)
 
 
+def steps_between(before: int, after: int) -> list[int]:
+    """Return the amounts that a slot had from one to the other, both included, in bytes."""
+    amounts = [before]
+    while (step := raised(Memory(amounts[-1], None), after)) is not None:
+        amounts.append(step.most)
+    return amounts
+
+
 def memory_of(job: ElasticJob, worker: ElasticWorker) -> Memory | None:
     """Return the memory of the slot's next Pod, unless it is raised; None if the job sets none."""
     if worker.spec.type not in job.spec.replica_specs:

@@ -154,10 +154,12 @@ def assess(
     late_loss = None
     if incident is not None:
         budget = _charged(job, workers, incident, now)
-    elif budget is not None and budget.consequences and _explains(failure, status, workers):
-        restarts = uncounted(restarts, ExitClass.UNKNOWN)
-        budget = budgets.explained(budget)
-        late_loss = _late_loss(failure, status, workers)
+    elif budget is not None and budget.consequences:
+        end = last_failure(job, workers, with_planned=True)
+        if _explains(end, status, workers):
+            failure, restarts = end, uncounted(restarts, ExitClass.UNKNOWN)
+            budget = budgets.explained(budget)
+            late_loss = _late_loss(end, status, workers)
     renewals = {} if incident else _renewals(job, workers, now)
     pending = incident is not None and _renewal(job, culprit_of(incident.failure, workers), incident)
     return Assessment(

@@ -13,6 +13,8 @@ from reconcilers.goodput.rounds import reported_rounds, with_comparable_steps
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.workers import Workers
 
+AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
+"""States in which a job is because of a failure."""
 _DIGITS = 6
 """Of seconds, so that sums stay readable."""
 _NO_STEPS = {
@@ -46,6 +48,11 @@ def seconds_by_state(goodput: Goodput, until: datetime) -> dict[JobState, float]
     """Adds the present state's time; `until` is now, or the end of a job that has finished."""
     seconds = in_state(goodput, goodput.state, until).seconds
     return {state: seconds[state.value] for state in JobState if state.value in seconds}
+
+
+def lost_seconds(goodput: Goodput) -> float:
+    """What failures have cost, up to the last state: the time from each until training went on."""
+    return sum(goodput.seconds.get(state.value, 0.0) for state in AFTER_A_FAILURE)
 
 
 def in_state(goodput: Goodput, state: JobState, at: datetime) -> Goodput:
@@ -113,7 +120,7 @@ def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now:
     figures = {
         "first_step": first,
         "last_step": last,
-        "steps_redone": max(each.steps_redone for each in groups),
+        "steps_redone": max(account.steps_redone, *(each.steps_redone for each in groups)),
         "steps_timed": last - first + 1,
         "stepping_seconds": round(trained / max(1, job.group_count), _DIGITS),
     }

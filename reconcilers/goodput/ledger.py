@@ -35,7 +35,15 @@ from crds.rendezvous import Rendezvous
 from crds.texts import shortened
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.goodput.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
+from reconcilers.goodput.goodput import (
+    AFTER_A_FAILURE,
+    begun,
+    goodput_now,
+    in_state,
+    reassigned,
+    with_ratio,
+    with_rounds,
+)
 from reconcilers.goodput.rounds import all_run, first_step_at, last_step_at, reported_rounds
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import present_slots
@@ -43,9 +51,10 @@ from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import bounds_of
 
-_AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
 NOT_YET_TRAINING = (JobState.RECOVERING, JobState.FORMING)
 """Of a formed world, before its first step."""
+FALSE_START = timedelta(seconds=30)
+"""A script that reports no steps counts as training while it runs, unless it fails within this time."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +198,9 @@ def _too_few(moment: Moment) -> bool:
 def _recovers(before: Goodput, history: Sequence[Episode]) -> bool:
     """Whether the last failure is not over yet. A check may have come between."""
     if before.state is not JobState.CHECKING:
-        return before.state in _AFTER_A_FAILURE
+        return before.state in AFTER_A_FAILURE
     earlier = (episode.state for episode in reversed(history) if episode.state is not JobState.CHECKING)
-    return next(earlier, JobState.PENDING) in _AFTER_A_FAILURE
+    return next(earlier, JobState.PENDING) in AFTER_A_FAILURE
 
 
 def with_episode(history: Sequence[Episode], episode: Episode) -> tuple[Episode, ...]:
@@ -288,7 +297,7 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
         return None
     before = known.goodput or begun(moment.job, moment.now)
     earlier = tuple(known.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
-    goodput, history = _with_first_steps(before, earlier, moment)
+    goodput, history = _with_first_steps(*_without_false_start(before, earlier, moment), moment)
 
     found = transitions(goodput, history, moment)
     goodput = with_rounds(goodput, moment.reported)
@@ -300,6 +309,19 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
     if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
         return None
     return with_ratio(goodput, moment.job, moment.now), history
+
+
+def _without_false_start(
+    goodput: Goodput, history: tuple[Episode, ...], moment: Moment
+) -> tuple[Goodput, tuple[Episode, ...]]:
+    """A script that told no steps, and failed soon after its start, has not trained."""
+    is_assumed = goodput.state is JobState.TRAINING and goodput.first_step is None and not moment.reported
+    if not is_assumed or moment.broken_at is None or len(history) < 2:
+        return goodput, history
+    earlier = history[-2].state
+    if earlier not in NOT_YET_TRAINING or moment.broken_at - goodput.since > FALSE_START:
+        return goodput, history
+    return goodput.model_copy(update={"state": earlier}), history[:-1]
 
 
 def _with_first_steps(

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
-from crds.job_status import MAX_EPISODE_REASON, Episode, Goodput, JobState
+from crds.job_status import MAX_EPISODE_REASON, Departed, Episode, Goodput, JobState
 from crds.phases import JobPhase
 from crds.replica_groups import Membership
 from crds.texts import shortened
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.goodput.goodput import begun, in_state, of_groups
+from reconcilers.goodput.goodput import begun, in_state, lost_seconds, of_groups
 from reconcilers.goodput.ledger import in_short, with_episode
 from reconcilers.groups.sums import named
 
@@ -25,20 +25,34 @@ STATES = {
 
 
 def goodput_of(
-    job: ElasticJob, groups: Collection[ElasticJob], phase: JobPhase, now: datetime
-) -> Goodput | None:
-    """Return the account after this look. It changes with the job's state and with its groups' accounts."""
+    job: ElasticJob,
+    groups: Collection[ElasticJob],
+    phase: JobPhase,
+    departed: Departed | None,
+    now: datetime,
+) -> tuple[Goodput | None, Departed | None]:
+    """Return the account after this look, and `departed` with what groups lost that are gone since the last.
+
+    The account changes with the job's state and with its groups' accounts.
+    """
     known = job.status.goodput
     if job.status.finished:
-        return known
+        return known, departed
     before = known or begun(job, now)
     state = STATES.get(phase, before.state)  # a job that ends stays in its last state
     is_same = state is before.state and not phase.finished
     account = before if is_same else in_state(before, state, now)
     accounts = [each.status.goodput for each in groups if each.status.goodput is not None]
+    lost, gone = sum(map(lost_seconds, accounts)), departed.lost_seconds if departed else 0.0
+    missing = (before.groups_lost_seconds or 0.0) - lost - gone
+    if missing > 0:
+        gone += missing
+        departed = (departed or Departed()).model_copy(update={"lost_seconds": gone})
+    account = account.model_copy(update={"groups_lost_seconds": round(lost + gone, 3)})
     updated = of_groups(account, job, accounts, now)
     # The ratio changes with each moment: it alone is no news.
-    return before if updated.model_copy(update={"ratio": before.ratio}) == before else updated
+    is_news = updated.model_copy(update={"ratio": before.ratio}) != before
+    return (updated if is_news else before), departed
 
 
 def history_of(

@@ -27,6 +27,7 @@ from reconcilers.conditions.life import (
     WORLD_FORMED,
 )
 from reconcilers.conditions.scaled import SCALED
+from reconcilers.failure.totals import failures_of
 from reconcilers.groups.account import goodput_of, history_of
 from reconcilers.groups.membership import GroupView
 from reconcilers.groups.sums import named, nodes_checked, of_some, sums_of_warnings
@@ -87,6 +88,9 @@ def status_of(
     restarts = Counter[str]()
     for group in each:
         restarts.update(group.status.restarts)
+    of_groups = (group.status.failures for group in each)
+    totals, departed = failures_of(before.model_copy(update={"restarts": {}}), {}, of_groups, before.departed)
+    goodput, departed = goodput_of(job, each, phase, departed, now)
     failures = [group.status.last_failure for group in each if group.status.last_failure is not None]
     reason, message = (end.reason, end.message) if end else _why(groups, phase)
     counts = _replicas(job, each)
@@ -109,10 +113,12 @@ def status_of(
             "replicas": sum(group.status.replicas or 0 for group in each),
             "selector": f"{names.LABEL_GROUPED_JOB}={job.metadata.name},{names.LABEL_TYPE}={names.WORKER}",
             "restarts": dict(restarts),
+            "failures": totals,
+            "departed": departed,
             "last_failure": max(failures, key=lambda each: each.time, default=before.last_failure),
             "start_time": None if phase is JobPhase.SUSPENDED else before.start_time or second,
             "completion_time": (before.completion_time or second) if end else None,
-            "goodput": goodput_of(job, each, phase, now),
+            "goodput": goodput,
             "history": history_of(job, groups.jobs, membership, phase, now),
         }
     )

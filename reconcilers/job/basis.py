@@ -10,11 +10,12 @@ from functools import cached_property
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import Departed, JobWarning, ProfileUse
+from crds.job_status import Departed, ProfileUse
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import refusal, slow
+from reconcilers.conditions import slow
+from reconcilers.conditions.refusal import Refusal
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.policy import exhausted_workers, spare_workers
@@ -41,8 +42,8 @@ class Basis:
     """Another scale was requested just now."""
     shards: Sequence[ShardSet] | None = None
     """The next shard sets; None if nothing in them changes."""
-    pods_not_accepted: JobWarning | None = None
-    """The API server's answer to a dry run of the job's Pods, unless it accepts them."""
+    refusal: Refusal | None = None
+    """Why no Pod can be made of the template; None if they can."""
     profile: ProfileUse | None = None
     """What became of the job's profile."""
 
@@ -52,13 +53,13 @@ class Basis:
 
     @property
     def is_refused(self) -> bool:
-        """The API server refuses the job's next Pods."""
-        return refusal.is_refused(self.pods_not_accepted)
+        """No further Pod of the job can be made."""
+        return self.refusal is not None
 
     @property
     def is_held(self) -> bool:
-        """The API server refuses the Pods of a job that has not begun: it makes no worker."""
-        return self.is_refused and not self.seen.has_begun
+        """The Pods of a job that has not begun cannot be made: it makes no further worker."""
+        return self.refusal is not None and not self.refusal.has_begun
 
     @cached_property
     def leaving(self) -> frozenset[str]:
@@ -123,10 +124,13 @@ def with_departed(job: DesiredJob, surplus: Collection[ElasticWorker]) -> Desire
         return job
     known = known or Departed()
     counted = {(type_, index) for type_, slots in known.leaving.items() for index in slots}
-    restarts, leaving = Counter(known.restarts), dict[str, list[int]]()
+    restarts, failures = Counter(known.restarts), Counter(known.failures)
+    leaving = dict[str, list[int]]()
     for worker in failed:
         leaving.setdefault(worker.spec.type, []).append(worker.spec.index)
         if (worker.spec.type, worker.spec.index) not in counted:
             restarts.update(worker.status.restarts)
+            failures.update(worker.status.failures)
     slots = {type_: sorted(indices) for type_, indices in leaving.items()}
-    return job.having(departed=Departed(restarts=dict(restarts), leaving=slots))
+    update = {"restarts": dict(restarts), "failures": dict(failures), "leaving": slots}
+    return job.having(departed=known.model_copy(update=update))

@@ -121,7 +121,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             more,
             seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
-            refusal.seconds_to_look(look.pods_not_accepted, seen.job, seen.has_begun),
+            look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
             served.seconds,
             job_shards.seconds_to_lease(seen.job, len(seen.workers.training), seen.shards_age_seconds),
         ),
@@ -190,7 +190,7 @@ def _basis(
         now=now,
         scale_requested=uptake.scale_requested,
         shards=shards,
-        pods_not_accepted=refusal.judge(job, seen.trial, seen.has_begun, now, has_pods=seen.has_all_pods),
+        refusal=refusal.judge(job, workers, now),
         profile=beginning.profile,
     )
     return look, beginning
@@ -223,8 +223,8 @@ def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
         return JobPhase.SUCCEEDED, "TrainingSucceeded", why
     if why := job_shards.ending(job):
         return JobPhase.FAILED, job_shards.ENDED, why
-    if look.is_held and (refusal.seconds_to_failure(look.pods_not_accepted, job, now) or 0.0) <= 0:
-        return JobPhase.FAILED, *refusal.ending(look.pods_not_accepted)
+    if look.refusal is not None and look.refusal.is_final(job, now):
+        return JobPhase.FAILED, *look.refusal.ending
     if why := deadline_exceeded(job, now):
         return JobPhase.FAILED, "DeadlineExceeded", why
     return None

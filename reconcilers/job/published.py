@@ -72,7 +72,7 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
     """Return the time until a patch of a job's status is due; 0 or less means now.
 
     Phase, world, state of the account, status and reason of a condition or warning, and every other decision
-    are due at once: what they follow from, such as the answer to a trial, may be there in one look only.
+    are due at once: what they follow from may be there in one look only.
     """
     parts = ("rendezvous", "goodput", "replicaGroup")
     world, account, group = (status_patch.get(field, {}) for field in parts)

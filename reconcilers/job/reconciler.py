@@ -24,7 +24,6 @@ from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
-from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import is_strangers, name_taken
 from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
@@ -44,12 +43,11 @@ class ElasticJobReconciler(Reconciler):
         cache: Cache,
         recorder: EventRecorder,
         clock: Clock,
-        pods: PodOptions | None = None,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._view = JobReader(client, cache, clock, pods or PodOptions())
+        self._view = JobReader(client, cache, clock)
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
         self._workers = cache.store(ELASTICWORKERS)

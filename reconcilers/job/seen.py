@@ -5,8 +5,9 @@ Ages count on our own clock, from when we first saw a thing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from controller.cache import Cache
@@ -22,14 +23,12 @@ from crds.grouping import is_grouped
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.capacity.profile import needs_history
-from reconcilers.conditions import refusal
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
-from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, training_types
@@ -42,7 +41,6 @@ from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import JobPlans
 from reconcilers.shards.by_shards import holders_of, scaling_of
 from reconcilers.shards.sets import look_size
-from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
 
 _NEW_WORKER = 10
@@ -118,6 +116,26 @@ def _heard(worker: ElasticWorker, checking: str | None, before: _Heard | None, n
     )
 
 
+class NodesWhenRead(Collection[Object]):
+    """All Nodes, listed when a plan first reads them: few do, and a cluster may have ten thousand."""
+
+    def __init__(self, nodes: Store) -> None:
+        self._store = nodes
+
+    @cached_property
+    def _all(self) -> list[Object]:
+        return self._store.list()
+
+    def __iter__(self) -> Iterator[Object]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._all
+
+
 @dataclass(frozen=True)
 class Seen:
     job: ElasticJob
@@ -138,7 +156,7 @@ class Seen:
     worker; without those whose Pod the cache does not show."""
     outdated_pods: int = 0
     """How many of these were made of an earlier template of the job."""
-    nodes: Sequence[Object] = ()
+    nodes: Collection[Object] = ()
     ages: Ages = field(default_factory=Ages)
     account_age_seconds: float = 0.0
     """How long ago the job's account was written."""
@@ -154,8 +172,6 @@ class Seen:
     """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
     """Other workers on the job's nodes, if it has just become slow."""
-    trial: Trial | None = None
-    """The API server's answer to a dry run of the job's Pods, if there was one in this look."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
     workers_refused_seconds: float | None = None
@@ -175,11 +191,6 @@ class Seen:
         """Whether it has workers, or has had a world."""
         return has_begun(self.job, self.workers)
 
-    @property
-    def has_all_pods(self) -> bool:
-        """Whether each worker has a Pod of the present template."""
-        return 0 < len(self.workers) == len(self.pods) and not self.outdated_pods
-
 
 def has_begun(job: ElasticJob, workers: Workers) -> bool:
     """Whether it has workers, or has had a world."""
@@ -189,7 +200,7 @@ def has_begun(job: ElasticJob, workers: Workers) -> bool:
 class JobReader:
     """Reads what is there; a thread reads what is much."""
 
-    def __init__(self, client: Client, cache: Cache, clock: Clock, pods: PodOptions) -> None:
+    def __init__(self, client: Client, cache: Cache, clock: Clock) -> None:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
         self._worlds = cache.store(ELASTICWORLDS)
@@ -197,9 +208,6 @@ class JobReader:
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(cache)
         self._checks = JobChecksView(client, cache)
-        self._clock = clock
-        self._trial = PodTrial(client, cache, pods.agent)
-        self._tried_at: Memory[float] = self._jobs.memory()
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._ages = AgesView(self._workers, clock.monotonic)
@@ -230,7 +238,7 @@ class JobReader:
         checking = checks.active.metadata.name if checks.active else None
         size = look_size(seen.workers, job.status.shards)
         ages = await computed(size, self._ages.of, job, seen.workers, checking)
-        return replace(seen, checks=checks, ages=ages, trial=await self._try_pods(job, raw, seen.workers))
+        return replace(seen, checks=checks, ages=ages)
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
         workers = Workers(self._workers_of(found, job.metadata.namespace))
@@ -247,7 +255,7 @@ class JobReader:
             vacant=self._plans.vacant(job),
             pods=pods,
             outdated_pods=outdated,
-            nodes=self._nodes.list(),
+            nodes=NodesWhenRead(self._nodes),
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
             round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
@@ -277,17 +285,6 @@ class JobReader:
         )
         found = (_neighbour(job, other) for other in self._parse_worker.readable(others))
         return sorted(filter(None, found), key=lambda each: (each.since, each.worker))
-
-    async def _try_pods(self, job: ElasticJob, raw: Object, workers: Workers) -> Trial | None:
-        """Try the Pods if a trial is due. Another leader's trial counts from when we first saw its answer."""
-        uid, tried_at = job.metadata.uid, self._tried_at.get(job.metadata.uid)
-        age_seconds = None if tried_at is None else self._clock.monotonic() - tried_at
-        trial = None
-        if refusal.is_due(job, age_seconds, has_begun(job, workers)):
-            trial = await self._trial.of(job, raw)
-        if trial is not None or tried_at is None:
-            self._tried_at.put(uid, self._clock.monotonic())  # after the answer, which may take long
-        return trial
 
     def _workers_of(self, found: list[Object], namespace: str) -> Iterator[ElasticWorker]:
         """Yield the workers that are not on their way out. One of another namespace that names the job as its

@@ -28,6 +28,7 @@ from reconcilers.conditions.scaled import phase_while_scaling
 from reconcilers.conditions.table import Judgement, judged
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
+from reconcilers.failure.totals import failures_of
 from reconcilers.job.basis import Basis
 from reconcilers.observed.conditions import State, condition_of, is_false, is_true, observed_at
 from reconcilers.observed.groups import group_of
@@ -140,7 +141,7 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Fac
         phase=phase,
         world=world,
         now=of.now,
-        pods_not_accepted=of.pods_not_accepted,
+        pods_not_accepted=None if of.refusal is None else of.refusal.warning,
         shards=of.shards,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
@@ -171,6 +172,11 @@ def status_of(
     before, wanted, job = of.seen.job.status, of.job.status, of.job
     reason, message = why_not_training(phase, judgement, world)
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
+    restarts = failures.restarts if failures else before.restarts
+    counted, departed = before.failures, wanted.departed
+    if not before.finished:
+        of_pods = (worker.status.failures for worker in of.workers.exceptional)
+        counted, departed = failures_of(before, restarts, of_pods, departed)
     status = before.model_copy(
         update={
             "phase": phase,
@@ -192,8 +198,9 @@ def status_of(
             "suspected_at": suspected_at or before.suspected_at,
             "replicas": worker_pods(job, of.workers),
             "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
-            "restarts": failures.restarts if failures else before.restarts,
-            "departed": wanted.departed,
+            "restarts": restarts,
+            "failures": counted,
+            "departed": departed,
             "start_time": start_time,
             "completion_time": completion_time,
             "last_failure": last_failure or (failures.last_failure if failures else before.last_failure),

@@ -20,7 +20,8 @@ from typing import Any
 
 from controller.wording import counted
 from crds import names
-from crds.findings import MAX_TEXT, Action, Cause, Finding, Verdict
+from crds.actions import Action
+from crds.findings import MAX_TEXT, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheckStatus
 from healthcheck.fleet import Node
 from healthcheck.intermittent import NodeTests, intermittent
@@ -132,8 +133,8 @@ def _faulty(finding: Finding, cause: Cause, message: str) -> Finding:
 
 
 def _with_action(finding: Finding, faulty_before: bool) -> Finding:
-    """Add what to do, unless it is there already."""
-    if finding.action is not None:
+    """Add what to do, unless a condition of the Node's own says it."""
+    if finding.action is not None and Cause.NODE_CONDITION in finding.causes:
         return finding
     return finding.model_copy(update={"action": action_for(finding, faulty_before)})
 

@@ -42,12 +42,12 @@ class FinishedCheck:
         return self.check.status.start_time or self.ended
 
     def is_of(self, created: datetime) -> bool:
-        """Whether it tested the machine that was added to the cluster then, and no earlier one of its name.
+        """Whether it tested the machine that was added to the cluster then, and no other one of its name.
 
-        The API server says when it was made, as it does of nodes, so a controller whose clock is behind drops
-        no verdict.
+        Both times are the API server's, whatever the controller's clock says.
         """
-        return max(self.ended, self.check.metadata.creation_timestamp or LONG_AGO) >= created
+        made = self.check.metadata.creation_timestamp or LONG_AGO
+        return created <= (self.check.status.nodes_as_of or made)
 
     @property
     def succeeded(self) -> bool:

@@ -39,6 +39,7 @@ from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
     checked_nodes_of,
+    created_at,
     fleet_of,
     lacks_gpu,
     settings_of,
@@ -231,7 +232,9 @@ class NodeCheckReconciler(Reconciler):
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
         withdrawn |= permit.left_out(turn.check)
         await slices.pause()
-        status = check_status.scoped(turn.status, scope, withdrawn, turn.now)
+        made = turn.check.metadata.creation_timestamp or LONG_AGO
+        as_of = max([made, *map(created_at, nodes.values())])
+        status = check_status.scoped(turn.status, scope, withdrawn, as_of, turn.now)
         untested = untested_accelerators(nodes.values())
         if untested:
             status = check_status.with_untested_accelerators(status, untested, turn.now)
@@ -353,8 +356,7 @@ class NodeCheckReconciler(Reconciler):
         status = check_status.with_classes(status, step.classes, turn.now)
         speeds = speeds_of(references_of(history, fleet, settings), fleet)
         status = status.model_copy(update={"class_speeds": speeds})
-        made = turn.check.metadata.creation_timestamp or LONG_AGO
-        status, findings = check_status.without_replaced(status, step.nodes, nodes, made, turn.now)
+        status, findings = check_status.without_replaced(status, step.nodes, nodes, turn.now)
         findings = with_all_evidence(status, findings, fleet, nodes, tested_gpus(participants), turn.now)
         return self._finish(turn, status, findings)
 

@@ -52,9 +52,13 @@ def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> No
 
 
 def scoped(
-    status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, Out], now: datetime
+    status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, Out], as_of: datetime, now: datetime
 ) -> NodeCheckStatus:
-    """Fix who takes part."""
+    """Fix who takes part.
+
+    Args:
+        as_of: the newest creation of the check and its nodes.
+    """
     return _with(
         status,
         now,
@@ -65,6 +69,7 @@ def scoped(
         incarnations=[participant.incarnation for participant in scope.participants],
         reused=list(scope.reused),
         withdrawn=_withdrawals(withdrawn),
+        nodes_as_of=as_of,
         start_time=now,
     )
 
@@ -108,7 +113,7 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
     """Add the nodes that failed their own tests, so that it is kept even if their Pods go."""
     present = {result.node for result in status.node_results}
     failures = [
-        dropped(node, Cause.LOCAL_TEST, result.reason)
+        dropped(node, Cause.LOCAL_TEST, result.reason, result.action)
         for node, result in history.local.items()
         if not result.passed and node not in present
     ]
@@ -165,16 +170,11 @@ def without_replaced(
     status: NodeCheckStatus,
     findings: Sequence[Finding],
     nodes: Mapping[str, Mapping[str, Any]],
-    made: datetime,
     now: datetime,
 ) -> tuple[NodeCheckStatus, list[Finding]]:
-    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one.
-
-    Args:
-        made: when the check was, by the API server's clock as of nodes: the controller's may be behind.
-    """
-    began = max(status.start_time or now, made)
-    replaced = {name for name, raw in nodes.items() if created_at(raw) > began}
+    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one."""
+    as_of = status.nodes_as_of
+    replaced = {name for name, raw in nodes.items() if as_of is not None and created_at(raw) > as_of}
     withdrawn = {left.node for left in status.withdrawn}
     status = settled(status, Ended(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
     verdict = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.WITHDRAWN,), "message": REPLACED.message}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from crds.actions import worst
 from crds.agent_report import PairOutcome, ProbeEnding, ProbeOutcome
 from crds.elasticworker import ElasticWorker
 from crds.findings import Cause
@@ -44,8 +45,8 @@ UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 UNTESTED = "ProbeUnavailable"
 """Reason of a node that could not make its test."""
 
-OWN_SIGNALS = tuple(f"ended by {name}" for name in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"))
-"""Reasons that `healthcheck.probes.runner` gives."""
+OWN_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
+"""Signals that no partner sends: torch aborts itself (SIGABRT)."""
 
 MAX_GROUP_MESSAGE = 200
 MAX_GROUP_MESSAGES = 50
@@ -187,13 +188,14 @@ def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> Grou
         failure=message[:MAX_GROUP_MESSAGE],
         silent=tuple(node for node in members if node not in answers),
         crashed=tuple(node for node, answer in failed.items() if _was_killed(answer)),
+        action=worst(answer.action for answer in failed.values()) if len(members) == 1 else None,
         measured=_slowest(answers.values(), _compared(members)) if passed else {},
     )
 
 
 def _was_killed(answer: PairOutcome) -> bool:
-    """Whether the node's own probe died of a signal that no partner sends: torch aborts itself (SIGABRT)."""
-    return answer.ending is ProbeEnding.CRASHED and answer.reason in OWN_SIGNALS
+    """Whether the node's own probe died of a signal that no partner sends."""
+    return answer.ending is ProbeEnding.CRASHED and answer.signal in OWN_SIGNALS
 
 
 def _compared(members: Sequence[str]) -> Iterable[Metric]:
@@ -252,7 +254,7 @@ def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode])
     }
     for found in status.node_results:  # of nodes whose report is gone with its Pod
         if Cause.LOCAL_TEST in found.causes and found.node not in results:
-            results[found.node] = LocalResult(failure=found.message)
+            results[found.node] = LocalResult(failure=found.message, action=found.action)
     return results
 
 
@@ -263,6 +265,7 @@ def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
         FailedTest(
             test=number,
             message=group.failure,
+            action=group.action,
             silent=[places[node] for node in group.silent],
             crashed=[places[node] for node in group.crashed],
         )
@@ -294,6 +297,7 @@ def _round_result(done: CheckRound, nodes: Sequence[str]) -> RoundResult:
                 members=tuple(nodes[place] for place in members),
                 passed=failure is None,
                 failure=failure.message if failure else "",
+                action=failure.action if failure else None,
                 silent=tuple(nodes[place] for place in failure.silent) if failure else (),
                 crashed=tuple(nodes[place] for place in failure.crashed) if failure else (),
                 measured={m: figures[number] for m, figures in columns if figures and figures[number]},

@@ -70,8 +70,10 @@ a device plugin that is not back yet after a restart of the kubelet or node, or 
 OUT_OF = "OutOf"
 """Beginning of the reason of a kubelet that lacks a resource: `OutOfcpu`, `OutOfnvidia.com/gpu`."""
 
-CONTAINER_REASONS = {"OOMKilled": ExitClass.OOM, "ContainerStatusUnknown": ExitClass.NODE_LOST}
-"""State terminated.reason; ContainerStatusUnknown is what a kubelet finds of containers after a reboot."""
+LOST_BY_KUBELET = "ContainerStatusUnknown"
+"""What a kubelet finds of containers after a reboot."""
+CONTAINER_REASONS = {"OOMKilled": ExitClass.OOM, LOST_BY_KUBELET: ExitClass.NODE_LOST}
+"""State terminated.reason."""
 
 PROGRAMS_REASONS = frozenset({"Error", "OOMKilled"})
 """With another reason, the message is the container runtime's own."""

@@ -6,6 +6,7 @@ Standard library only: the CLI reads it at start.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 from crds.release import VERSION
 
@@ -33,3 +34,5 @@ class PodOptions:
     """Image of the Pods that check nodes, where a NodeCheck has no template: it has torch."""
     agent: AgentSource | None = field(default_factory=AgentSource)
     """None: nothing is injected, so that every image has to bring dlr."""
+    random: Random = field(default_factory=Random)
+    """Source of the waits between tries, which differ from one controller to the next."""

@@ -62,17 +62,24 @@ def is_strangers(obj: Object, wanted: Object) -> bool:
     return not (goes or belongs_to(obj, mine["uid"]))
 
 
-def name_taken(wanted: Object) -> Forbidden:
+class NameTaken(Forbidden):
+    """The name of an object to make is a stranger's."""
+
+
+def name_taken(wanted: Object) -> NameTaken:
     """The error of an object whose name a stranger's has."""
     metadata = wanted["metadata"]
     (owner,) = metadata["ownerReferences"]
     named = f"the {wanted['kind']} {metadata['name']}"
     message = f"{named} is not of this {owner['kind']} {owner['name']}: delete it, or use another name"
-    return Forbidden(403, "Forbidden", message)
+    return NameTaken(403, "Forbidden", message)
 
 
-async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
+async def ensure(client: Client, resource: Resource, wanted: Object, *, strict: bool = False) -> Object:
     """Make the object; or, if its owner has it already, find it.
+
+    Args:
+        strict: fields that the server does not know are Invalid.
 
     Raises:
         Leftover: there is one of an earlier owner of the same name.
@@ -82,7 +89,7 @@ async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
     (owner,) = metadata["ownerReferences"]
     named = f"the {resource.kind} {metadata['name']}"
     try:
-        return await client.create(resource, wanted)
+        return await client.create(resource, wanted, strict=strict)
     except AlreadyExists:
         try:
             found = await client.get(resource, metadata["name"], metadata["namespace"])

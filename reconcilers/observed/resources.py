@@ -17,7 +17,8 @@ from crds.checkpoint_files import SMALLEST_SLOT_BYTES, slot_count
 from crds.elasticjob import ElasticJob
 from crds.job_spec import MemoryCheckpoint
 from crds.model import ResourceRequirements
-from reconcilers.observed.quantities import is_quantity, parse, whole
+from crds.texts import shortened
+from reconcilers.observed.quantities import MAX_CHARACTERS, is_quantity, parse, whole
 
 KINDS = ("limits", "requests")
 CUT = "dlrCut"
@@ -95,6 +96,19 @@ def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
                 f"{path}: {asked.size} does not fit into the first container's resources.{kind}.memory of "
                 f"{amount}, which training needs too: raise that, or lower the size"
             )
+    return None
+
+
+def quantity_fault(template: Object, path: str) -> str | None:
+    """Return what is wrong with the first amount that is none; the API server does not say where. Pure."""
+    for part in ("containers", "initContainers"):
+        for place, container in enumerate(template["spec"].get(part) or ()):
+            for kind in KINDS:
+                for name, amount in mapping(mapping(container.get("resources")).get(kind)).items():
+                    if not is_quantity(amount):
+                        shown = shortened(str(amount), MAX_CHARACTERS)
+                        where = f"{path}.spec.{part}[{place}].resources.{kind}.{name}"
+                        return f"{where}: {shown!r} is no quantity, such as 500m or 2Gi"
     return None
 
 

@@ -100,6 +100,12 @@ class Silence:
     verdict: Verdict
     node: str = ""
     """What is known of its node, as a clause."""
+    missed_renewal: bool = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a renewal is missing, and no verdict says more."""
+        return self.missed_renewal and self.verdict in (Verdict.HEARD, Verdict.UNDECIDED)
 
     @property
     def is_loss(self) -> bool:

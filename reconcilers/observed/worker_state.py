@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from controller.resources import Object
 from crds.agent_report import AgentReport, AgentState
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.model import Condition, ConditionStatus
@@ -17,10 +18,17 @@ SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
 AGENT_HEARD = "AgentHeard"
 """Condition of an ElasticWorker: there, and False, while its agent is silent and its node is not lost."""
+HEARTBEAT_ON_TIME = "HeartbeatOnTime"
+"""Condition of an ElasticWorker: there, and False, while its job may wait for it and its agent has missed a
+renewal; its time is that of the last one."""
 SIDECARS_WELL = "SidecarsWell"
 """Condition of an ElasticWorker: there, and False, once a sidecar of its Pod failed by itself."""
+POD_INVALID, POD_FORBIDDEN = "PodInvalid", "PodForbidden"
+"""Its reasons where no Pod can be made of the template, and where a policy or admission forbids it."""
+OF_THE_TEMPLATE = (POD_INVALID, POD_FORBIDDEN)
 POD_REFUSED = "PodRefused"
-"""Its reason where the API server does not take the Pod."""
+"""Its reason where the API server does not take the Pod now, as for a quota that is used up."""
+REFUSALS = (*OF_THE_TEMPLATE, POD_REFUSED)
 EARLIER_POD_STUCK = "EarlierPodStuck"
 """Its reason where an earlier worker's Pod has the name, and should have gone by now."""
 
@@ -49,6 +57,12 @@ def stuck_by(worker: ElasticWorker) -> Condition | None:
         return None
     unscheduled = (c for c in worker.status.conditions if c.type == SCHEDULED)
     return next((c for c in unscheduled if c.status is ConditionStatus.FALSE), None)
+
+
+def is_refused_its_pod(worker: Object) -> bool:
+    """Whether a stored ElasticWorker's Pod was refused."""
+    conditions = worker.get("status", {}).get("conditions") or ()
+    return any(each["type"] == SCHEDULED and each.get("reason") in REFUSALS for each in conditions)
 
 
 def hindered_by(worker: ElasticWorker) -> Condition | None:

@@ -18,7 +18,10 @@ from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import labels, owner_reference
 from reconcilers.observed.groups import group_labels
 from reconcilers.observed.slots import Slot, present_slots, training_types
-from reconcilers.observed.worker_state import AGENT_HEARD, SIDECARS_WELL
+from reconcilers.observed.worker_state import AGENT_HEARD, HEARTBEAT_ON_TIME, SIDECARS_WELL
+
+ODD = frozenset((AGENT_HEARD, HEARTBEAT_ON_TIME, SIDECARS_WELL))
+"""Conditions of a worker that does not simply run."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def simply_runs(worker: ElasticWorker) -> bool:
         and report.failure is None
         and report.protocol >= PROTOCOL
         and report.state is not AgentState.SUCCEEDED
-        and not any(condition.type in (AGENT_HEARD, SIDECARS_WELL) for condition in status.conditions)
+        and not any(condition.type in ODD for condition in status.conditions)
     )
 
 

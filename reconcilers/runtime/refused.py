@@ -17,6 +17,10 @@ def is_refusal(error: Refused) -> bool:
     return isinstance(error, Invalid | Forbidden) or is_denial(error)
 
 
-def retry_seconds(objects: int = 1) -> float:
-    """After how long so many that were refused are asked for again."""
-    return max(RETRY_SECONDS, objects / TRIES_PER_SECOND)
+def retry_seconds(objects: int = 1, at_least: float | None = None) -> float:
+    """Returns the time after which each of so many objects that could not be made is tried again.
+
+    Args:
+        at_least: for few of them; None for `RETRY_SECONDS`.
+    """
+    return max(RETRY_SECONDS if at_least is None else at_least, objects / TRIES_PER_SECOND)

@@ -29,7 +29,7 @@ A lease is never more than an even share of what is left. So where later element
 says, it is guided self-scheduling at worst.
 """
 _SURELY_FITTING = MAX_LEASES_TEXT // 52
-"""Ranges in all leases. One has at most 39 bytes with the numbers of a lease of its own, and 52 in base64."""
+"""Ranges in all leases of all sets. One has at most 39 bytes with a lease of its own, and 52 in base64."""
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
 
@@ -51,7 +51,7 @@ def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet
         voices, of_others = by_name.get(each.definition.name, []), given - len(each.leases)
         found.append(_step(_restored(each, voices, crew), voices, crew, now, MAX_LEASES - of_others))
         given = of_others + len(found[-1].leases)
-    return tuple(found)
+    return _fitting(found)
 
 
 def _begun(voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
@@ -122,18 +122,27 @@ def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime, m
         settled = _granted(settled, asking, pulling, crew, least, most_leases)
     if settled.is_over and settled.finished_at is None:
         settled = replace(settled, finished_at=now)
-    return _fitting(settled)
+    return settled
 
 
-def _fitting(known: ShardSet) -> ShardSet:
-    """The set without its leases, if those are scattered over more ranges than the status can name.
+def _fitting(sets: Sequence[ShardSet]) -> tuple[ShardSet, ...]:
+    """The sets, the largest without its leases, and then the next, for as long as all leases together are
+    scattered over more ranges than the status can name."""
+    if sum(len(each.elements) for known in sets for each in known.leases) <= _SURELY_FITTING:
+        return tuple(sets)
+    sizes = {place: len(leases_to_text(known.leases)) for place, known in enumerate(sets)}
+    taken_back = set[int]()
+    for place in sorted(sizes, key=lambda place: -sizes[place]):
+        if sum(sizes.values()) <= MAX_LEASES_TEXT:
+            break
+        sizes[place] = 0
+        taken_back.add(place)
+    return tuple(_without_leases(known) if place in taken_back else known for place, known in enumerate(sets))
 
-    What was leased waits again, where ranges of several workers join. Elements that a worker was at are
-    done twice.
-    """
-    ranges = sum(len(each.elements) for each in known.leases)
-    if ranges <= _SURELY_FITTING or len(leases_to_text(known.leases)) <= MAX_LEASES_TEXT:
-        return known
+
+def _without_leases(known: ShardSet) -> ShardSet:
+    """What was leased waits again, where ranges of several workers join. Elements that a worker was at are
+    done twice."""
     leased = union(*(each.elements for each in known.leases))
     untried = minus(leased, union(*(each.elements for each in known.again)))
     return replace(

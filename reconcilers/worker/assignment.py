@@ -18,6 +18,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureRule
 from crds.job_spec import ReplicaSpec
+from crds.job_status import JobState
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
@@ -25,7 +26,7 @@ from reconcilers.observed import run_policy
 from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import is_extra, slot_count
+from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.worker.gang import PodGroup, pod_group_of
 from reconcilers.worker.job_pod import (
@@ -34,6 +35,7 @@ from reconcilers.worker.job_pod import (
     build_check_pod,
     build_job_pod,
 )
+from reconcilers.worker.pod_refusal import Source
 from reconcilers.worker.shapes import WholeObjects
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
@@ -94,6 +96,19 @@ class JobAssignment:
         return 0 if self._replica is None else self._replica.restart_count
 
     @property
+    def counted_round(self) -> int | None:
+        """Round in which the job has counted a failure in place of this worker's."""
+        failure = self.job.status.last_failure
+        is_own = failure is not None and failure.worker == self.worker.metadata.name
+        return failure.round if failure is not None and is_own else None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the job does not train, and may wait for this worker."""
+        goodput = self.job.status.goodput
+        return goodput is not None and goodput.state in (JobState.RECOVERING, JobState.FORMING)
+
+    @property
     def topology_keys(self) -> Sequence[str]:
         """Node labels that name what nodes share, as far as the agent needs them."""
         memory = None if self._replica is None else self._replica.memory_checkpoint
@@ -107,6 +122,20 @@ class JobAssignment:
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
         return build_job_pod(self.job, self.worker, self.whole)
+
+    @property
+    def source(self) -> Source:
+        """What the Pod is made of."""
+        type_, written = self.worker.spec.type, (self.whole or self.job).spec
+        path = "spec.elasticPolicy.opportunistic.priorityClassName"
+        priority_class = priority_class_of(self.job, self.worker)
+        return Source(
+            pods=f"the Pods of type {type_}",
+            path=f"spec.replicaSpecs.{type_}.template",
+            template=written.replica_specs[type_].template,
+            envs=written.envs,
+            priority=None if priority_class is None else (path, priority_class),
+        )
 
     @property
     def is_large(self) -> bool:
@@ -148,6 +177,8 @@ class CheckAssignment:
     is_probe: ClassVar[bool] = False
     failure_rules: ClassVar[Sequence[FailureRule]] = ()
     restart_count: ClassVar[int] = 0
+    counted_round: ClassVar[None] = None
+    awaited: ClassVar[bool] = False
     topology_keys: ClassVar[Sequence[str]] = ()
     pod_group: ClassVar[None] = None
     wants_agent: ClassVar[bool] = True
@@ -163,6 +194,11 @@ class CheckAssignment:
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
+
+    @property
+    def source(self) -> Source:
+        template = self.check.spec.template or {"spec": {"containers": ()}}
+        return Source("the Pods of the check", "spec.template", template)
 
     async def with_whole_template(self, objects: WholeObjects) -> CheckAssignment:
         whole = await objects.check(self.check)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +29,7 @@ from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.containers import containers_of, may_run, training_container
 from reconcilers.observed.ending import reported_failure
-from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
+from reconcilers.observed.exit_class import FREE, LOST_BY_KUBELET, PodEnd, classify_process
 from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import REPLACED
 
@@ -82,7 +84,8 @@ def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:
         return life.model_copy(update={"ended_at": now})
     said = first_line(end.message)
     reason = shortened(f"{end.reason}: {said}" if said else end.reason, MAX_LIFE_REASON)
-    return life.model_copy(update={"ended_at": end.time, "exit_class": end.exit_class, "reason": reason})
+    update = {"ended_at": end.time, "exit_class": end.exit_class, "planned": end.planned, "reason": reason}
+    return life.model_copy(update=update)
 
 
 QUICK_EXIT_SECONDS = 60.0
@@ -105,6 +108,7 @@ def taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         reason="FaultyNode",
         message=message,
         node_name=status.node_name or "",
+        node_uid=status.node_uid or "",
         pod_uid=status.pod_uid or "",
         time=now,
     )
@@ -139,6 +143,7 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         **words,
         suspects_hardware=smells_of_hardware(exit_class, words["message"]) or None,
         node_name=status.node_name or "",
+        node_uid=status.node_uid or "",
         pod_uid=report.pod_uid,
         time=now,
     )
@@ -152,11 +157,15 @@ def is_counted(status: ElasticWorkerStatus, incarnation: int) -> bool:
     return end.incarnation > incarnation or end.failures_in_pod is None
 
 
-def counted(status: ElasticWorkerStatus, end: WorkerExit, times: int = 1) -> dict[str, Any]:
+def counted(
+    status: ElasticWorkerStatus, end: WorkerExit, times: int = 1, *, is_failure: bool = True
+) -> dict[str, Any]:
     """The fields that remember one more end, or so many alike."""
-    restarts = dict(status.restarts)
-    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + times
-    return {"restarts": restarts, "restart_count": sum(restarts.values()), "last_exit": end}
+    end_of_class = Counter({end.exit_class.value: times})
+    restarts = dict(Counter(status.restarts) + end_of_class)
+    failures = dict(Counter(status.failures) + end_of_class) if is_failure else status.failures
+    of_all = {"restarts": restarts, "restart_count": sum(restarts.values()), "failures": failures}
+    return of_all | {"last_exit": end}
 
 
 def ended(
@@ -168,17 +177,22 @@ def ended(
     rules: Sequence[FailureRule],
     now: datetime,
     times: int = 1,
+    counted_round: int | None = None,
 ) -> ElasticWorkerStatus:
     """The status of a worker whose incarnation has ended so.
 
     Args:
         times: how many ends like this one are counted.
+        counted_round: round in which the job has counted a failure in place of this worker's.
     """
+    if end.reason == LOST_BY_KUBELET and status.node_name:
+        end = replace(end, message=f"{status.node_name} restarted")
     is_others = (end.exit_class in FREE and end.message) or end.other_container
     failure = None if is_others else reported_failure(report)
     words = _words(failure, end.message, end.log)
     text = words["message"] or _with_last_line(end)
     action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
+    in_good_order = end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
         exit_class=end.exit_class,
@@ -187,25 +201,36 @@ def ended(
         container=end.other_container,
         **(words | {"message": text}),
         node_name=status.node_name or "",
+        node_uid=status.node_uid or "",
         pod_uid=status.pod_uid or "",
         action=action,
         suspects_hardware=smells_of_hardware(end.exit_class, text) or None,
-        in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
+        in_good_order=in_good_order or None,
+        planned=in_good_order or _never_ran(worker, end) or None,
         time=now,
     )
     reached = highest_step(report)
     spent = status.failure_budget
     for _ in range(min(times, MOST_AT_ONCE)):
         spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))
+    own = report.failure if report is not None else None
+    is_known = own is not None and own.round == counted_round
+    is_failure = not (is_known or last_exit.planned)
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,
             "message": (end.message or text)[:MAX_MESSAGE],
             "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
             "failure_budget": spent,
-            **counted(status, last_exit, times),
+            **counted(status, last_exit, times, is_failure=is_failure),
         }
     )
+
+
+def _never_ran(worker: ElasticWorker, end: PodEnd) -> bool:
+    """Whether the Pod was taken away before it ran."""
+    is_taken = end.exit_class in (ExitClass.KILLED, ExitClass.PREEMPTED)
+    return is_taken and worker.status.phase is not WorkerPhase.RUNNING
 
 
 def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:

@@ -23,7 +23,9 @@ from reconcilers.observed.builder import companion_metadata
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import belongs_to, is_leftover
+from reconcilers.observed.slots import slot_count
 from reconcilers.runtime.kinds import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS
+from reconcilers.runtime.refused import retry_seconds
 
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 VOLCANO_NAME = "volcano"
@@ -36,6 +38,8 @@ INSTALL = {
 }
 
 
+STARTS_PER_SECOND = 250
+"""Pods that a cluster's scheduler manages at least; those of more workers may take as much longer."""
 ANSWER_SECONDS = 0.2
 RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 2.0
@@ -59,6 +63,8 @@ class PodGroup:
     resource: Resource
     wanted: Object
     """The object to create."""
+    workers: int = 1
+    """The number of workers whose Pods may wait for it."""
 
     @property
     def namespace(self) -> str:
@@ -106,7 +112,8 @@ def pod_group_of(job: ElasticJob) -> PodGroup | None:
     spec: Object = {"minMember": minimum}
     if gang is Gang.VOLCANO:
         spec |= _of_template(job.spec.replica_specs[names.WORKER].template)
-    return PodGroup(gang, resource, resource.manifest(companion_metadata(job), spec=spec))
+    wanted = resource.manifest(companion_metadata(job), spec=spec)
+    return PodGroup(gang, resource, wanted, slot_count(job.spec.replica_specs[names.WORKER]))
 
 
 def _of_template(template: Object) -> Object:
@@ -144,10 +151,11 @@ class GangGate:
             return None
         reason, message = answer
         if reason != WAITING:
-            return Obstacle(reason, message, UNAVAILABLE_RETRY_SECONDS)
-        if waited_seconds < PATIENCE_SECONDS:
-            return Obstacle(reason, message, RETRY_SECONDS, worth_telling=False)
-        return Obstacle(reason, message, LATER_SECONDS)
+            return Obstacle(reason, message, retry_seconds(group.workers, UNAVAILABLE_RETRY_SECONDS))
+        if waited_seconds < PATIENCE_SECONDS:  # few wait yet: the others come when the PodGroup is there
+            wait_seconds = max(RETRY_SECONDS, group.workers / STARTS_PER_SECOND)
+            return Obstacle(reason, message, wait_seconds, worth_telling=False)
+        return Obstacle(reason, message, retry_seconds(group.workers, LATER_SECONDS))
 
     async def _answer(self, group: PodGroup) -> Answer:
         now, known = self._monotonic(), self._answers.get(group.owner_uid)

@@ -5,12 +5,11 @@ A Pod comes last, since its agent begins with the others. What is refused is tri
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError, Forbidden, Refused
+from controller.errors import ApiError, Forbidden, Refused, Unavailable
 from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
 from controller.slices import LARGE, computed
@@ -41,6 +40,7 @@ from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerA
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gang import GangGate, Obstacle
 from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.pod_refusal import PodRefused, Source, refused_pod, with_unknown_fields
 from reconcilers.worker.shapes import WholeObjects
 from reconcilers.worker.silences import lease_of
 
@@ -106,9 +106,8 @@ class PodMaker:
         self._access = WorkerAccess(client, cache)
         self._keys = OwnerKeys(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
-        self._refusals: Memory[str] = cache.store(ELASTICWORKERS).memory()
         self._leftovers = Observations(cache.store(ELASTICWORKERS), clock.monotonic)
-        self._draw = random.Random(0)  # the same in each run of the simulator
+        self._random = options.random
 
     async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
         """The Pod of the incarnation, or why it cannot come yet."""
@@ -121,13 +120,15 @@ class PodMaker:
         except Leftover as leftover:
             is_stuck = self._is_stuck(leftover.found, assignment.worker)
             reason = EARLIER_POD_STUCK if is_stuck else "WaitingForDeletion"
-            return None, Obstacle(reason, str(leftover), LEFTOVER_RETRY_SECONDS)
+            wait_seconds = retry_seconds(assignment.workers, LEFTOVER_RETRY_SECONDS)
+            return None, Obstacle(reason, str(leftover), wait_seconds)
+        except PodRefused as refused:
+            return None, self._refused(assignment, refused.reason, str(refused))
         except Refused as error:
             if not is_refusal(error):
                 raise
-            message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
-            self._tell(assignment, message)
-            return None, Obstacle(POD_REFUSED, message, self._refused_retry_seconds(assignment))
+            message = f"Pod {pod_name(assignment.worker)} was refused: {error}"
+            return None, self._refused(assignment, POD_REFUSED, message)
 
     def _is_stuck(self, found: Object | None, worker: ElasticWorker) -> bool:
         """Whether what is left over is a Pod that no kubelet ends: it stays for as long as its Node."""
@@ -138,18 +139,13 @@ class PodMaker:
         age_seconds = self._leftovers.age_seconds(worker.metadata.uid, (metadata["uid"], grace_seconds))
         return grace_seconds is not None and age_seconds >= grace_seconds + STUCK_SECONDS
 
-    def _tell(self, assignment: Assignment, message: str) -> None:
-        """Once for each answer of the API server. A probe for room is told of nowhere but in what the job
-        remembers of its growth."""
-        uid = assignment.worker.metadata.uid
-        if not assignment.is_probe and self._refusals.get(uid) != message:
-            self._refusals.put(uid, message)
-            self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
+    def _refused(self, assignment: Assignment, reason: str, message: str) -> Obstacle:
+        return Obstacle(reason, shortened(message, MAX_MESSAGE), self._refused_retry_seconds(assignment))
 
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
         """Returns a random wait: tries must not coincide again and again with others that use up a quota at
         regular times, such as a job that probes for room (`reconcilers/capacity`)."""
-        return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
+        return retry_seconds(assignment.workers) * self._random.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:
         """Create the Pod, after its rights, its key and its Lease.
@@ -158,11 +154,14 @@ class PodMaker:
             Leftover: an earlier worker's Lease or Pod is still there.
             Conflict: the owner has changed since the cache saw it.
             Forbidden: the owner calls itself a replica group of a job that does not want it.
-            ApiError: the API server refuses one of them.
+            PodRefused: the API server does not take the Pod.
+            ApiError: the API server refuses something else.
         """
         self._refuse_stranger(assignment.owner)
         assignment = await assignment.with_whole_template(self._whole)
         pod = await computed(LARGE if assignment.is_large else 1, assignment.build_pod)
+        source = assignment.source
+        pod = with_unknown_fields(pod, source.template)
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         account = service_account(pod["spec"])
@@ -171,10 +170,20 @@ class PodMaker:
         if self._lease(assignment) is None:
             await ensure(self._client, LEASES, self._wanted_lease(assignment, None))
         try:
-            return await ensure(self._client, PODS, pod)
-        except Forbidden:
-            await self._access.ensure(assignment.owner, account, missed=True)
-            return await ensure(self._client, PODS, pod)
+            return await self._make(pod, source)
+        except PodRefused as refused:
+            if not isinstance(refused.__cause__, Forbidden):
+                raise
+        await self._access.ensure(assignment.owner, account, missed=True)  # the account may have gone
+        return await self._make(pod, source)
+
+    async def _make(self, pod: Object, source: Source) -> Object:
+        try:
+            return await ensure(self._client, PODS, pod, strict=True)
+        except (Refused, Unavailable) as error:
+            if (refused := refused_pod(error, source, pod)) is None:
+                raise
+            raise refused from error
 
     def _refuse_stranger(self, owner: Object) -> None:
         """Keep the key of a job with replica groups from the Pods of one that only calls itself a group."""
@@ -205,14 +214,15 @@ class PodMaker:
             if lease is None:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:
-            return None, LEFTOVER_RETRY_SECONDS
+            return None, retry_seconds(assignment.workers, LEFTOVER_RETRY_SECONDS)
         except Refused as error:
             if not is_refusal(error):
                 raise
             message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
             self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
             return lease, self._refused_retry_seconds(assignment)
-        return lease, MISSED_RECHECK_SECONDS if lacks_key(pod) else None
+        again_seconds = retry_seconds(assignment.workers, MISSED_RECHECK_SECONDS)
+        return lease, again_seconds if lacks_key(pod) else None
 
     def _lease(self, assignment: Assignment) -> Object | None:
         metadata = assignment.worker.metadata

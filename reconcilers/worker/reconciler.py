@@ -36,7 +36,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.assignment import Assignment, Assignments
-from reconcilers.worker.gang import Obstacle
+from reconcilers.worker.gang import STARTS_PER_SECOND, Obstacle
 from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
 from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on_its_way, is_over, observe
@@ -44,10 +44,10 @@ from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on
 BY_NODE = "node"
 
 
+_OF_OTHERS = ("agent", "standby")
+"""Fields of the status that the agent and the job's reconciler write."""
 START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
-STARTS_PER_SECOND = 250
-"""That a cluster's scheduler manages at least; the Pods of more workers may take as much longer."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,9 @@ class WorkerReconciler(Reconciler):
             restart_count=assignment.restart_count,
             released=assignment.released,
             owner_ended=assignment.ended,
+            counted_round=assignment.counted_round,
+            awaited=assignment.awaited,
+            heartbeat_timeout_seconds=assignment.heartbeat_timeout_seconds,
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
@@ -277,12 +280,12 @@ class WorkerReconciler(Reconciler):
         await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
 
     async def _write(self, raw: Object, status: ElasticWorkerStatus) -> None:
-        """Patch what is ours, not the agent's part. Conflict: what ended a Pod may be known already.
+        """Patch what is ours alone. Conflict: what ended a Pod may be known already.
 
         All else is written beside the agent's reports, however often those come. Late, it counts nothing.
         """
-        current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
-        desired = status.model_copy(update={"agent": None}).to_wire()
+        current = {k: v for k, v in raw.get("status", {}).items() if k not in _OF_OTHERS}
+        desired = status.model_copy(update=dict.fromkeys(_OF_OTHERS)).to_wire()
         patch = validated_patch(current, status, desired)
         if not patch:
             return

@@ -288,9 +288,10 @@ class Silences:
             return Silence(age, verdict), missed - age + SLACK_SECONDS
         node = await self._nodes.witness(pod.get("spec", {}).get("nodeName") or "", age)
         if age < timeout_seconds:
-            return Silence(age, verdict), timeout_seconds - age + SLACK_SECONDS
+            silence = Silence(age, verdict, missed_renewal=True)
+            return silence, timeout_seconds - age + SLACK_SECONDS
         company = await self._company(assignment)
-        silence = judge_silence(age, timeout_seconds, node, company)
+        silence = replace(judge_silence(age, timeout_seconds, node, company), missed_renewal=True)
         wait = max(LOOK_SECONDS, company.silent / LOOKS_PER_SECOND)
         if node.judged_in_seconds:
             wait = node.judged_in_seconds + SLACK_SECONDS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
@@ -23,7 +23,15 @@ from reconcilers.observed.ending import Judgement, Situation, failed_sidecars, j
 from reconcilers.observed.exit_class import PodEnd
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.start import NOTHING, RUNS_BEFORE, STARTED, Hindrance, hindrance_of
-from reconcilers.observed.worker_state import AGENT_HEARD, ENDED, SCHEDULED, SIDECARS_WELL, current_report
+from reconcilers.observed.worker_state import (
+    AGENT_HEARD,
+    ENDED,
+    HEARTBEAT_ON_TIME,
+    REPLACED,
+    SCHEDULED,
+    SIDECARS_WELL,
+    current_report,
+)
 from reconcilers.worker.ends import counted, ended, is_counted, replaced, taken_off, with_lives
 
 REPORT_READABLE = "ReportReadable"
@@ -65,6 +73,12 @@ class Observation:
     """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
     owner_ended: WorkerPhase | None = None
     """How the job has ended, if it has: with it ends who has no Pod."""
+    counted_round: int | None = None
+    """Round in which the job has counted a failure in place of this worker's."""
+    awaited: bool = False
+    """Whether a broken world may wait for the worker."""
+    heartbeat_timeout_seconds: float = 0.0
+    """Silence after which the worker is lost, if its node is lost too."""
 
 
 def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
@@ -81,9 +95,20 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
         if silence is not None and silence.verdict is Verdict.SILENT:
             about = f"no heartbeat from {status.pod_name or ''}, and {silence.node}; the Pod is left alone"
         conditions = _shown(conditions, AGENT_HEARD, "NoHeartbeat", about, now)
+    conditions = _with_late_heartbeat(conditions, silence, seen, now)
     if status.phase is not WorkerPhase.FAILED and seen.pod is not None:
         conditions = _shown(conditions, SIDECARS_WELL, "SidecarFailed", failed_sidecars(seen.pod), now)
     return status if conditions == status.conditions else status.model_copy(update={"conditions": conditions})
+
+
+def _with_late_heartbeat(
+    conditions: list[Condition], silence: Silence | None, seen: Observation, now: datetime
+) -> list[Condition]:
+    """The conditions, with one that says since when an agent is silent that its job waits for."""
+    is_late = silence is not None and seen.awaited and silence.is_late
+    last_heard = now - timedelta(seconds=silence.seconds if silence is not None else 0.0)
+    message = f"no heartbeat; the worker is lost at {seen.heartbeat_timeout_seconds:.0f} s" if is_late else ""
+    return _shown(conditions, HEARTBEAT_ON_TIME, "Late", message, last_heard)
 
 
 def _shown(
@@ -140,6 +165,7 @@ def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerS
         phase=WorkerPhase.PENDING,
         restarts=status.restarts,
         restart_count=status.restart_count,
+        failures=status.failures,
         failure_budget=status.failure_budget,
         quick_exits=status.quick_exits,
         last_exit=status.last_exit,
@@ -149,7 +175,8 @@ def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerS
     end = taken_off(worker, now) or replaced(worker, now)
     if end is None or is_counted(status, end.incarnation):
         return afresh
-    return afresh.model_copy(update=counted(status, end) | {"quick_exits": 0})
+    is_failure = end.reason != REPLACED  # else it was counted when it failed in place
+    return afresh.model_copy(update=counted(status, end, is_failure=is_failure) | {"quick_exits": 0})
 
 
 def _without_pod(
@@ -158,7 +185,8 @@ def _without_pod(
     if seen.released:
         if status.phase in ENDED:
             return status
-        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "topology": None}
+        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "node_uid": None}
+        without_pod |= {"topology": None}
         if seen.owner_ended is not None:
             return _with_its_owner(status, seen.owner_ended, WITHOUT_POD).model_copy(update=without_pod)
         waits_for_nothing = {"message": "", "conditions": []}
@@ -179,6 +207,7 @@ def _with_pod(
             "pod_name": pod["metadata"]["name"],
             "pod_uid": pod["metadata"]["uid"],
             "node_name": pod.get("spec", {}).get("nodeName"),
+            "node_uid": _node_uid(worker, pod, seen),
             "topology": _topology(seen),
         }
     )
@@ -214,7 +243,16 @@ def _as_judged(
     if judged.phase is WorkerPhase.SUCCEEDED:
         return _completed(status, pod)
     if judged.phase is WorkerPhase.FAILED and judged.end is not None:
-        return ended(worker, status, judged.end, pod, report, seen.rules, now)
+        return ended(
+            worker,
+            status,
+            judged.end,
+            pod,
+            report,
+            seen.rules,
+            now,
+            counted_round=seen.counted_round,
+        )
     assert pod is not None
     if has_run and judged.phase is WorkerPhase.PENDING and not judged.failures:
         return worker.status  # what is seen is old: a Pod that has run is pending no more
@@ -264,7 +302,9 @@ def _with_failures(
     if judged.end is None or judged.failures <= known:
         return status
     report, new = current_report(worker, status), judged.failures - known
-    after = ended(worker, status, judged.end, pod, report, seen.rules, now, times=new)
+    after = ended(
+        worker, status, judged.end, pod, report, seen.rules, now, times=new, counted_round=seen.counted_round
+    )
     end = after.last_exit
     assert end is not None
     spent = budgets.overdrawn(after.failure_budget, seen.restart_count, worker.metadata.name)
@@ -278,6 +318,14 @@ def _with_failures(
             "last_exit": end.model_copy(update={"failures_in_pod": judged.failures, "in_good_order": None}),
         }
     )
+
+
+def _node_uid(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> str | None:
+    """Returns the uid of the Pod's Node. A Node that is there later under its name may be another machine."""
+    if worker.status.pod_uid == pod["metadata"]["uid"] and worker.status.node_uid is not None:
+        return worker.status.node_uid
+    is_placed = bool(pod.get("spec", {}).get("nodeName"))
+    return (seen.node or {}).get("metadata", {}).get("uid") if is_placed else None
 
 
 def _topology(seen: Observation) -> list[str] | None:

@@ -15,7 +15,8 @@ from dlr.dashboard.job_page import job_page
 from dlr.job import report
 from dlr.job.case import Case, Field
 from dlr.job.evidence import sections
-from dlr.job.findings import Finding, findings
+from dlr.job.findings import Finding
+from dlr.job.verdict import verdict
 from tests.cli.scripted import GROUP_PATH, Script, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
 
@@ -56,8 +57,8 @@ def warning(kind: str, message: str, reason: str | None = None) -> JSON:
     return found | ({"reason": reason} if reason else {})
 
 
-def verdict(of: Case) -> Finding:
-    return findings(of)[0]
+def gravest(of: Case) -> Finding:
+    return verdict(of).findings[0]
 
 
 def resolve(of: Case, field: Field) -> Any:
@@ -83,8 +84,7 @@ def resolve(of: Case, field: Field) -> Any:
 
 
 def assert_each_sentence_rests_on_fields(of: Case) -> None:
-    found = findings(of)
-    for section in sections(of, found):
+    for section in sections(of, verdict(of)):
         assert section.sentences
         for each in section.sentences:
             assert each.fields, f"{section.title}: {each.text}"
@@ -106,7 +106,7 @@ def test_a_job_that_the_controller_cannot_read_says_so() -> None:
         "dlr cannot read this ElasticJob, and leaves it alone: it is nested too deeply; correct or delete it"
     )
     unread = job(reason="Unreadable", message=why)
-    assert verdict(case(unread, [])).sentence.text == f"Unreadable: {why}."
+    assert gravest(case(unread, [])).sentence.text == f"Unreadable: {why}."
     assert report.list_row(unread, NOW)[-1] == f"Unreadable: {why}"
 
 
@@ -157,9 +157,10 @@ def a_job_that_succeeded_without_its_last_checkpoints() -> Case:
 
 
 def test_an_ended_job_has_its_end_as_the_verdict_and_its_warnings_below_with_what_to_do() -> None:
-    end, failing = findings(a_job_that_succeeded_without_its_last_checkpoints())
-    assert (end.cause, failing.cause) == ("Succeeded", "StorageFails")
-    assert end.sentence.text.startswith("The job succeeded 10s ago")
+    found = verdict(a_job_that_succeeded_without_its_last_checkpoints())
+    (failing,) = found.findings
+    assert (found.cause, failing.cause) == ("Succeeded", "StorageFails")
+    assert found.text.startswith("Succeeded after 4m50s")
     (advice,) = failing.advice
     assert advice.text.startswith("Look at the storage: full, read-only")
 
@@ -182,24 +183,24 @@ def a_job_that_became_slower() -> Case:
         (a_job_that_became_slower, "Slow", ("slower than it was", "1.4 times", "on node-3 since then")),
     ],
 )
-def test_first_sentence_names_the_cause(
+def test_the_first_reason_names_the_cause(
     staged: Callable[[], Case], cause: str, said: tuple[str, ...]
 ) -> None:
-    found = verdict(staged())
-    assert found.cause == cause
+    found = gravest(staged())
+    assert found.cause == verdict(staged()).cause == cause
     for words in said:
         assert words in found.sentence.text
     assert_each_sentence_rests_on_fields(staged())
     assert job_page(staged(), [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
 
 
-def test_failure_that_was_survived_is_the_verdict_and_the_state_says_how_the_job_is() -> None:
-    (survived,) = findings(case())
+def test_failure_that_was_survived_is_the_reason_and_the_state_says_how_the_job_is() -> None:
+    (survived,) = verdict(case()).findings
     assert survived.sentence.text == (
         "Rank 1 (digits-worker-1) on node-1 failed by an error of its own, 4m ago, round 1, step 118: "
         "ValueError: a <bad> batch."
     )
-    state = next(each for each in sections(case(), [survived]) if each.title == "State")
+    state = next(each for each in sections(case(), verdict(case())) if each.title == "State")
     assert state.sentences[0].text == "Running for 2m30s; Training for 2m28s."
 
 
@@ -259,7 +260,7 @@ def test_every_sentence_rests_on_fields_that_are_there(status: JSON, whole: bool
     made = troubled_job(**status) if whole else job(**status)
     of = case(made, None if has_workers else [])
     assert_each_sentence_rests_on_fields(of)
-    lines = page(of, sections(of, findings(of)), [])
+    lines = page(of, sections(of, verdict(of)), [])
     assert not any("\x1b" in line for line in lines)
     assert len(lines) < 150
 
@@ -279,7 +280,7 @@ def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -
     not_ready = {"conditions": [{"type": "Ready", "status": "False"}]}
     nodes = [{"metadata": {"name": each}, "status": not_ready} for each in bad]
     of = case(troubled_job(), workers, checks=[check], nodes=nodes)
-    made = sections(of, findings(of))
+    made = sections(of, verdict(of))
     whole = page(of, made, [])
     text = " ".join(" ".join(whole).split())
     assert whole[0] == "Verdict" and "faulty, 1m40s ago: node-1: it failed with node-1-peer" in text
@@ -308,7 +309,7 @@ def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: Script, dlr: D
     assert done.exit_code == 0
     assert done.out.startswith("Verdict\n") and "\nElasticJob default/digits at " in done.out
     assert "Nodes could not be read: nodes is forbidden: no" in done.out
-    assert "[status.restarts]" in done.out
+    assert "[status.failures]" in done.out
 
 
 def test_json_has_the_cause_and_the_fields_of_each_sentence(server: Script, dlr: Dlr) -> None:
@@ -320,6 +321,8 @@ def test_json_has_the_cause_and_the_fields_of_each_sentence(server: Script, dlr:
     assert told["notRead"] == []
     assert told["sections"][0]["title"] == "Verdict"
     assert told["cause"] == "Stalled", "it is long ago"
-    assert told["verdict"]["fields"] == [
+    assert told["findings"][0]["fields"] == [
         {"object": "ElasticWorker/digits-worker-0", "path": "status.agent.progress"}
     ]
+    assert told["verdict"]["text"].startswith("Makes no step on 3 of 3 workers; 2 failures cost 42s")
+    assert (told["failures"], told["lostSeconds"]) == (2, 42.0)

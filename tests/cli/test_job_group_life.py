@@ -10,13 +10,12 @@ from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.findings import findings
 from dlr.job.group_rows import COLUMNS, rows
-from dlr.job.headline import headline
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
-from dlr.job.timeline.outages import cost_line, outages_of, verdict
+from dlr.job.timeline.outages import outages_of
 from dlr.job.timeline.page import tables_of
+from dlr.job.verdict import verdict
 from tests.cli.scripted import worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, life
@@ -36,8 +35,9 @@ def whole(**status: Any) -> JSON:
         episode("Recovering", 120.5, 4, "", "without groups 0-2: y"),
         episode("Training", 124, 5, "0-2", "with groups 0-2"),
     ]
-    goodput = {"state": "Training", "since": at(124), "seconds": {"Pending": 10, "Training": 110.5}}
-    made = grouped(history=history, goodput=goodput, **status)
+    seconds = {"Pending": 10, "Training": 110.5, "Recovering": 3.5}
+    goodput = {"state": "Training", "since": at(124), "seconds": seconds, "groupsLostSeconds": 9.0}
+    made = grouped(**{"history": history, "failures": {"Killed": 3}, "goodput": goodput} | status)
     return trainable(made)
 
 
@@ -103,16 +103,15 @@ def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: Life) -> No
     assert (failure.at, failure.what, failure.text) == (60, "Killed", "worker-1: signal 9")
 
 
-def test_the_verdict_says_whether_the_others_trained_on(drawn: Life) -> None:
-    assert verdict(drawn) == (
-        "Running: Training for 2m56s; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it. "
-        "The last was on group-2, after 2m (Killed): worker-1: signal 9."
+def test_the_verdict_says_whether_the_others_trained_on() -> None:
+    assert verdict(case()).text == (
+        "Trains on 2 of 3 groups; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it"
     )
-    calm = whole()
-    calm["status"]["history"] = calm["status"]["history"][:4]
-    one = life_of(calm, workers(), None, NOW, groups=[with_failure(0), with_failure(1, 60), with_failure(2)])
-    assert cost_line(one) == "1 failure cost 3s of one group's time; the other groups trained on"
-    assert verdict(one).startswith("Running: Training for 4m50s; "), "the same state in several versions"
+    calm = {"state": "Training", "since": at(10), "groupsLostSeconds": 3.0}
+    one = verdict(case(failures={"Killed": 1}, goodput=calm)).text
+    assert one == (
+        "Trains on 2 of 3 groups; 1 failure cost 3s of one group's time; the other groups trained on"
+    )
 
 
 def test_tables_and_picture_speak_of_versions_and_groups(drawn: Life) -> None:
@@ -121,7 +120,7 @@ def test_tables_and_picture_speak_of_versions_and_groups(drawn: Life) -> None:
     assert versions.rows[1] == ("1m", "00:01:00", "2", "0,2", "without group 1: x")
     assert failures.rows[0] == ("1m", "00:01:00", "group-1", "Killed", "3s", "worker-1: signal 9")
     assert lanes.rows[1] == ("group-1", "", "2", "1")
-    picture = svg_file(drawn)
+    picture = svg_file(drawn, "")
     assert "version 1, groups 0-2: with groups 0-2" in picture and "round 1, workers" not in picture
 
 
@@ -150,9 +149,9 @@ def _away() -> JSON:
 
 def test_status_and_diagnosis_have_the_cost() -> None:
     of = case()
-    assert "; 3 failures cost 9s of one group's time" in headline(of).text
-    told = {each.title: each.sentences for each in sections(of, findings(of))}
-    assert "group-2, Killed: worker-1: signal 9. It cost 3s" in told["Last failures"][0].text
+    told = {each.title: each.sentences for each in sections(of, verdict(of))}
+    assert "; 3 failures cost 9s of one group's time" in told["Verdict"][0].text
+    assert "group-2, Killed: worker-1: signal 9. It cost 3s" in told["Last failures"][1].text
 
 
 def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
@@ -175,7 +174,7 @@ def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:
         ]
         every = [with_failure(index, *range(20, 140, 25)) for index in range(groups)]
         of = Case(whole(), crowd, (), NOW, groups=every)
-        assert of.life is not None and svg_file(of.life) and rows(of.job, crowd, of.life)
+        assert of.life is not None and svg_file(of.life, "") and rows(of.job, crowd, of.life)
         assert len(outages_of(of.life)) == 5 * groups
         assert of.account is not None
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dlr.commands.job import screen
+from dlr.dashboard.fleet import fleet_page
 from dlr.job import goodput, progress
 from dlr.job.case import Case
 from dlr.job.report import sort_workers
@@ -56,7 +57,7 @@ def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: Ca
     assert said == "Running for 2m30s; Forming until the first step for 2m28s"
     assert entry(lines, "Progress") == "40%, step 401 of 1000, 0.42 s a step, about 4m11s left"
     assert entry(lines, "Time").startswith("Training 4m6s (82%), Recovering 42s (14%), Pending 10s")
-    assert entry(lines, "Failures") == "of processes: UserError 1; of Pods: NodeLost 1"
+    assert entry(lines, "Failures") == "NodeLost 1, UserError 1"
     assert entry(lines, "Last failure") == (
         "digits-worker-1 rank 1, UserError, exit code 1, step 118, round 1, 4m ago: ValueError: a <bad> batch"
     )
@@ -141,11 +142,13 @@ def test_room_is_kept_to_and_never_left_empty(lines: int, worker_count: int, eve
 def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(troubled: Case) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None
-    # 401 steps are kept, (95 + 105) s / (190 + 200) each, of 300 s; 10 of round 3 were trained before.
-    assert account.ratio == pytest.approx(401 * 200 / 390 / 300)
+    # By rank 0: 400 steps are kept, (95 + 105) s / (190 + 199) each, of 300 s; 10 of round 3 were trained before.
+    assert account.ratio == pytest.approx(400 * 200 / 389 / 300)
     assert entry(drawn(troubled, terminal=False), "Goodput") == (
-        "68.5% of the time since submission; 27 of 428 trained steps are repeats"
+        "68.6% of the time since submission; 27 of 427 trained steps are repeats"
     )
+    (line,) = fleet_page([troubled.job], troubled.workers[:1], NOW)["jobs"]
+    assert line["goodput"] == account.ratio, "the page of all jobs has the same"
 
 
 def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leases() -> None:

@@ -1,4 +1,4 @@
-"""The timeline as tables, and the verdict on a job's life."""
+"""The timeline as tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlr.job.timeline.life import Life, life_of
-from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.outages import own_failures
 from dlr.job.timeline.page import tables_of
 from tests.cli.scripted import worker
 from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
@@ -38,27 +38,17 @@ def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
     assert all(len(row) == len(table.columns) for table in tables_of(troubled) for row in table.rows)
 
 
-def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_save() -> None:
-    """`kubectl delete pod` of a running rank: the world changes in good order, and the Pod ends late."""
-    history = [
-        *OF_TWO[:2],
-        episode("Forming", 100, 1, "0", "worker 1 leaves: the Pod was deleted"),
-        episode("Training", 130, 2, "0-1"),
-    ]
-    ended = {"endedAt": at(129), "exitClass": "Killed", "reason": "Deleted"}
+def test_a_pod_that_was_deleted_with_time_to_save_is_no_failure() -> None:
+    ended = {"endedAt": at(129), "exitClass": "Killed", "reason": "Deleted", "planned": True}
     lives = [life(1, "node-b", 0, 2, **ended), life(2, "node-b", 129, 130)]
-    workers = [worker(0, history=[life(1, "node-a", 0, 2)]), worker(1, history=lives)]
-    told = verdict(life_of(troubled_job(history=history, lastFailure={}), workers, None, NOW))
-    assert told == (
-        "Running: Training for 2m50s; 1 failure cost 30s. It was on worker-1, after 2m9s (Killed): Deleted."
-    )
-    shrunk = [
-        *history[:-2],
-        episode("Forming", 100, 1, "0", "the world shrinks from 2 to 1 worker"),
-        history[-1],
-    ]
-    planned = life_of(troubled_job(history=shrunk, lastFailure={}), workers[:1], None, NOW)
-    assert verdict(planned) == "Running: Training for 2m50s, without a failure."
+    drained = life_of(troubled_job(lastFailure={}, history=OF_TWO), [worker(1, history=lives)], None, NOW)
+    assert own_failures(drained) == []
+
+
+def test_a_table_that_lacks_older_failures_says_of_how_many_it_has_the_last() -> None:
+    many = troubled_job(failures={"UserError": 7, "NodeLost": 1})
+    headings = [table.heading for table in tables_of(life_of(many, troubled_workers(), None, NOW))]
+    assert headings[1] == "Failures, the last 2 of 8"
 
 
 def hung(index: int, *, waits: bool) -> JSON:
@@ -96,4 +86,3 @@ def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) ->
         ),
         ("1m", "00:01:00", "worker-0", "waited for a peer", "", ""),
     ]
-    assert "1 failure cost" in verdict(drawn) and "on worker-1, after 1m (Hang)" in verdict(drawn)

@@ -65,10 +65,10 @@ def test_fleet_shows_the_other_jobs(status: Any) -> None:
 
 
 def test_defect_at_one_job_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(job: Any) -> int:
-        return 1 // (job["status"].get("phase") != "Running")
+    def broken(job: Any, *_: Any) -> list[Any]:
+        return [1 // (job["status"].get("phase") != "Running")]
 
-    monkeypatch.setattr("dlr.dashboard.fleet.outages", broken)
+    monkeypatch.setattr("dlr.dashboard.fleet.strip_of", broken)
     page = fleet_page([troubled_job(), job("good")], [], NOW)
     assert {line["name"]: line["why"] for line in page["jobs"]} == {
         "good": "",

@@ -83,6 +83,7 @@ def troubled_job(**status: Any) -> JSON:
             "formedAt": at(150),
         },
         restarts={"UserError": 1},
+        failures={"UserError": 1, "NodeLost": 1},
         lastFailure={
             "worker": "digits-worker-1",
             "rank": 1,

@@ -193,6 +193,18 @@ JOB: JSON = {
 }
 
 
+def test_of_two_limits_of_restarts_the_one_that_does_not_count_is_named() -> None:
+    run = JOB["spec"]["template"]["spec"]
+    policy = {"elasticPolicy": {"maxRestarts": 100}, "runPolicy": {"backoffLimit": 6}}
+    worker = {"Worker": {"replicas": 2, "template": {"spec": run}}}
+    operator = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "x"}}
+    ((job, remarks),) = convert([operator | {"spec": policy | {"pytorchReplicaSpecs": worker}}]).jobs
+    assert job["spec"]["replicaSpecs"]["worker"]["restartCount"] == 6
+    said = [str(remark) for remark in remarks]
+    assert "spec.elasticPolicy.maxRestarts: 100: spec.runPolicy.backoffLimit, 6, counts" in said
+    assert any("--max-restarts=2: spec.runPolicy.backoffLimit, 6, counts" in each for each in said)
+
+
 def test_plain_job_with_torchrun() -> None:
     ((job, remarks),) = convert([JOB]).jobs
     ElasticJob.model_validate(job)

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.findings import Action, Cause, Finding, Verdict
+from crds.actions import Action
+from crds.findings import Cause, Finding, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckStatus
 from crds.schema import structural_schema
 

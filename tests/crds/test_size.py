@@ -79,6 +79,8 @@ OF_OTHER_JOBS = (
     *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
     *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
     *("NoSteps", "ProcessLingers"),  # of one that trains, or of one whose training is over
+    "HeartbeatLate",  # instead of AgentsSilent
+    "RanksBehind",  # only while there is a world
 )
 """Warnings that do not come together with all others."""
 WARNING_TYPES = [kind.type for kind in (*WARNINGS, *SIZES) if kind.type not in OF_OTHER_JOBS]
@@ -197,7 +199,11 @@ def of_growth(*, full: str) -> dict[str, Any]:
                 }
             },
         },
-        "departed": {"restarts": dict.fromkeys(CLASSES, 12), "leaving": {"worker": list(range(64))}},
+        "departed": {
+            "restarts": dict.fromkeys(CLASSES, 12),
+            "failures": dict.fromkeys(CLASSES, 12),
+            "leaving": {"worker": list(range(64))},
+        },
     }
 
 
@@ -308,6 +314,7 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
             "replicas": WORKERS,
             "selector": "elastic.iml.github.io/job-name=llm-pretraining-405b,elastic.iml.github.io/replica-type=worker",
             "restarts": dict.fromkeys(CLASSES, 1_234),
+            "failures": dict.fromkeys(CLASSES, 1_234),
             "startTime": TIME,
             "lastFailure": {
                 "worker": "llm-pretraining-405b-worker-5118",
@@ -380,7 +387,11 @@ def aged(members: list[int], relaunches: int) -> list[int]:
 def of_the_day(members: list[int], incarnations: list[int], *, full: str) -> ElasticJobStatus:
     """A rack is retired, slots leave and move, nodes are checked, and a shard set nears its end."""
     retired, moves = some(100), {"sources": some(100), "targets": list(range(WORKERS + 100, WORKERS + 200))}
-    departed = {"restarts": dict.fromkeys(CLASSES, 12), "leaving": {"worker": list(range(0, 2_000, 2))}}
+    departed = {
+        "restarts": dict.fromkeys(CLASSES, 12),
+        "failures": dict.fromkeys(CLASSES, 12),
+        "leaving": {"worker": list(range(0, 2_000, 2))},
+    }
     return busy(
         world(members, incarnations, full=full),
         full=full,

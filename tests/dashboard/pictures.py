@@ -22,9 +22,11 @@ from PIL import Image
 from dlr.dashboard import reading
 from dlr.dashboard.server import Dashboard, serve
 from dlr.job import case
+from dlr.job.case import Case
 from dlr.job.goodput import account_of
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import life_of
+from dlr.job.verdict import verdict
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli import troubled
@@ -110,6 +112,15 @@ def account(state: str, since: float, ratio: float, last: int, pace: float = 0.5
     }
 
 
+BEHIND: JSON = {
+    "type": "RanksBehind",
+    "message": "8 of 1000 workers are far behind the others: pretrain-worker-40, pretrain-worker-41, "
+    "pretrain-worker-42 and 5 more",
+    "since": at(200),
+    "data": {"worker": "pretrain-worker-40", "count": 8},
+}
+
+
 def pretrain() -> tuple[JSON, list[JSON]]:
     chance = random.Random(3)
     master = {"masterAddress": "10.0.0.12", "masterPort": 29500, "formedAt": at(14)}
@@ -124,6 +135,7 @@ def pretrain() -> tuple[JSON, list[JSON]]:
         replicaStatuses=counts,
         history=lived,
         goodput=account("Training", 17, 0.911, 546),
+        warnings=[BEHIND],
     )
     workers = []
     for index in range(RANKS):
@@ -148,6 +160,7 @@ def others() -> tuple[list[JSON], list[JSON]]:
     recovers = job("llama-8b", workers=8, phase="Restarting", replicaStatuses=counts, history=lived)
     recovers["status"] |= {
         "goodput": account("Recovering", 245, 0.858, 1240, 0.18),
+        "failures": {"NodeLost": 1},
         "rendezvous": {"round": 1, "phase": "Forming"},
     }
     recovers["metadata"]["creationTimestamp"] = at(40)
@@ -226,7 +239,10 @@ def timeline() -> str:
         episode("Recovering", 145.2, 5, "0-3"),
         episode("Training", 159, 5, "0-3"),
     ]
-    made = job(workers=4, phase="Succeeded", completionTime=at(186), history=history, lastFailure=None)
+    spent = {"state": "Training", "since": at(159), "seconds": {"Recovering": 46}, "stepsRedone": 27}
+    failures = {"UserError": 1, "Hang": 1, "NodeLost": 1}
+    ended = {"phase": "Succeeded", "completionTime": at(186), "lastFailure": None}
+    made = job(workers=4, **ended, history=history, failures=failures, goodput=spent)
     peer = "[gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     followed = {
         "sequence": 1,
@@ -245,7 +261,8 @@ def timeline() -> str:
     ]
     for index in (1, 3):
         workers[index]["status"]["agent"] = {"incarnation": 1, "failure": followed | {"rank": index}}
-    return svg_file(life_of(made, workers, 0.55, troubled.NOW, "27 steps"))
+    case = Case(made, workers, (), troubled.NOW)
+    return svg_file(life_of(made, workers, 0.55, troubled.NOW), verdict(case).text)
 
 
 async def shoot(folder: Path, url: str, page: Page) -> None:

@@ -128,7 +128,8 @@ def test_a_missing_nvlink_shows_beside_a_sibling() -> None:
     alone = [DeviceState(0, nvlinks=broken)]
     both = [DeviceState(0, nvlinks=whole), DeviceState(1, nvlinks=broken)]
     assert device_faults.faults(alone) == []
-    assert device_faults.faults(both) == ["GPU 1: 17 NVLinks are up where its siblings have 18 (down: 17)"]
+    (fault,) = device_faults.faults(both)
+    assert fault.sentence == "GPU 1: 17 NVLinks are up where its siblings have 18 (down: 17)"
 
 
 def test_xids_of_hardware_are_faults_while_recent_and_those_of_programs_never() -> None:

@@ -23,8 +23,9 @@ from dlr.dashboard.job_page import past_of
 from dlr.dashboard.ranks import grid
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.findings import findings
+from dlr.job.verdict import verdict
 from reconcilers import predicates
+from reconcilers.conditions.refusal import cluster_fault
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.metrics import job_samples, worker_samples
@@ -39,7 +40,6 @@ from reconcilers.worker.companions import budget_of, service_of
 from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_check_pod
-from reconcilers.worker.trial import cluster_fault
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW
 
@@ -113,13 +113,13 @@ def _with_uid(worker: JSON) -> JSON:
 def look_at_plan(
     plan: ScalePlan, raw: JSON, job: ElasticJob | None, workers: Sequence[ElasticWorker]
 ) -> None:
-    for verdict in without_job([plan]):
-        orjson.dumps(verdict.act(NOW).body)
+    for end in without_job([plan]):
+        orjson.dumps(end.act(NOW).body)
     if job is not None and is_for(raw, job.metadata.uid):
         found = look_at_job(job, {"metadata": {}, "status": {}}, workers, plans=[plan])
         assert found.scale or found.verdicts
-        for verdict in found.verdicts:
-            orjson.dumps(verdict.act(NOW).body)
+        for end in found.verdicts:
+            orjson.dumps(end.act(NOW).body)
 
 
 def status_of(worker: ElasticWorker, pod: JSON | None, **more: Any) -> Any:
@@ -134,9 +134,8 @@ def show(job: JSON, workers: list[JSON]) -> str:
     out = Console(file=io.StringIO(), width=100)
     case = Case(job, workers, [], now)
     out.print(render(case, out))
-    change_line(job, workers)
-    found = findings(case)
-    sections(case, found)
+    change_line(job)
+    sections(case, verdict(case))
     json.dumps(grid(job, workers, now))
     json.dumps(past_of(job, case.reports, now))
     assert isinstance(out.file, io.StringIO)

@@ -20,7 +20,7 @@ from dlr.dashboard.fleet import fleet_page
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.findings import findings
+from dlr.job.verdict import verdict
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.job.published import world_spec
 from reconcilers.observed.builder import owner_reference
@@ -145,7 +145,7 @@ def test_people_see_a_job_whatever_its_groups_and_their_workers_tell(
         json.dumps(job_page(case, []))
         out = Console(file=io.StringIO(), width=100)
         out.print(render(case, out))
-        sections(case, findings(case))
+        sections(case, verdict(case))
     json.dumps(fleet_page([of, *groups], workers, NOW.astimezone(UTC)))
 
 

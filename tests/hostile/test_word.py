@@ -25,8 +25,8 @@ from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import CheckState
 from reconcilers.conditions.job_finding import finding_of
-from reconcilers.cordon.options import CordonOptions, pools_of
-from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
+from reconcilers.cordon.options import CordonOptions
+from reconcilers.cordon.reconciler import NodeCordonReconciler, add_cordon_indexes
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import (
@@ -555,9 +555,6 @@ class NodeClient:
     made: Stage
     patches: list[dict[str, Any]] = field(default_factory=list)
 
-    async def list(self, *_: Any, **__: Any) -> dict[str, Any]:
-        return {"items": []}
-
     async def patch(self, _: Any, name: str, patch: dict[str, Any], **__: Any) -> dict[str, Any]:
         self.patches.append(patch)
         return self.made.get(NODES, name)
@@ -571,8 +568,7 @@ class Ignore:
 @pytest.mark.parametrize("date", BAD_DATES)
 async def test_an_unreadable_report_keeps_no_administrators_cordon_from_being_made(date: str) -> None:
     made = stage(Agents(local=lambda node: BAD if node == "n1" else GOOD))
-    made.stores.add_index(NODES, BY_CORDON, cordon_states)
-    made.stores.add_index(NODES, BY_POOL, lambda raw: pools_of(raw["metadata"].get("labels") or {}, ()))
+    add_cordon_indexes(made.stores, CordonOptions())
     end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "n5", "time": NOW.isoformat()}
     poisoned(made, date, lastExit=end)
     await lie(made, OPS)

@@ -324,7 +324,7 @@ class _Client:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    async def create(self, resource: Resource, obj: JSON) -> JSON:
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         self._die_sometimes()
         if self._stage.refuses(obj):
             self._stage.refused.append(obj["metadata"]["name"])

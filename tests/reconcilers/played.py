@@ -45,7 +45,7 @@ class User:
         ]
         return {"items": found}
 
-    async def create(self, resource: Resource, obj: JSON) -> JSON:
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         return self._api.apply(Write("create", resource, obj["metadata"]["name"], None, obj))
 
     async def patch(

@@ -95,7 +95,7 @@ class Process:
             add=lambda controller: self._controllers.update({controller.name: controller}),
         )
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
-        add_all(manager, self.cordon, pods=PodOptions(agent=None), clock=clock)  # type: ignore[arg-type]
+        add_all(manager, self.cordon, pods=PodOptions(agent=None, random=random.Random(0)), clock=clock)  # type: ignore[arg-type]
         for controller in self._controllers.values():
             for source in controller.sources:
                 self.cache.store(source.resource)
@@ -258,10 +258,7 @@ class Client:
     async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
         return {"items": (await self.list(resource, label_selector=label_selector))["items"][:page_size]}
 
-    async def try_create(self, resource: Resource, obj: JSON) -> None:
-        """A dry run, which nobody refuses."""
-
-    async def create(self, resource: Resource, obj: JSON) -> JSON:
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         metadata = obj["metadata"]
         return self._write(Write("create", resource, metadata["name"], metadata.get("namespace"), obj))
 

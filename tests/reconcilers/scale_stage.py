@@ -311,10 +311,7 @@ class Client:
     async def get(self, resource: Resource, name: str, namespace: str) -> JSON:
         return self._stage.get(resource, name)
 
-    async def try_create(self, resource: Resource, obj: JSON) -> None:
-        """A dry run, which nobody refuses."""
-
-    async def create(self, resource: Resource, obj: JSON) -> JSON:
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         self._die_sometimes()
         name = obj["metadata"]["name"]
         if self._stage.truth.store(resource).get(NAMESPACE, name) is not None:

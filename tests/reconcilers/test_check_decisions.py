@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.slices import LARGE
+from crds.actions import Action
 from crds.findings import Finding, Verdict
 from crds.further_nodes import MOST_NAMED
 from crds.nodecheck import CheckGroup, CheckRound, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
-from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
+from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
@@ -37,12 +38,20 @@ from reconcilers.nodecheck.scope import (
     wanted_workers,
 )
 from reconcilers.nodecheck.size import to_wire
-from reconcilers.nodecheck.status import concluded, describe_round, settled, summary_of, with_classes
+from reconcilers.nodecheck.status import (
+    concluded,
+    describe_round,
+    settled,
+    summary_of,
+    with_classes,
+    with_local_failures,
+)
 from reconcilers.nodecheck.steps import (
     Ended,
     ended_gathering,
     ended_step,
     history_of,
+    round_to_record,
     rounded,
     rounds_of,
     settled_nodes,
@@ -278,13 +287,36 @@ def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() 
     )
 
 
-def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
-    known = Finding.model_validate(
-        {"node": "n0", "verdict": "Faulty", "causes": ["LocalTest"], "message": "Xid 79"}
-    )
-    status = NodeCheckStatus(round=1, node_results=[known])
+@pytest.mark.parametrize(
+    ("signal", "ending", "crashed"),
+    [("SIGSEGV", "Crashed", ("n0",)), ("SIGABRT", "Crashed", ()), ("", "Crashed", ()), ("", "Failed", ())],
+)
+@given(words=st.text(max_size=20) | st.just("ended by SIGKILL"))
+def test_a_probe_that_died_by_a_signal_of_its_own_is_known_by_the_signal_in_whatever_words(
+    signal: str, ending: str, crashed: tuple[str, ...], words: str
+) -> None:
+    """Its partner may quote them, too."""
+    status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
+    died = outcome("pair", ending, round=1, reason=words, signal=signal)
+    quotes = outcome("pair", "Failed", round=1, reason=words)
+    ended = ended_step(status, [participant(0, GOOD, [died]), participant(1, GOOD, [quotes])], overdue=False)
+    assert ended is not None and ended.round is not None and ended.round.groups[0].crashed == crashed
+
+
+def test_local_failure_is_remembered_with_what_helps_when_the_report_is_gone() -> None:
+    lost = LocalResult(failure="Xid 64", action=Action.REPLACE)
+    status = with_local_failures(NodeCheckStatus(round=1), History(local={"n0": lost}))
     history = history_of(status, [CheckedNode("n0", 1, worker(0))])
-    assert history.local["n0"].reason == "Xid 79" and settled_nodes(status) == {"n0"}
+    assert history.local["n0"] == lost and settled_nodes(status) == {"n0"}
+
+
+def test_what_helps_a_node_that_failed_when_it_measured_itself_again_is_kept_with_the_round() -> None:
+    status = NodeCheckStatus(round=1, nodes=["n0"], groups=[group("n0")])
+    again = outcome("again", "Failed", round=1, reason="wrong", action="Replace")
+    ended = ended_step(status, [participant(0, GOOD, [again])], overdue=False)
+    assert ended is not None and ended.round is not None
+    done = status.model_copy(update={"rounds": [round_to_record(ended.round, ["n0"])]})
+    assert rounds_of(done)[0].groups[0].action is Action.REPLACE
 
 
 def test_long_messages_are_cut() -> None:

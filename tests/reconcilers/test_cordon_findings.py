@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from typing import Any
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller import resources
+from controller.cache import Cache
+from controller.client import Client
+from controller.reconciler import Request
+from controller.resources import NAMESPACES
+from crds import names
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
 from reconcilers.cordon.findings import (
@@ -21,11 +30,15 @@ from reconcilers.cordon.findings import (
 )
 from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions
 from reconcilers.cordon.policy import NodeState, decide_cordon, newest, reason_of
+from reconcilers.cordon.reconciler import NodeCordonReconciler, add_cordon_indexes
 from reconcilers.cordon.statement import Statement, statement_on
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks
 from reconcilers.nodecheck.view import CheckView
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW, later, verdicts, worker
-from tests.reconcilers.check_stage import Stage
+from tests.reconcilers.check_stage import Stage, merged
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -38,6 +51,10 @@ def check(passed: tuple[str, ...] = NODES, cordon: bool = True, **status: Any) -
         "spec": {"nodes": list(NODES), "cordon": cordon},
         "status": ended | status,
     }
+
+
+NODE = {"metadata": {"name": "node-1", "uid": "m1", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+HARDWARE_ERROR = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-1", "nodeUid": "m1"}
 
 
 def verdict_on(node: str, raw: dict[str, Any]) -> Finding | None:
@@ -88,8 +105,8 @@ def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> Non
 def test_check_that_began_before_a_hardware_error_does_not_clear_the_node_of_it(
     began: str, clears: bool
 ) -> None:
-    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-1", "time": later(-900)}
-    error = finding_of_worker(worker(lastExit=end))
+    end = HARDWARE_ERROR | {"time": later(-900)}
+    error = finding_of_worker(worker(lastExit=end), NODE)
     assert error is not None
     done = FinishedCheck(NodeCheck.model_validate(check(startTime=f"2026-01-01T{began}Z")))
     decides = newest([error, *decisions_of([done], "node-1", last_error([error]))])
@@ -97,13 +114,131 @@ def test_check_that_began_before_a_hardware_error_does_not_clear_the_node_of_it(
 
 
 def test_hardware_error_accuses_the_node_it_happened_on_and_others_accuse_nobody() -> None:
-    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-3", "time": NOW}
-    said = finding_of_worker(worker(lastExit=end))
+    end = HARDWARE_ERROR | {"nodeName": "node-3", "time": NOW}
+    node = {"metadata": NODE["metadata"] | {"name": "node-3"}}
+    said = finding_of_worker(worker(lastExit=end), node)
     assert said is not None and (said.healthy, reason_of(said), said.time) == (False, "HardwareError", NOW)
     assert failed_nodes({"status": {"lastExit": end}}) == ["node-3"]
     for harmless in (end | {"exitClass": "UserError"}, end | {"nodeName": ""}):
-        assert finding_of_worker(worker(lastExit=harmless)) is None
+        assert finding_of_worker(worker(lastExit=harmless), node) is None
         assert failed_nodes({"status": {"lastExit": harmless}}) == []
+
+
+# --- which machine ----------------------------------------------------------------------------------
+
+
+def stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_by(
+    clock: timedelta, made: float, *, as_of: float | None = None, machine: str = "m1"
+) -> NodeFindings:
+    """What a controller reads whose clock is off, of a check and a worker that accuse node-1.
+
+    Args:
+        made: when the check was made, in seconds after node-1 joined, as the API server says.
+        as_of: the newest creation of the check's nodes, likewise.
+        machine: the node on which the worker's Pod ended.
+    """
+    ended = stamp(NOW + timedelta(seconds=made + 180) + clock)
+    raw = check(passed=NODES[1:], faultyNodes=["node-1"], completionTime=ended, startTime=ended)
+    raw["metadata"]["creationTimestamp"] = stamp(later(made))
+    if as_of is not None:
+        raw["status"]["nodesAsOf"] = stamp(later(as_of))
+    accuser = worker(lastExit=HARDWARE_ERROR | {"nodeUid": machine, "time": ended}).to_wire()
+    cache = Cache(cast(Client, None), monotonic=lambda: 0.0)
+    add_indexes(cache)
+    may_cordon = {
+        "name": "default",
+        "uid": "x",
+        "resourceVersion": "1",
+        "labels": {names.LABEL_MAY_CORDON: "true"},
+    }
+    for resource, obj in (
+        (NAMESPACES, {"metadata": may_cordon}),
+        (NODECHECKS, raw),
+        (ELASTICWORKERS, accuser),
+    ):
+        cache.store(resource).apply(obj)
+    return NodeFindings(cache)
+
+
+JOINED = {"metadata": NODE["metadata"] | {"creationTimestamp": stamp(NOW)}}
+CLOCKS = [timedelta(minutes=minutes) for minutes in (-60, -10, 0, 10, 60)]
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+async def test_what_is_found_of_a_new_node_counts_whatever_the_controllers_clock_says(
+    clock: timedelta,
+) -> None:
+    """A verdict and a hardware error, for cordon and record alike; also of a check that waited for the node."""
+    for findings in (read_by(clock, made=60), read_by(clock, made=-60, as_of=0)):
+        found = findings.deciding(JOINED)
+        assert [(each.kind, each.verdict) for each in found] == [
+            ("NodeCheck", "Faulty"), ("ElasticWorker", "Faulty")
+        ]  # fmt: skip
+        assert len(findings.record_of(JOINED)) == 1
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+async def test_what_was_found_of_an_earlier_machine_of_that_name_counts_no_more(clock: timedelta) -> None:
+    findings = read_by(clock, made=-60, as_of=-30, machine="m0")
+    assert findings.deciding(JOINED) == [] and findings.record_of(JOINED) == []
+    assert findings.suspicions(JOINED) == [] and await findings.ignored(JOINED) == []
+
+
+# --- many -------------------------------------------------------------------------------------------
+
+
+class OwnWrites:
+    """A client whose writes are in the store at once, and that answers nothing else."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._store, self._versions = cache.store(resources.NODES), count(1_000)
+
+    async def patch(self, _: Any, name: str, patch: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        new = merged(self._store.get(None, name), patch)
+        new["metadata"]["resourceVersion"] = str(next(self._versions))
+        self._store.apply(new)
+        return new
+
+    def event(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("accused", [10, 40])
+async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_counters(
+    accused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, options = Cache(cast(Client, None), monotonic=lambda: 0.0), CordonOptions()
+    add_indexes(cache)
+    add_cordon_indexes(cache, options)
+    labels = {names.LABEL_MAY_CORDON: "true"}
+    namespace = {"name": "default", "uid": "x", "resourceVersion": "1", "labels": labels}
+    cache.store(NAMESPACES).apply({"metadata": namespace})
+    fleet = [f"n{index}" for index in range(5 * accused)]
+    for name in fleet:
+        node = NODE["metadata"] | {"name": name, "uid": name, "resourceVersion": "1"}
+        cache.store(resources.NODES).apply({"metadata": node, "spec": {}, "status": {}})
+    raw = check()
+    raw["metadata"]["creationTimestamp"] = stamp(NOW)
+    raw["status"] |= {"nodes": fleet, "faultyNodes": fleet[:accused], "nodeResults": [], "rounds": []}
+    cache.store(NODECHECKS).apply(raw)
+    client = cast(Any, OwnWrites(cache))
+    reconciler = NodeCordonReconciler(client, cache, client, Clock(), options)
+    read = Counter[str]()
+    for name in ("_state", "_full_pool"):
+        real = getattr(reconciler, name)
+        monkeypatch.setattr(
+            reconciler, name, lambda *args, name=name, real=real: read.update([name]) or real(*args)
+        )
+    monkeypatch.setattr(cache.store(resources.NODES), "list", None)
+    monkeypatch.setattr(cache.store(resources.NODES), "by_index", None)
+    held = [await reconciler.reconcile(Request(None, name)) for name in fleet[:accused]]
+    assert read == {"_state": accused, "_full_pool": accused}
+    cordoned = [cache.store(resources.NODES).get(None, name)["spec"].get("unschedulable") for name in fleet]  # type: ignore[index]
+    assert cordoned.count(True) == accused // 2, "ten percent"
+    assert sum(result.requeue_after_seconds is not None for result in held) == accused // 2
 
 
 # --- what is said -----------------------------------------------------------------------------------

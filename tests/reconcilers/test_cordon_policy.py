@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from reconcilers.cordon.policy import (
     MarkState,
     NodeState,
     decide_cordon,
-    full_pools,
+    full_pool,
     newest,
     read_mark,
     reason_of,
@@ -37,15 +37,22 @@ def faulty(name: str = "node-6", at: float = 1, **more: Any) -> NodeState:
     return NodeState(name, finding=found(at), **more)
 
 
-def looked_at(node: NodeState, fleet: Iterable[NodeState], limit: int) -> NodeState:
+def looked_at(node: NodeState, fleet: Iterable[NodeState], limits: Mapping[str, int]) -> NodeState:
     """As the reconciler decides on it."""
-    return decide_cordon(node, full_pools(fleet, {ALL_NODES: limit}).get(node.name))
+    there = [each for each in fleet if each.cordoned]
+
+    def taken(pool: str) -> int:
+        return sum(pool == ALL_NODES or pool in each.pools for each in there)
+
+    full = None if node.cordoned else full_pool(node, taken, lambda pool: limits.get(pool, 99))
+    return decide_cordon(node, full)
 
 
-def admitted(fleet: list[NodeState], limits: dict[str, int]) -> set[str]:
-    """The nodes that are cordoned, or may be."""
-    wanted = {node.name for node in fleet if node.cordoned or decide_cordon(node).cordoned}
-    return wanted - full_pools(fleet, limits).keys()
+def looks(fleet: list[NodeState], limits: Mapping[str, int]) -> list[NodeState]:
+    """One node after the other is looked at."""
+    for at, node in enumerate(fleet):
+        fleet = [*fleet[:at], looked_at(node, fleet, limits), *fleet[at + 1 :]]
+    return fleet
 
 
 def heard(node: NodeState, said: Finding) -> NodeState:
@@ -69,9 +76,7 @@ def test_fault_that_comes_and_goes_is_forgiven_after_enough_passes_in_a_row() ->
 def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
     after = decide_cordon(faulty())
     assert (after.taint, after.unschedulable) == ("CheckFailed", True)
-    assert after.mark == Mark(
-        state=MarkState.CORDONED, finding=found(1), taint="CheckFailed", unschedulable=True
-    )
+    assert after.mark == Mark(state=MarkState.CORDONED, finding=found(1), unschedulable=True)
 
 
 def test_report_from_before_the_last_pass_does_not_count_when_the_check_is_deleted() -> None:
@@ -82,12 +87,6 @@ def test_report_from_before_the_last_pass_does_not_count_when_the_check_is_delet
     assert decide_cordon(with_check_deleted) == lifted
 
 
-def test_taint_of_our_key_that_was_there_before_is_not_ours() -> None:
-    cordoned = decide_cordon(faulty(taint="by-hand"))
-    after = decide_cordon(heard(cordoned, found(2, healthy=True)))
-    assert (after.taint, after.unschedulable) == ("by-hand", False)
-
-
 @pytest.mark.parametrize("undone", [{"unschedulable": False}, {"taint": None}])
 def test_uncordon_by_hand_is_respected_until_a_newer_found(undone: dict[str, Any]) -> None:
     cordoned = decide_cordon(faulty(at=1))
@@ -96,13 +95,6 @@ def test_uncordon_by_hand_is_respected_until_a_newer_found(undone: dict[str, Any
     assert overruled.mark is not None and overruled.mark.state is MarkState.OVERRULED
     assert decide_cordon(overruled) == overruled
     assert decide_cordon(heard(overruled, found(2))).cordoned
-
-
-def test_cordon_and_taint_by_hand_that_are_both_undone_by_hand_leave_no_cordon_of_ours() -> None:
-    cordoned = decide_cordon(faulty(taint="by-hand", unschedulable=True))
-    assert cordoned.cordoned
-    after = decide_cordon(replace(cordoned, taint=None, unschedulable=False))
-    assert after.mark is not None and after.mark.state is MarkState.OVERRULED
 
 
 def test_hand_cordon_lifted_by_hand_leaves_our_taint() -> None:
@@ -158,15 +150,6 @@ def test_limit_is_a_share_of_all_nodes_and_at_least_one(nodes: int, percent: int
     assert limit_of(nodes, percent) == limit
 
 
-def test_longest_accused_goes_first_then_the_name_decides() -> None:
-    fleet = [faulty("c", at=1), faulty("b", at=2), faulty("a", at=2)]
-    assert admitted(fleet, {ALL_NODES: 1}) == {"c"}
-    assert admitted(fleet, {ALL_NODES: 2}) == {"c", "a"}
-
-
-H100, A100 = frozenset({"gpu=H100"}), frozenset({"gpu=A100", "pool=old"})
-
-
 @pytest.mark.parametrize(
     ("rules", "pools"),
     [
@@ -185,7 +168,19 @@ def test_pools_are_values_of_labels_or_what_a_selector_matches(
 
 def test_overruled_node_takes_no_room_and_asks_for_none() -> None:
     overruled = decide_cordon(replace(decide_cordon(faulty("a")), taint=None))
-    assert admitted([overruled, faulty("b", at=9)], {ALL_NODES: 1}) == {"b"}
+    after = looks([overruled, faulty("b", at=9)], {ALL_NODES: 1})
+    assert [node.cordoned for node in after] == [False, True]
+
+
+def test_a_node_without_room_is_held_for_the_pool_that_is_full_and_lets_others_pass() -> None:
+    h100 = frozenset({"gpu=H100"})
+    fleet = [faulty("a", pools=h100), faulty("b", pools=h100), faulty("c")]
+    fleet = looks(fleet, {ALL_NODES: 2, "gpu=H100": 1})
+    assert [node.cordoned for node in fleet] == [True, False, True]
+    held = fleet[1].mark
+    assert held is not None and (held.state, held.full) == (MarkState.HELD, "gpu=H100")
+    lifted = decide_cordon(heard(fleet[0], found(9, healthy=True)))
+    assert looks([lifted, *fleet[1:]], {ALL_NODES: 2, "gpu=H100": 1})[1].cordoned
 
 
 # --- properties -------------------------------------------------------------------------------------
@@ -195,7 +190,6 @@ MARKS = st.builds(
     Mark,
     state=st.sampled_from(MarkState),
     finding=FINDINGS,
-    taint=st.sampled_from([None, "CheckFailed", "HardwareError"]),
     unschedulable=st.booleans(),
 )
 
@@ -207,7 +201,7 @@ def nodes(draw: st.DrawFn, marked: bool = True) -> NodeState:
     return NodeState(
         name=draw(st.text("abcd", min_size=1, max_size=2)),
         mark=mark,
-        taint=draw(st.sampled_from([None, "CheckFailed", "by-hand"])),
+        taint=draw(st.sampled_from([None, "CheckFailed", "HardwareError"])),
         unschedulable=draw(st.booleans()),
         finding=newest(said),
     )
@@ -226,7 +220,7 @@ def test_node_without_our_mark_is_never_touched_other_than_to_cordon_it(
     after = decide_cordon(node, None if admitted else ALL_NODES)
     if after.cordoned:
         assert node.finding is not None and not node.finding.healthy and admitted
-        assert after.taint == (node.taint or reason_of(node.finding)) and after.unschedulable
+        assert after.taint == reason_of(node.finding) and after.unschedulable
     else:
         assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
 
@@ -237,14 +231,15 @@ def test_newer_healthy_verdict_lifts_ours_and_leaves_the_rest(node: NodeState, a
     cordoned = decide_cordon(accused)
     after = decide_cordon(heard(cordoned, found(at + 1, healthy=True)))
     assert not after.cordoned
-    assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
+    assert (after.taint, after.unschedulable) == (None, node.unschedulable)
 
 
 @given(st.lists(nodes(), max_size=8, unique_by=lambda node: node.name), st.integers(1, 4))
 def test_admission_never_exceeds_the_limit_and_evicts_nobody(fleet: list[NodeState], limit: int) -> None:
     cordoned = {node.name for node in fleet if node.cordoned}
-    found = admitted(fleet, {ALL_NODES: limit})
-    assert cordoned <= found
+    kept = {n.name for n in fleet if n.cordoned and decide_cordon(n).cordoned}
+    found = {node.name for node in looks(fleet, {ALL_NODES: limit}) if node.cordoned}
+    assert kept <= found
     assert len(found) <= max(limit, len(cordoned))
 
 
@@ -253,14 +248,10 @@ def test_no_pool_gets_more_than_its_limit(fleet: list[NodeState], data: st.DataO
     pools = st.frozensets(st.sampled_from(["p", "q", "r"]))
     fleet = [replace(node, pools=data.draw(pools)) for node in fleet]
     limits = {pool: data.draw(st.integers(1, 3)) for pool in "pqr"}
-    full = full_pools(fleet, limits | {ALL_NODES: data.draw(st.integers(1, 4))})
+    after = looks(fleet, limits | {ALL_NODES: data.draw(st.integers(1, 4))})
     for pool, limit in limits.items():
-        inside = [node for node in fleet if pool in node.pools]
-        before = sum(node.cordoned for node in inside)
-        cordoned = [n for n in inside if n.cordoned or (decide_cordon(n).cordoned and n.name not in full)]
-        assert len(cordoned) <= max(limit, before)
-    waiting = {node.name for node in fleet if not node.cordoned and decide_cordon(node).cordoned}
-    assert full.keys() <= waiting
+        before, now = (sum(node.cordoned and pool in node.pools for node in each) for each in (fleet, after))
+        assert now <= max(limit, before)
 
 
 NAMES = "abcdef"
@@ -285,12 +276,12 @@ def test_fleet_stays_within_the_limit_and_hand_made_cordons_stay(
             fleet[name] = heard(node, found(time, healthy=step == "clear"))
         elif step == "cordon by hand" and not node.unschedulable:
             by_hand.add(name)
-            seen = looked_at(node, fleet.values(), limit) if node.cordoned else node
+            seen = looked_at(node, fleet.values(), {ALL_NODES: limit}) if node.cordoned else node
             fleet[name] = replace(seen, unschedulable=True)
         elif step == "uncordon by hand":
             by_hand.discard(name)
             fleet[name] = replace(node, unschedulable=False)
         elif step == "look":
-            fleet[name] = looked_at(node, fleet.values(), limit)
+            fleet[name] = looked_at(node, fleet.values(), {ALL_NODES: limit})
         assert sum(node.cordoned for node in fleet.values()) <= limit
         assert all(fleet[name].unschedulable for name in by_hand)

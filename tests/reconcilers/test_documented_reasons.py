@@ -11,10 +11,10 @@ from pathlib import Path
 from crds import names
 from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.conditions.refusal import REFUSED
 from reconcilers.conditions.table import CONDITIONS, SIZES, WARNINGS
 from reconcilers.groups import warnings as groups_warnings
 from reconcilers.nodecheck.scope import FailedReason
+from reconcilers.observed.worker_state import REFUSALS
 from reconcilers.runtime.reconciled import RECONCILED
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,6 @@ COMPUTED = {
     ("plan.py", "status.reason"): {"TrainingSucceeded", "GroupsFailed", "DeadlineExceeded"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
     ("reconciled.py", "REASON"): {"Unreadable"},
-    ("maker.py", "POD_REFUSED"): {"PodRefused"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
     ("job_finding.py", "new.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
@@ -42,8 +41,8 @@ COMPUTED = {
     },
     ("table.py", "now.reason if each.by_reason and now.reason else now.type"): {
         *(kind.type for kind in (*WARNINGS, *SIZES) if kind.event and not kind.by_reason),
-        *(answer.value for answer in REFUSED),
-        *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
+        *REFUSALS,
+        *("Unschedulable", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *(
             "WaitingForDeletion",
             "EarlierPodStuck",

@@ -9,9 +9,11 @@ import pytest
 from controller.client import Client
 from controller.errors import NotFound
 from controller.store import Store
+from reconcilers.runtime.refused import TRIES_PER_SECOND
 from reconcilers.worker.gang import (
     ANSWER_SECONDS,
     PATIENCE_SECONDS,
+    STARTS_PER_SECOND,
     GangGate,
     PodGroup,
     pod_group_of,
@@ -73,6 +75,17 @@ async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gat
     later = await gate.obstacle(group())
     assert soon is not None and later is not None
     assert later.worth_telling and later.retry_seconds > soon.retry_seconds
+
+
+async def test_of_many_that_wait_no_more_look_in_a_second_than_a_controller_can_bear(
+    server: Server, gate: GangGate
+) -> None:
+    few, many = group(8), group(10_000)
+    early = [await gate.obstacle(each) for each in (few, many)]
+    server.now += PATIENCE_SECONDS * 1.1
+    late = [await gate.obstacle(each) for each in (few, many)]
+    waits = [each.retry_seconds for each in (*early, *late) if each is not None]
+    assert waits == [0.25, 10_000 / STARTS_PER_SECOND, 5.0, 10_000 / TRIES_PER_SECOND]
 
 
 async def test_each_wait_begins_afresh(server: Server, gate: GangGate) -> None:

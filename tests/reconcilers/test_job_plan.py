@@ -28,7 +28,6 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale.request import Origin, ScaleRequest
 from reconcilers.scale.writer import ScaleWriter
-from reconcilers.worker.trial import Answer, Trial
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, check, job, later, report, worker
 from tests.reconcilers.job_stage import all_checks
@@ -297,14 +296,15 @@ def test_a_look_grows_with_the_number_of_workers_and_no_faster(situation: Any) -
     assert taken < 6 * growth * cpu_seconds(lambda: plan_job(few, later(1)))
 
 
-@pytest.mark.parametrize("answer", [Answer.INVALID, Answer.FORBIDDEN])
-def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones_are_refused(
-    answer: Answer,
-) -> None:
-    found = seen([trains(0), trains(1)])
-    found = replace(found, pods=dict.fromkeys(found.pods, "of another"))
-    rolled = plan_job(found, NOW).status_patch
-    refused = plan_job(replace(found, trial=Trial(answer, "no")), NOW)
+def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones_cannot_be_made() -> None:
+    def look(cpu: str) -> Plan:
+        of = seen([trains(0), trains(1)]).job.to_wire()
+        main = {"name": "main", "image": "x", "resources": {"limits": {"cpu": cpu}}}
+        of["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": [main]}}
+        found = seen([trains(0), trains(1)], ElasticJob.model_validate(of))
+        return plan_job(replace(found, pods=dict.fromkeys(found.pods, "of another")), NOW)
+
+    rolled, refused = look("1").status_patch, look("lots")
     scaled = next(c for c in refused.status_patch["conditions"] if c["type"] == "Scaled")
     assert (
         scaled["status"] == "False" and scaled["message"] == "still to get new resources: worker 0, worker 1"

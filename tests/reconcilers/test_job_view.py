@@ -11,16 +11,17 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
 from controller.reconciler import Request
+from controller.resources import NODES
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
+from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import JobReader
 from reconcilers.nodecheck.view import CheckView
-from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.scale.writer import ScaleWriter
 from reconcilers.setup import add_indexes
-from tests.reconcilers.build import check, job, report, worker
+from tests.reconcilers.build import NOW, check, job, report, worker
 
 
 def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[str, Any]:
@@ -48,8 +49,31 @@ async def test_a_job_has_the_workers_that_it_owns_in_its_namespace_and_that_stay
         raw_worker(2, owner="uid-of-the-job-before"),
         raw_worker(3, deletionTimestamp="2026-01-01T12:00:00Z"),
     )
-    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w1"]
+
+
+async def test_a_look_after_an_edit_asks_the_api_server_for_nothing_and_takes_one_turn() -> None:
+    """So it decides from what is stored at its end: nobody's answer lies between what it reads and decides."""
+    of = job()
+    edited = of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": 7})})
+    reader = JobReader(cast(Client, None), cached(edited, raw_worker(0), raw_worker(1)), Clock())
+    look = reader.of(Request("default", "digits"))
+    with pytest.raises(StopIteration) as done:
+        look.send(None)
+    assert done.value.value is not None and len(done.value.value.workers) == 2
+
+
+async def test_a_look_lists_no_nodes_until_something_decides_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, listed = cached(job(), raw_worker(0), raw_worker(1)), []
+    nodes = cache.store(NODES)
+    nodes.apply({"metadata": {"name": "n1", "uid": "n1", "resourceVersion": "1"}})
+    real = nodes.list
+    monkeypatch.setattr(nodes, "list", lambda *args: listed.append(args) or real(*args))
+    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
+    assert seen is not None and plan_job(seen, NOW).status_patch and not listed
+    assert [node["metadata"]["name"] for node in seen.nodes] == ["n1"] and len(seen.nodes) == 1
+    assert len(listed) == 1
 
 
 async def test_a_check_asks_the_workers_of_its_namespace_alone() -> None:
@@ -63,11 +87,11 @@ async def test_a_worker_that_cannot_be_read_hides_none_of_its_siblings() -> None
     broken = raw_worker(1, resourceVersion="2")
     broken["spec"]["index"] = "one"
     cache.store(ELASTICWORKERS).apply(broken)
-    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w2"]
     assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 1
     cache.store(ELASTICWORKERS).apply(raw_worker(1, resourceVersion="3"))
-    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and len(seen.workers) == 3
     assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 0
 
@@ -76,7 +100,7 @@ async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None
     spoiled = raw_worker(1)
     spoiled["status"]["agent"] = report(1).to_wire() | {"since": "2026-01-01T00:00:00+99:99"}
     cache = cached(job(status={"phase": "Succeeded"}), raw_worker(0), spoiled)
-    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and [each.status.agent for each in seen.workers] == [None, None]
     assert seen.workers[1].status.phase is WorkerPhase.RUNNING
     assert seen.workers[1].status.report_fault.startswith("agent.since: ")
@@ -108,7 +132,7 @@ async def test_very_many_plans_are_read_beside_the_event_loop(has_job: bool, bes
         cache.store(SCALEPLANS).apply(scale_plan(number))
     nobody: Any = Nobody()
     if has_job:
-        look = JobReader(nobody, cache, Clock(), PodOptions()).of(Request("default", "digits"))
+        look = JobReader(nobody, cache, Clock()).of(Request("default", "digits"))
     else:
         cache.store(ELASTICJOBS).remove(("default", "digits"))
         scale = ScaleWriter(nobody, cache, nobody, Clock())

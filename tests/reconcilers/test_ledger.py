@@ -167,6 +167,19 @@ def test_a_life_from_its_submission_to_its_end(training: Life) -> None:
     assert goodput.ratio == pytest.approx(31 / 60.2, rel=1e-4)
 
 
+@pytest.mark.parametrize(("ran", "trained"), [(3, False), (300, True)])
+def test_a_script_that_failed_at_once_and_told_no_step_has_not_trained(ran: float, trained: bool) -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.workers = [worker(i, agent=report(i, AgentState.RUNNING, 1).to_wire()) for i in (0, 1)]
+    life.look(1)
+    assert life.state is JobState.TRAINING, "as long as it runs"
+    life.look(ran, formed(2), broken_at=later(11 + ran))
+    assert ("Training" in [state for state, *_ in life.episodes]) is trained
+    assert (life.spent.get("Training", 0) > 0) is trained
+
+
 def test_recovery_has_the_culprit_as_its_reason(training: Life) -> None:
     told = {"worker": "digits-worker-1", "rank": 1, "exitClass": "UserError", "message": "…\nValueError: bad"}
     failure = JobFailure.model_validate(told | {"time": later(20)})

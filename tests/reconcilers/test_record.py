@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,14 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.node_check.view import with_local
 from crds import names
-from crds.findings import Action, Finding, Verdict
+from crds.actions import Action
+from crds.agent_report import AgentCheck, ProbeEnding
+from crds.findings import Finding, Verdict
 from crds.nodecheck import NodeCheck
+from healthcheck.diagnosis import conclude, investigate
 from healthcheck.fleet import Node
-from healthcheck.probes import device_faults
+from healthcheck.local import local_result
+from healthcheck.measurements import History
+from healthcheck.probes import device_state
 from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState
-from reconcilers.nodecheck.actions import action_for, action_for_text
+from healthcheck.probes.report import Report, WrongResult
+from healthcheck.settings import Settings
+from reconcilers.nodecheck.actions import action_for, action_for_error
 from reconcilers.nodecheck.evidence import own_fault, with_all_evidence
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.record import (
@@ -197,30 +206,49 @@ def test_other_conditions_are_none(node: dict[str, Any]) -> None:
 # --- what to do -------------------------------------------------------------------------------------------
 
 
-def device(**state: Any) -> str:
+def device(**state: Any) -> Report:
     """What the probe says of it."""
-    (fault,) = device_faults.faults([DeviceState(**({"index": 0} | state))])
-    return fault
+    return device_state.judge((DeviceState(**({"index": 0} | state)),), [])
+
+
+@pytest.mark.parametrize(
+    ("report", "action"),
+    [
+        (device(uncorrectable_ecc_volatile=2), Action.RESET_GPU),
+        (device(row_remap_pending=True), Action.RESET_GPU),
+        (device(row_remap_failed=True, row_remap_pending=True), Action.REPLACE),
+        (device(unusable="GPU is lost"), Action.REBOOT),
+        *(
+            (device_state.judge((), [Xid(code, "0000:3b:00", "", 60.0)]), action)
+            for code, action in ((48, Action.RESET_GPU), (79, Action.REBOOT), (64, Action.REPLACE))
+        ),
+        (Report(ProbeEnding.FAILED, str(WrongResult("wrong")), action=WrongResult.action), Action.REPLACE),
+        (Report(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL"), Action.REBOOT),
+    ],
+)
+@given(words=st.text(max_size=20))
+def test_what_a_probe_finds_tells_what_to_do_in_whatever_words(
+    report: Report, action: Action, words: str
+) -> None:
+    reworded = replace(report, reason=words, faults=tuple(words for _ in report.faults))
+    (outcome,) = with_local(AgentCheck("uid"), [Report.from_json(reworded.to_json())]).local
+    facts = investigate(History(local={"a": local_result([outcome])}), [Node("a")], Settings())
+    (found,) = conclude(facts, Settings()).nodes
+    assert found.verdict is Verdict.FAULTY and action_for(found) is action
 
 
 @pytest.mark.parametrize(
     ("text", "action"),
     [
-        (device(uncorrectable_ecc_volatile=2), Action.RESET_GPU),
-        (device(row_remap_pending=True), Action.RESET_GPU),
-        (device(row_remap_failed=True), Action.REPLACE),
-        (device(unusable="GPU is lost"), Action.REBOOT),
-        *(
-            (device_faults.xid_faults([Xid(code, "0000:3b:00", "", 60.0)])[0], action)
-            for code, action in ((48, Action.RESET_GPU), (79, Action.REBOOT), (64, Action.REPLACE))
-        ),
-        ("gemm: cuda:3 computes wrongly: 1 of 8192 rows of a bf16 product", Action.REPLACE),
-        ("copies: 4 of 268435456 bytes changed on their way to cuda:0 and back", Action.REPLACE),
-        ("ended by SIGKILL", Action.REBOOT),
+        ("CUDA error: uncorrectable ECC error encountered", Action.RESET_GPU),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", Action.REBOOT),
+        ("Xid 48 and Xid 64", Action.REPLACE),
+        ("Xid 13", Action.REBOOT),
+        ("CUDA error: unspecified launch failure", Action.REBOOT),
     ],
 )
-def test_what_a_fault_says_tells_what_to_do(text: str, action: Action) -> None:
-    assert action_for_text(text) is action
+def test_what_cuda_or_the_driver_says_of_an_error_tells_what_to_do(text: str, action: Action) -> None:
+    assert action_for_error(text) is action
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan
+from reconcilers.conditions.refusal import cluster_fault
 from reconcilers.conditions.reported import HOT_CORES, HOT_RATIO, hottest
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
@@ -40,7 +41,6 @@ from reconcilers.scale.plan import refusal
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.companions import service_of
 from reconcilers.worker.job_pod import build_job_pod
-from reconcilers.worker.trial import cluster_fault
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import with_status
 from tests.reconcilers.test_job_plan import merged

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from controller.reconciler import Request
 from controller.store import Change
+from crds.agent_report import AgentReport, ReplicasReport
+from crds.wire import to_camel
 from reconcilers.predicates import (
     begins_or_ends,
     more_of_a_jobs_checks,
@@ -58,6 +61,55 @@ def test_of_the_training_in_groups_what_decides_wakes_the_job_and_versions_do_no
     assert more_than_progress(Change(further, broken))
     late = raw(state="Running", replicas={"round": 1, "version": 7, "lateVersion": 7, "lateGroups": [2]})
     assert more_than_progress(Change(further, late))
+
+
+DECIDES = {
+    "protocol": (1, 2),
+    "incarnation": (1, 2),
+    "podUid": ("a", "b"),
+    "address": ("10.0.0.1", "10.0.0.2"),
+    "storePort": (1, 2),
+    "localWorldSize": (1, 2),
+    "observedRound": (1, 2),
+    "state": ("Ready", "Running"),
+    "since": ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"),
+    "failure": (None, {"sequence": 1}),
+    "departure": (None, {"round": 1}),
+    "slow": (None, {"step": 7}),
+    "checkpointTrouble": (None, {"reason": "StorageFails"}),
+    "progress": ({"step": 1}, {"step": 1, "checkpointStep": 1}),
+    "rounds": ([], [{"round": 1}]),
+    "memory": ({"step": 1}, {"step": 1, "resumed": {"step": 1}}),
+    "shards": ([{"rest": "0-9"}], [{"rest": "0-9", "wants": True}]),
+    "replicas": ({"round": 1}, {"round": 2}),
+}
+"""Parts of a report whose changes decide something about a job, with such a change."""
+DOES_NOT_DECIDE = {
+    "progress": ({"step": 1}, {"step": 2}),
+    "rounds": ([{"round": 1, "lastStep": 1}], [{"round": 1, "lastStep": 2}]),
+    "memory": ({"step": 1}, {"step": 2}),
+    "shards": ([{"rest": "0-9"}], [{"rest": "0-8"}]),
+    "replicas": ({"version": 1, "step": 1}, {"version": 2, "step": 2}),
+    "series": (None, {"points": []}),
+    "usage": (None, {"cpu": 1.0}),
+    "network": (None, {"interface": "eth0"}),
+    "accelerators": (None, {"count": 8}),
+    "check": (None, {"uid": "c", "local": [{"probe": "gemm", "ending": "Passed"}]}),
+    "result": (None, '{"value": 1}'),
+    "askedStacks": (None, {"time": "2026-01-01T00:00:00Z"}),
+    "profile": (None, {"time": "2026-01-01T00:00:00Z"}),
+}
+"""Those whose changes do not, as a check's answers; a job looked at for each of them decides the same again."""
+
+
+def test_a_part_of_a_report_wakes_the_job_if_it_decides_something_and_each_part_is_one_or_the_other() -> None:
+    assert {to_camel(each.name) for each in fields(AgentReport)} == DECIDES.keys() | DOES_NOT_DECIDE.keys()
+    for parts, wakes in ((DECIDES, True), (DOES_NOT_DECIDE, False)):
+        for field, (before, after) in parts.items():
+            assert more_than_progress(Change(raw(**{field: before}), raw(**{field: after}))) == wakes, field
+    for part in fields(ReplicasReport):
+        change = (raw(replicas={}), raw(replicas={to_camel(part.name): 1}))
+        assert more_than_progress(Change(*change)) == (part.name not in ("version", "step"))
 
 
 def test_an_agents_first_report_wakes_its_pods_reconciler_and_later_ones_do_not() -> None:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobFailure, JobWarning
-from crds.phases import JobPhase
-from reconcilers.conditions.reported import AGENTS_SILENT
+from crds.phases import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.conditions.reported import AGENTS_SILENT, HEARTBEAT_LATE, RANKS_BEHIND
 from reconcilers.failure.facts import Break, last_failure
 from reconcilers.failure.incidents import first_of
 from reconcilers.failure.policy import assess
 from reconcilers.observed.conditions import warning_of
-from reconcilers.observed.worker_state import AGENT_HEARD
+from reconcilers.observed.worker_state import AGENT_HEARD, HEARTBEAT_ON_TIME
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, failing, job, later, report, worker
 from tests.reconcilers.judging import judge, with_status
@@ -47,6 +48,41 @@ def test_silent_agents_are_counted_once_named_a_few_and_said_to_be_heard_again()
     assert heard == [] and look(heard, trains(0), trains(1)) == ([], [])
 
 
+def late(index: int, since: float) -> ElasticWorker:
+    said = {"type": HEARTBEAT_ON_TIME, "status": "False", "reason": "Late", "message": "…"}
+    conditions = [said | {"lastTransitionTime": later(since)}]
+    return worker(index, agent=report(index).to_wire(), conditions=conditions)
+
+
+def test_a_late_heartbeat_is_a_warning_with_who_and_since_when_and_no_event() -> None:
+    found, events = judge(job(), HEARTBEAT_LATE, workers=[trains(0), late(1, -12), late(2, -10)])
+    (said,) = found.status.warnings
+    assert (said.since, events) == (later(-12), [])
+    assert said.data is not None and (said.data.worker, said.data.node) == ("digits-worker-1", "node-0")
+    assert (said.data.count, said.data.limit_seconds) == (2, 30.0)
+    assert judge(job(), HEARTBEAT_LATE, workers=[late(0, -12), trains(1, 60)])[0].status.warnings == []
+
+
+def test_ranks_far_behind_are_a_warning_while_they_are() -> None:
+    world = Rendezvous(round=1, phase=RendezvousPhase.FORMED, members=[0, 1, 2], incarnations=[1, 1, 1])
+
+    def at(index: int, step: int, round_: int = 1) -> ElasticWorker:
+        progress = {"step": step, "time": NOW, "secondsPerStep": 1.0}
+        rounds = [{"round": round_, "firstStep": 1, "lastStep": step}]
+        return worker(index, agent=report(index, progress=progress, rounds=rounds).to_wire())
+
+    def look(of: ElasticJob, *workers: ElasticWorker) -> ElasticJob:
+        return judge(of, RANKS_BEHIND, workers=workers, phase=JobPhase.RUNNING, world=world)[0]
+
+    assert look(job(), at(0, 100), at(1, 100), at(2, 60)).status.warnings == [], "a report may be so late"
+    behind = look(job(), at(0, 100), at(1, 100), at(2, 50))
+    (said,) = behind.status.warnings
+    assert said.message == "1 of 3 workers is far behind the others: digits-worker-2"
+    assert look(behind, at(0, 190), at(1, 190), at(2, 70)).status.warnings == [said], "no news"
+    assert look(behind, at(0, 190), at(1, 190), at(2, 190)).status.warnings == []
+    assert look(job(), at(0, 100), at(1, 100), at(2, 5_000, round_=0)).status.warnings == []
+
+
 def test_a_lost_pod_replaces_an_old_error_that_was_recorded_before() -> None:
     """`lastFailure.time` is the controller's, so an agent's clock that is ahead hides nothing."""
     old = JobFailure(
@@ -57,6 +93,13 @@ def test_a_lost_pod_replaces_an_old_error_that_was_recorded_before() -> None:
     lost = worker(1, phase=WorkerPhase.FAILED, lastExit=end)
     found = last_failure(of, Workers([lost]))
     assert found is not None and found.message == "no heartbeat"
+
+
+def test_a_drained_pod_is_not_the_last_failure() -> None:
+    end = {"incarnation": 1, "exitClass": "Preempted", "message": "drained", "time": NOW, "planned": True}
+    drained = Workers([worker(1, phase=WorkerPhase.FAILED, lastExit=end)])
+    assert last_failure(job(), drained) is None
+    assert last_failure(job(), drained, with_planned=True) is not None
 
 
 def test_a_failure_is_recorded_by_the_controllers_clock() -> None:

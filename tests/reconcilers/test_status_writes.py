@@ -103,7 +103,6 @@ def test_a_conditions_message_waits_and_its_status_and_reason_do_not(
 def test_a_warnings_message_waits_and_its_begin_its_reason_and_its_end_do_not(
     after: list[dict[str, str]], waits: bool
 ) -> None:
-    """The answer to a trial of the job's Pods is there in one look only."""
     known = {"type": "PodsNotAccepted", "reason": "PodForbidden", "message": "a", "since": "…"}
     patch = {"warnings": [known | change for change in after]}
     assert (seconds_to_write(patch, {"warnings": [known]}, 0.0) > 0) == waits

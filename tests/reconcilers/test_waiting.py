@@ -41,7 +41,6 @@ def warned(type_: str, reason: str, message: str) -> JobWarning:
 
 NOT_SCHEDULED = warned("WorkersUnscheduled", "Unschedulable", "2 Pods cannot be scheduled")
 NOT_STARTED = warned("WorkersNotStarted", "ImagePullBackOff", "1 Pod cannot start")
-NOT_TRIED = warned("PodsNotAccepted", "NoAnswer", "the API server could not try the Pods")
 REFUSED = warned("PodsNotAccepted", "PodInvalid", "no such field")
 LACKS = said("WorldFormed", "False", "Incomplete", "not running: ps 1")
 NO_REPLICAS = said("Running", "False", "NoReplicas", "replicas is 0, so the job has no Pods")
@@ -62,7 +61,6 @@ OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
             WAITS,
             ("ImagePullBackOff", "1 Pod cannot start"),
         ),
-        (JobPhase.PENDING, [NOT_TRIED], WAITS, ("", WAITS.reason)),
         (JobPhase.PENDING, [NOT_SCHEDULED, REFUSED], WAITS, ("PodInvalid", "no such field")),
         (JobPhase.PENDING, [LACKS], WAITS, ("", WAITS.reason)),
         (JobPhase.PENDING, [LACKS], None, ("Incomplete", "not running: ps 1")),

@@ -23,9 +23,9 @@ from crds.elasticworker import ElasticWorker
 from reconcilers.conditions.facts import Neighbour
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
+from reconcilers.observed.worker_state import REFUSALS
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Act
-from reconcilers.worker.trial import Answer, Trial
 from simulator import objects, planned
 from simulator.planned import PlannedJob
 from tests.reconcilers.judging import with_status
@@ -131,7 +131,6 @@ DEEDS = [
     "fast",
     "edited",
     "rejected",
-    "accepted",
     "suspends",
     "resumes",
     "grows",
@@ -178,8 +177,9 @@ class Life:
         worker = self.job.workers.get(index)
         if deed in ("suspends", "resumes", "grows", "shrinks"):
             return self._edit(deed)
-        if deed in ("edited", "rejected", "accepted"):
-            return self._said_of_pods(deed, index)
+        if deed == "edited":
+            self.more["outdated_pods"] = index
+            return None
         if worker is not None and deed in ALIVE and worker.status.agent is not None:
             return self.job.put(ALIVE[deed](self, worker))
         if worker is not None and deed in OF_PODS:
@@ -215,13 +215,6 @@ class Life:
         metadata = self.job.job.metadata
         metadata = metadata.model_copy(update={"generation": metadata.generation + 1})
         self.job.job = self.job.job.model_copy(update={"spec": spec, "metadata": metadata})
-
-    def _said_of_pods(self, deed: str, index: int) -> None:
-        if deed == "edited":
-            self.more["outdated_pods"] = index
-        else:
-            answer = (Answer.FORBIDDEN, Answer.INVALID)[index % 2] if deed == "rejected" else Answer.ACCEPTED
-            self.more["trial"] = Trial(answer, f"no: {index}")
 
 
 def _fails(**failure: Any) -> Callable[[Life, ElasticWorker], ElasticWorker]:
@@ -273,8 +266,20 @@ ALIVE: Mapping[str, Callable[[Life, ElasticWorker], ElasticWorker]] = {
     "slow": _slow,
     "fast": lambda _, worker: objects.reporting(worker, slow=None, checkpoint_trouble=None),
 }
+
+
+def _rejected(life: Life, worker: ElasticWorker) -> ElasticWorker:
+    waits, index = objects.waiting(worker, life.now, unschedulable=True), worker.spec.index
+    refused = [
+        each.model_copy(update={"reason": REFUSALS[index % len(REFUSALS)], "message": f"no: {life.looks}"})
+        for each in waits.status.conditions
+    ]
+    return waits.model_copy(update={"status": waits.status.model_copy(update={"conditions": refused})})
+
+
 OF_PODS: Mapping[str, Callable[[Life, ElasticWorker], ElasticWorker]] = {
     "unschedulable": lambda life, worker: objects.waiting(worker, life.now, unschedulable=True),
+    "rejected": _rejected,
     "lost": _silenced,
     "deleted": lambda life, worker: objects.deleted(worker, life.now, preempted=False),
     "preempted": lambda life, worker: objects.deleted(worker, life.now, preempted=True),

@@ -83,6 +83,21 @@ async def test_a_steady_look_makes_no_request(api: Api, controller: Controller) 
     assert api.requests == []
 
 
+async def test_whether_a_worker_stands_by_is_written_by_its_job_alone(
+    api: Api, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a new incarnation makes its own reconciler touch it: two writers would undo each other."""
+    await running(api, controller)
+    api.patch(ELASTICWORKERS, WORKER, {"status": {"standby": True}})
+    api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
+    patches, real = [], api.patch
+    monkeypatch.setattr(api, "patch", lambda *args: patches.append(args[2]) or real(*args))
+    for _ in range(3):
+        await controller.look()
+    assert api.status["observedIncarnation"] == 2 and api.status["standby"] is True
+    assert patches and not any("standby" in patch.get("status", {}) for patch in patches)
+
+
 @pytest.mark.parametrize("resource", [LEASES, SERVICEACCOUNTS, ROLES, ROLEBINDINGS])
 async def test_what_a_running_worker_needs_is_made_again_in_the_next_look(
     api: Api, controller: Controller, resource: Any
@@ -202,17 +217,24 @@ def is_soon(seconds: float | None) -> bool:
     return seconds is not None and RETRY_SECONDS / 2 <= seconds < RETRY_SECONDS
 
 
+def refusal(api: Api) -> tuple[str, str]:
+    """Reason and message of the worker's condition; its owner shows it, and has the Event."""
+    ((reason, message),) = [(each["reason"], each["message"]) for each in api.status["conditions"]]
+    assert api.events == []
+    return reason, message
+
+
 async def test_somebody_elses_lease_is_a_refusal_that_names_it(api: Api, controller: Controller) -> None:
     api.put(LEASES, {"metadata": {"name": WORKER}, "spec": {"holderIdentity": "an elector"}})
     assert is_soon((await controller.look()).requeue_after_seconds)
-    ((reason, message),) = api.events
+    reason, message = refusal(api)
     assert reason == "PodRefused"
     assert f"the Lease {WORKER} is not of this ElasticWorker" in message and "delete it" in message
     assert api.get(LEASES, WORKER)["spec"] == {"holderIdentity": "an elector"}
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 405, 409, 410, 418, 422])
-async def test_whatever_code_a_webhook_denies_a_pod_with_it_is_told_once_and_tried_again(
+async def test_whatever_code_a_webhook_denies_a_pod_with_it_is_told_and_tried_again(
     api: Api, controller: Controller, code: int
 ) -> None:
     api.refusals[PODS] = error_of_status(
@@ -221,11 +243,11 @@ async def test_whatever_code_a_webhook_denies_a_pod_with_it_is_told_once_and_tri
     for _ in range(3):
         assert is_soon((await controller.look()).requeue_after_seconds)
         api.seconds += RETRY_SECONDS
-    ((reason, message),) = api.events
-    assert (reason, message) == ("PodRefused", f"Pod {POD} was refused: {api.refusals[PODS]}")
+    words = f"the API server refuses the Pods of type worker: {api.refusals[PODS]}"
+    assert refusal(api) == ("PodForbidden", words)
     api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
     await controller.look()
-    assert [message[-20:] for _, message in api.events[1:]] == ["exceeded quota: team"]
+    assert refusal(api) == ("PodRefused", f"Pod {POD} was refused: exceeded quota: team")
     del api.refusals[PODS]
     await controller.look()
     assert api.pod() is not None
@@ -241,7 +263,7 @@ async def test_of_many_workers_that_are_refused_no_more_try_in_a_second_than_a_s
     assert wait is not None and 100 <= wait <= 200
 
 
-async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker_and_in_no_event(
+async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker(
     api: Api, controller: Controller
 ) -> None:
     policy = {"elasticPolicy": {"opportunistic": {"priorityClassName": "idle"}}}
@@ -250,10 +272,7 @@ async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker_and_in_no_
     api.put(ELASTICJOBS, grown)
     api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
     assert is_soon((await controller.look()).requeue_after_seconds)
-    assert api.events == []
-    assert [(c["reason"], c["message"][-20:]) for c in api.status["conditions"]] == [
-        ("PodRefused", "exceeded quota: team")
-    ]
+    assert refusal(api)[1][-20:] == "exceeded quota: team"
     of, seen = ElasticJob.model_validate(grown), ElasticWorker.model_validate(api.worker())
     room = room_of(of, Workers([seen]), Rendezvous(), (), Opportunity(base=0), NOW, is_quiet=True, failed="")
     assert (room.stuck, room.pod_refused[-20:]) == (1, "exceeded quota: team"), "and growth knows it"

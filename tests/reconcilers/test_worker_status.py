@@ -8,7 +8,10 @@ import pytest
 from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.worker_state import (
+    HEARTBEAT_ON_TIME,
     current_report,
     finished,
     stuck_by,
@@ -37,6 +40,15 @@ def test_what_the_node_shares_with_others_is_in_the_status_where_it_is_asked_for
     assert status.topology == ["r7", ""]
     assert after(worker(phase=None), pod=pod(), node=node).topology is None
     assert after(worker(phase=None), pod=pod(), topology_keys=["rack"]).topology is None
+
+
+def test_an_end_is_of_the_machine_that_the_pod_was_first_seen_on() -> None:
+    """Another machine may have the node's name by then."""
+    runs = after(worker(phase=None), pod=pod(), node={"metadata": {"name": "node-0", "uid": "m1"}})
+    assert runs.node_uid == "m1"
+    later_on = {"pod": pod(phase="Failed"), "node": {"metadata": {"name": "node-0", "uid": "m2"}}}
+    ended = after(worker().model_copy(update={"status": runs}), **later_on)
+    assert (ended.last_exit.node_name, ended.last_exit.node_uid) == ("node-0", "m1")
 
 
 def test_failed_pod_is_classified_counted_and_kept() -> None:
@@ -114,6 +126,48 @@ def test_pod_that_is_deleted_with_time_to_stop_ends_in_good_order() -> None:
     ):
         assert after(worker(), pod=ended).last_exit.in_good_order is None
     assert after(worker(podUid="uid-0-1"), pod=None).last_exit.in_good_order is None, "it is gone already"
+
+
+def test_a_planned_end_is_a_restart_and_no_failure() -> None:
+    drained = after(worker(), pod=pod(deleted=True))
+    assert (drained.restarts, drained.failures) == ({"Killed": 1}, {})
+    assert drained.last_exit.planned and drained.history[-1].planned
+    waits = worker(phase=WorkerPhase.PENDING, podUid="uid-0-1")
+    assert after(waits, pod=None).failures == {}, "it never ran"
+    assert after(worker(podUid="uid-0-1"), pod=None).failures == {"Killed": 1}
+    by_force = pod(deleted=True)
+    by_force["metadata"]["deletionGracePeriodSeconds"] = 0
+    assert after(worker(), pod=by_force).failures == {"Killed": 1}
+
+
+def test_the_end_after_a_failure_that_the_job_has_counted_is_no_other_failure() -> None:
+    ended = pod(phase="Failed", containerStatuses=[terminated(1)])
+    assert after(told(), pod=ended).failures == {"UserError": 1}
+    known = told().status.agent.failure.round
+    assert after(told(), pod=ended, counted_round=known).failures == {}
+    assert after(told(), pod=ended, counted_round=known + 1).failures == {"UserError": 1}
+
+
+def test_a_node_that_restarted_is_named() -> None:
+    lost = pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")])
+    end = after(worker(), pod=lost).last_exit
+    assert (end.exit_class, end.message) == (ExitClass.NODE_LOST, "node-0 restarted")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "awaited", "shown"), [(12, True, True), (12, False, False), (4, True, False)]
+)
+def test_a_late_heartbeat_shows_only_where_the_job_may_wait_for_it(
+    seconds: float, awaited: bool, shown: bool
+) -> None:
+    silence = Silence(seconds, Verdict.HEARD, missed_renewal=seconds > 5)
+    of = worker(agent=report(0).to_wire())
+    seen = after(of, pod=pod(), silence=silence, awaited=awaited, heartbeat_timeout_seconds=30.0)
+    found = condition_of(seen.conditions, HEARTBEAT_ON_TIME)
+    assert (found is not None) is shown
+    if found is not None:
+        assert found.last_transition_time == later(-seconds).replace(microsecond=0)
+        assert found.message == "no heartbeat; the worker is lost at 30 s"
 
 
 def test_rule_that_matches_is_written_with_the_end_and_ignore_spends_nothing() -> None:

@@ -9,6 +9,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 from controller.cache import Models
@@ -227,7 +228,8 @@ class Controller:
         contact.answered()
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
         me: Any = self
-        self.reconciler = WorkerReconciler(me, me.cache, me, contact, clock, PodOptions(agent=None))
+        options = PodOptions(agent=None, random=Random(0))
+        self.reconciler = WorkerReconciler(me, me.cache, me, contact, clock, options)
         self.deliver()
 
     def deliver(self) -> None:
@@ -266,7 +268,7 @@ class Controller:
         self._api.requests.append(("get", resource.kind))
         return self._api.get(resource, name)
 
-    async def create(self, resource: Resource, obj: JSON) -> JSON:
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         return self._write("create", resource, lambda: self._api.create(resource, obj))
 
     async def patch(

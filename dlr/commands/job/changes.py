@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -20,8 +21,8 @@ from dlr.commands.options import (
 )
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import refuse_group
-from dlr.job.lookup import get_job, get_unfinished_job, set_replicas
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.job.lookup import NoSuchJob, get_job, get_unfinished_job, set_replicas
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
 
 
@@ -88,22 +89,37 @@ def delete(
     """Delete ElasticJobs with everything they made."""
     api = Api(connect(kubeconfig, context, namespace))
     job_names = list(dict.fromkeys(job_names))
-    found = {name: get_job(api, name) for name in job_names}
+    found, missing = _found(api, job_names)
     for job in found.values():
         refuse_group(job, "delete")
-    for name in job_names:
+    for name in found:
         api.delete(ELASTICJOBS, name)
         if not wait:
             print(f"elasticjob {api.namespace}/{name} is being deleted")
-    if not wait:
-        return
-    deadline = time.monotonic() + timeout_seconds
-    for place, name in enumerate(job_names):
+    if wait:
+        _wait_until_all_are_gone(api, found, time.monotonic() + timeout_seconds)
+    if missing:
+        raise CommandError(" ".join(missing))
+
+
+def _found(api: Api, job_names: Iterable[str]) -> tuple[dict[str, JSON], list[str]]:
+    """Return the jobs that are there, and a sentence for each of the others."""
+    found, missing = {}, []
+    for name in job_names:
+        try:
+            found[name] = get_job(api, name)
+        except NoSuchJob as error:
+            missing.append(str(error))
+    return found, missing
+
+
+def _wait_until_all_are_gone(api: Api, found: dict[str, JSON], deadline: float) -> None:
+    for place, name in enumerate(found):
         try:
             wait_until_gone(api, found[name], deadline)
         except TimeoutError as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
-            left = ", ".join(f"{api.namespace}/{each}" for each in job_names[place:])
+            left = ", ".join(f"{api.namespace}/{each}" for each in [*found][place:])
             raise Interrupted(f"The cluster goes on deleting {left} without you.") from None
         print(f"elasticjob {api.namespace}/{name} deleted", flush=True)

@@ -15,8 +15,8 @@ from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show
 from dlr.job.case import Case, Sentence, read_case
 from dlr.job.evidence import Section, sections
-from dlr.job.findings import Finding, findings
 from dlr.job.unreadable import naming_what_cannot_be_read
+from dlr.job.verdict import Verdict, verdict
 from dlr.job.wording import plain, printable_line
 from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
@@ -41,10 +41,10 @@ def diagnose(
     with naming_what_cannot_be_read(api, name):
         with waiting_for("what there is to know of the job"):
             case, unread = read_case(api, name)
-        found = findings(case)
-        made = sections(case, found)
+        top = verdict(case)
+        made = sections(case, top)
     if output is Format.JSON:
-        print_json(as_json(case, found, made, unread))
+        print_json(as_json(case, top, made, unread))
     elif sys.stdout.isatty():
         screen = console()
         lines = page(case, made, unread, width=min(screen.width, WIDTH), for_screen=True)
@@ -108,14 +108,20 @@ def _sentence_lines(each: Sentence, width: int, *, with_fields: bool) -> list[st
     return lines + [f"      {printable_line(line)}" for line in each.lines[-MOST_LINES:]]
 
 
-def as_json(case: Case, found: Sequence[Finding], made: Sequence[Section], unread: Sequence[str]) -> JSON:
+def as_json(case: Case, top: Verdict, made: Sequence[Section], unread: Sequence[str]) -> JSON:
     metadata = case.job["metadata"]
     return {
         "name": metadata["name"],
         "namespace": metadata["namespace"],
         "time": case.now.isoformat(),
-        "cause": found[0].cause,
-        "verdict": found[0].sentence.as_json(),
+        "cause": top.cause,
+        "verdict": Sentence(top.text, top.fields).as_json(),
+        "failures": top.failures,
+        "lostSeconds": top.lost_seconds,
+        "findings": [
+            {"cause": each.cause, **each.sentence.as_json(), "advice": [one.text for one in each.advice]}
+            for each in top.findings
+        ],
         "sections": [
             {"title": section.title, "sentences": [each.as_json() for each in section.sentences]}
             for section in made

@@ -15,8 +15,8 @@ from dlr.job import group_rows, report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.goodput import time_by_state
-from dlr.job.headline import headline
 from dlr.job.tones import terminal_style
+from dlr.job.verdict import verdict
 from dlr.job.wording import age, in_command
 
 MOST_EVENTS = 10
@@ -103,8 +103,8 @@ def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:
 
 
 def _head(case: Case, *, with_bars: bool) -> RenderableType:
-    """Draw the headline, and facts below it."""
-    top = headline(case)
+    """Draw the verdict, and facts below it."""
+    top = verdict(case)
     head = Table.grid(padding=(0, 2))
     head.add_column(no_wrap=True)
     head.add_column(overflow="fold")

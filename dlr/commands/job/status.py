@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show
 from dlr.job import report
 from dlr.job.case import Case, read_people
-from dlr.job.failures import broken_worlds, ended_pods
+from dlr.job.failures import failures_of
 from dlr.job.groups import groups_line
 from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.wording import plain
@@ -72,7 +72,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
             for last in cases:
                 live.update(render(last, live.console), refresh=True)
     else:
-        last = _print_changes(cases, _stamped_line, lambda case: change_line(case.job, case.workers))
+        last = _print_changes(cases, _stamped_line, lambda case: change_line(case.job))
     _warn_of_unread(last)
     if report.phase(last.job) == "Failed":
         failure = (last.job["status"].get("lastFailure") or {}).get("message") or "see its conditions"
@@ -96,19 +96,18 @@ def _resource_versions(case: Case) -> object:
 
 
 def _stamped_line(case: Case) -> str:
-    return f"{datetime.now().astimezone():%H:%M:%S}  {plain(change_line(case.job, case.workers))}"
+    return f"{datetime.now().astimezone():%H:%M:%S}  {plain(change_line(case.job))}"
 
 
-def change_line(job: JSON, workers: Sequence[JSON]) -> str:
+def change_line(job: JSON) -> str:
     """Return a watch's line without a terminal; it changes when something worth a line happens."""
     world = job.get("status", {}).get("rendezvous") or {}
-    broken, pods = sum(broken_worlds(job).values()), sum(ended_pods(job, workers).values())
     together = f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}"
     if is_grouped(job):
         together = f"groups {groups_line(job)}"
     line = (
         f"{report.phase(job)}, workers {report.workers_line(job)}, {together}, "
-        f"failures of processes {broken}, of Pods {pods}"
+        f"failures {sum(failures_of(job).values())}"
     )
     why = report.why_line(job)
     return f"{line}: {why}" if why else line

@@ -12,6 +12,7 @@ from dlr.commands.errors import CommandError
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
+from dlr.convert.dlrover import OF_REPLICAS, OF_SPEC
 from dlr.job.lookup import require_namespace
 from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
@@ -87,4 +88,9 @@ def _refusal(api: Api, job: JobFile, failure: ApiError) -> str:
     )
     if not causes:
         return f"{job.where()}: {failure}"
-    return "\n     ".join(f"{job.where(cause.field)}: {cause}" for cause in causes)
+    lines = [f"{job.where(cause.field)}: {cause}" for cause in causes]
+    if any(cause.field.rpartition(".")[2] in {**OF_SPEC, **OF_REPLICAS} for cause in causes):
+        lines.append(
+            "Fields of DLRover's own ElasticJobs are carried over, or explained, by: dlr convert -f FILE"
+        )
+    return "\n     ".join(lines)

@@ -10,12 +10,12 @@ import typer
 from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import show_table
-from dlr.job.case import read_people
+from dlr.job.case import Case, read_people
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import Life, title
-from dlr.job.timeline.outages import verdict
 from dlr.job.timeline.page import page, tables_of
 from dlr.job.unreadable import naming_what_cannot_be_read
+from dlr.job.verdict import verdict
 from dlr.job.wording import plain
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -51,14 +51,15 @@ def timeline(
         raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
     api = Api(connect(kubeconfig, context, namespace))
     with naming_what_cannot_be_read(api, name):
-        life = _life(api, name)
+        case = read_people(api, name, with_events=False)
+        life, said = _life(case), plain(verdict(case).text)
         if text:
-            print(f"{plain(verdict(life))}\n{title(life)}")
+            print(f"{said}\n{title(life)}")
             for table in tables_of(life):
                 print(f"\n{table.heading}")
                 show_table(table.columns, table.rows)
             return
-        drawn = draw(life)
+        drawn = draw(life, said)
     try:
         path.write_text(drawn, encoding="utf-8")
     except OSError as error:
@@ -66,8 +67,9 @@ def timeline(
     print(path)
 
 
-def _life(api: Api, name: str) -> Life:
-    life = read_people(api, name, with_events=False).life
-    if life is None:
-        raise CommandError(f"ElasticJob {name!r} has no history yet; its controller has to see it first.")
-    return life
+def _life(case: Case) -> Life:
+    if case.life is None:
+        raise CommandError(
+            f"ElasticJob {case.name!r} has no history yet; its controller has to see it first."
+        )
+    return case.life

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from controller.wording import counted, some_of
-from crds.findings import WORST_FIRST, Action, Verdict
+from crds.actions import Action
+from crds.findings import WORST_FIRST, Verdict
 from dlr.job.check_outcome import condition_message, health, message, rounds_of, verdicts_of
 from dlr.job.report import Row
 from dlr.job.wording import age, parse_time, significant

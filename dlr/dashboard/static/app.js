@@ -149,23 +149,23 @@ function noJobsPart(page, words) {
 }
 
 function fleetPart(jobs, page) {
-  const columns = [["JOB", "name"], ["STATE", "word"], ["WORKERS", "num"], [`LAST ${duration(page.strip)}`, "strip-cell"], ["STEP", "num"], ["S/STEP", "num"], ["LEFT", "num"], ["GOODPUT", "num"], ["OUTAGES", "num"]];
+  const columns = [["JOB", "name"], ["STATE", "word"], ["WORKERS", "num"], [`LAST ${duration(page.strip)}`, "strip-cell"], ["STEP", "num"], ["S/STEP", "num"], ["LEFT", "num"], ["GOODPUT", "num"], ["FAILURES", "num"]];
   const rows = jobs.map((job) => {
     const address = jobAddress(job.namespace, job.name);
     const name = page.namespace === null ? `${job.namespace}/${job.name}` : job.name;
     return [
       [job.isGroup ? "└ " : "", el("a", { href: address, "data-key": address, "data-row": true }, name)],
-      state(job.state),
+      state(job.verdict.state, job.state),
       job.workers,
       strip(job.states, page.strip),
       job.step === null || job.step === undefined ? "" : job.total ? `${job.step} of ${job.total}` : `${job.step}`,
       job.secondsPerStep ? short(job.secondsPerStep) : "",
       job.secondsLeft ? duration(job.secondsLeft) : "",
       percent(job.goodput),
-      job.outages ? `${job.outages}` : "",
+      job.failures ? `${job.failures}` : "",
     ];
   });
-  const below = jobs.map((job) => [job.groups, job.why].filter(Boolean).join("; "));
+  const below = jobs.map((job) => [state(job.verdict.state, job.verdict.text), [job.groups, job.why].filter(Boolean).map((text) => `. ${text}`)].flat());
   return [tableOf("Jobs", columns, rows, { classes: "fleet", below }), leftOut(page.leftOut, "older jobs")];
 }
 
@@ -190,7 +190,7 @@ function renderJob(page) {
   for (const name of ["ranks", "log"]) $(name).hidden = Boolean(page.groups);
   renderLife(page);
   renderSteps(page);
-  optional("failures", page.failures.length && [page.failures, page.culprit, page.life.seconds > 7200], () => failuresPart(page));
+  optional("failures", page.failures.length && [page.failures, page.failureCount, page.culprit, page.life.seconds > 7200], () => failuresPart(page));
   renderRanks(page.ranks);
   part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
   optional("waits", page.evidence.length && page.evidence, () => page.evidence.flatMap((group) => [el("h2", {}, group.title), sentences(group.sentences)]));
@@ -291,12 +291,12 @@ function renderSteps(page) {
 }
 
 function failuresPart(page) {
-  const hours = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : short(value));
-  const columns = [["UTC", ""], ["WORKER", ""], ["CLASS", "word"], ["LOST", "num"], ["WORKER-HOURS", "num"], ["MESSAGE", "wide"]];
+  const all = page.failureCount > page.failures.length ? `, the last ${page.failures.length} of ${page.failureCount}` : "";
+  const columns = [["UTC", ""], ["WORKER", ""], ["CLASS", "word"], ["LOST", "num"], ["MESSAGE", "wide"]];
   const rows = page.failures.map((each) => [
     clock(page.life.submitted + each.at, page.life.seconds), each.worker, el("span", { "data-state": "Failed" }, each.class),
-    each.seconds === null ? "" : duration(each.seconds), hours(each.workerHours), each.text]);
-  return [el("h2", {}, TITLES.failures), tableOf(TITLES.failures, columns, rows, { classes: "tall" }), page.culprit && culpritPart(page)];
+    each.seconds === null ? "" : duration(each.seconds), each.text]);
+  return [el("h2", {}, TITLES.failures + all), tableOf(TITLES.failures, columns, rows, { classes: "tall" }), page.culprit && culpritPart(page)];
 }
 
 function culpritPart({ culprit, phase }) {

@@ -71,7 +71,8 @@ def _is_in(failure: Failure, recovered: float, kept: Sequence[Failure]) -> bool:
 def _of_its_pods(worker: JSON, clock: Clock) -> Iterator[Failure]:
     for life in (worker.get("status") or {}).get("history") or ():
         ended = clock.read(life.get("endedAt"))
-        if ended is not None and life.get("exitClass") not in (None, ExitClass.SUCCEEDED):
+        failed = life.get("exitClass") not in (None, ExitClass.SUCCEEDED) and not life.get("planned")
+        if ended is not None and failed:
             yield Failure(ended, life["exitClass"], life.get("reason") or "")
 
 

@@ -16,7 +16,6 @@ from controller.wording import shortened
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import SHORTEST_LIFE_SECONDS, Span
 from dlr.job.timeline.life import Lane, Life, clock_of, title
-from dlr.job.timeline.outages import verdict
 from dlr.job.tones import DARK, LIGHT, TONES, tone_of
 from dlr.job.wording import duration, plain
 
@@ -74,15 +73,15 @@ STYLE = f"""
 """Colours are written out, since not every viewer of SVG files knows properties."""
 
 
-def draw(life: Life, *, with_verdict: bool = False, most_spans: int | None = None) -> str:
+def draw(life: Life, *, verdict: str = "", most_spans: int | None = None) -> str:
     """Return an SVG element; its classes need `STYLE`.
 
     Args:
-        with_verdict: write verdict and title above the drawing.
+        verdict: the text to write above the drawing, with the title.
         most_spans: the number of newest stretches of each worker to draw; default: all.
     """
-    heading = textwrap.wrap(verdict(life), VERDICT_CHARACTERS) if with_verdict else []
-    first = HEAD * len(heading) + (LINE + GAP) * with_verdict
+    heading = textwrap.wrap(verdict, VERDICT_CHARACTERS)
+    first = HEAD * len(heading) + (LINE + GAP) * bool(verdict)
     lanes = first + LINE + LANE + GAP
     bottom = lanes + LANE * len(life.lanes) + GAP + SHARE
     rows = [first + LINE, *range(lanes, bottom - SHARE - GAP, LANE)]
@@ -93,7 +92,7 @@ def draw(life: Life, *, with_verdict: bool = False, most_spans: int | None = Non
     bars += _share(life, bottom)
     legend = _legend(life)
     parts = [_text(line, 0, (number + 0.8) * HEAD, "head") for number, line in enumerate(heading)]
-    if with_verdict:
+    if verdict:
         parts.append(_text(title(life), 0, HEAD * len(heading) + LINE * 0.8, "tick"))
     for label, top in zip(
         [("job", ""), *((each.title, each.node) for each in life.lanes)], rows, strict=True
@@ -115,9 +114,9 @@ def draw(life: Life, *, with_verdict: bool = False, most_spans: int | None = Non
     )
 
 
-def svg_file(life: Life) -> str:
+def svg_file(life: Life, verdict: str) -> str:
     """Return the drawing with its style, and title and verdict above it."""
-    head, rest = draw(life, with_verdict=True).split(">", 1)
+    head, rest = draw(life, verdict=verdict).split(">", 1)
     return f"{head}><style>{STYLE}</style>{rest}\n"
 
 

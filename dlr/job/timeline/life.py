@@ -14,8 +14,9 @@ from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped, owner_of_group
 from crds.job_status import JobState
+from dlr.job.failures import failures_of as failures_of_job
 from dlr.job.failures import worker_failures
-from dlr.job.report import by_job, phase, sort_workers, why_line
+from dlr.job.report import by_job, phase, sort_workers
 from dlr.job.timeline.blame import Culprits, Failure, culprits_of, failures_of
 from dlr.job.timeline.episodes import Clock, Episode, Span, episodes_of
 from dlr.job.tones import UP, WAITING
@@ -74,8 +75,6 @@ class Life:
 
     name: str
     phase: str
-    why: str
-    """Why the job does not train, as its controller says; empty where it does."""
     submitted: datetime
     seconds: float
     """Until now, or to the job's end."""
@@ -88,8 +87,8 @@ class Life:
     training_share: tuple[tuple[float, float], ...]
     """(time, share of the time until then that the job was training)"""
     goodput: float | None
-    redone: str
-    """How many steps were trained again; empty if none were."""
+    failures: int
+    """All failures since submission; the lanes have the last ones."""
     group_workers: int = 0
     """Workers of a replica group, if the lanes are groups and the rounds versions; 0 for any other job."""
     hidden: tuple[Lane, ...] = ()
@@ -136,12 +135,10 @@ def life_of(
     workers: Sequence[JSON],
     goodput: float | None,
     now: datetime,
-    redone: str = "",
     groups: Sequence[JSON] = (),
 ) -> Life:
     """
     Args:
-        redone: how many steps were trained again, in words.
         groups: the ElasticJobs of its replica groups, which are the lanes then.
 
     Raises:
@@ -165,7 +162,6 @@ def life_of(
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
         phase=phase(job),
-        why=why_line(job),
         submitted=submitted,
         seconds=clock.end,
         known_since=min(episodes[0].span.begin, *begins) if begins else episodes[0].span.begin,
@@ -179,7 +175,7 @@ def life_of(
             clock.end,
         ),
         goodput=goodput,
-        redone=redone,
+        failures=sum(failures_of_job(job).values()),
         group_workers=job["spec"]["elasticPolicy"]["replicaGroups"]["workers"] if grouped else 0,
         hidden=hidden,
     )

@@ -12,7 +12,7 @@ from dlr.job.timeline import drawing
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Lane, Life, clock_of, title
-from dlr.job.timeline.outages import Outage, outages_by_failure, verdict
+from dlr.job.timeline.outages import Outage, outages_by_failure, own_failures
 from dlr.job.tones import STYLE, TONE_OF
 from dlr.job.wording import duration, loss, plain
 
@@ -41,7 +41,7 @@ def tables_of(life: Life) -> list[Table]:
             [(*_when(life, s.begin), loss(s.seconds), s.state, s.text) for s in life.states],
         ),
         Table(
-            "Failures",
+            f"Failures{_of_all(life)}",
             ("AT", "UTC", members.upper(), "CLASS", "COST", "MESSAGE"),
             [_failure_row(life, failure, lane, costs.get((failure, lane))) for failure, lane in failed],
         ),
@@ -62,6 +62,12 @@ def tables_of(life: Life) -> list[Table]:
     return [table for table in made if table.rows]
 
 
+def _of_all(life: Life) -> str:
+    """Say how many failures there were in all, where the lanes have not all of them."""
+    shown = len(own_failures(life))
+    return f", the last {shown} of {life.failures}" if shown < life.failures else ""
+
+
 def _when(life: Life, at: float) -> tuple[str, str]:
     return duration(at), clock_of(life, at)
 
@@ -79,13 +85,13 @@ def _words(failure: Failure) -> tuple[str, str]:
     return failure.what, failure.text
 
 
-def page(life: Life) -> str:
+def page(life: Life, verdict: str) -> str:
     """Return a web page: the verdict, the drawing, and the tables. It loads nothing from anywhere."""
     heading, tables = escape(title(life)), "".join(map(_html, tables_of(life)))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}{drawing.STYLE}</style></head>\n<body><main>\n<h1>{escape(verdict(life))}</h1>\n"
+        f"<style>{STYLE}{drawing.STYLE}</style></head>\n<body><main>\n<h1>{escape(verdict)}</h1>\n"
         f'<p class="quiet">{heading}</p>\n<section>{draw(life)}</section>\n{tables}</main></body></html>\n'
     )
 

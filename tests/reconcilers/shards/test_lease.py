@@ -17,10 +17,10 @@ from pydantic import TypeAdapter
 from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
-from crds.leases import Lease
+from crds.leases import Lease, leases_to_text
 from crds.model import Condition, ConditionStatus
 from crds.shard_set import Definition
-from crds.shard_set_status import ShardSetStatus
+from crds.shard_set_status import MAX_LEASES_TEXT, ShardSetStatus
 from reconcilers.observed.conditions import State, stated
 from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, ending, judge
 from reconcilers.shards.lease import lease
@@ -374,6 +374,25 @@ def test_leases_that_are_too_scattered_for_the_status_go_back_and_lose_nothing()
     assert (found.leases, found.again) == ((), ())
     assert found.tried == (Tried((1,), ((0, 1),)),)
     assert found.waiting == minus(of_numbers(sorted(set().union(*left))), ((0, 1),))
+
+
+def test_leases_of_several_sets_fit_the_status_together_and_the_most_scattered_go_back() -> None:
+    """Each alone would fit."""
+    workers, apart = 100, random.Random(1)
+
+    def scattered(number: int, ranges: int) -> ShardSet:
+        starts = sorted(apart.sample(range(0, 10**9, 2), ranges * workers))
+        held = [starts[w * ranges : (w + 1) * ranges] for w in range(workers)]
+        leases = tuple(Lease(w, 0, w + 1, of_numbers(each)) for w, each in enumerate(held))
+        return ShardSet(Definition(f"set-{number}", 0, 10**9, "", 3, 0), (), leases, last_lease=workers)
+
+    sets = [scattered(number, ranges) for number, ranges in enumerate((700, 200, 720, 250))]
+    alone = [len(leases_to_text(known.leases)) for known in sets]
+    assert max(alone) <= MAX_LEASES_TEXT < sum(alone) - alone[2]
+    found = lease(sets, Crew(dict.fromkeys(range(workers), 0), (), workers), NOW)
+    assert sum(len(leases_to_text(known.leases)) for known in found) <= MAX_LEASES_TEXT
+    assert [bool(known.leases) for known in found] == [False, True, False, True]
+    assert [known.done for known in found] == [known.done for known in sets], "nothing is lost"
 
 
 def scattered_set(histories: int, workers: int) -> tuple[ShardSet, Crew]:

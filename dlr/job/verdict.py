@@ -1,0 +1,148 @@
+"""The verdict of a job: how it is, what is wrong with it and why, what failures cost, what to do. Pure.
+
+`dlr job status`, `diagnose`, `timeline`, the job's page and that of all jobs print it, and decide nothing
+themselves. Its text rests on the job's status, and on the steps of its workers as far as they are read: all
+counts are counters of the status (docs/contract.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.wording import counted
+from crds import names
+from crds.grouping import group_count, is_grouped
+from crds.job_status import JobState
+from dlr.job import report
+from dlr.job.advice import CANNOT_START, WAITS
+from dlr.job.case import Case, Field
+from dlr.job.failures import failures_of
+from dlr.job.findings import PEOPLE, Finding, findings
+from dlr.job.goodput import redone
+from dlr.job.groups import training
+from dlr.job.tones import tone_of
+from dlr.job.wording import age, counted_by_thousands, loss, parse_time
+from reconcilers.goodput.goodput import AFTER_A_FAILURE, lost_seconds
+
+DOES: dict[str, str] = {
+    JobState.TRAINING: f"Trains on {PEOPLE}",
+    JobState.FORMING: f"Starts training on {PEOPLE}",
+    JobState.CHECKING: f"Tests its nodes, with {PEOPLE}",
+    JobState.RECOVERING: f"Recovers on {PEOPLE}",
+    JobState.DOWN: f"Down, with {PEOPLE}",
+    JobState.PENDING: f"Waits, with {PEOPLE}",
+    JobState.SUSPENDED: f"Suspended, with {PEOPLE}",
+    "Running": f"Runs on {PEOPLE}",
+    "Scaling": f"Scales, with {PEOPLE}",
+    "Restarting": f"Restarts on {PEOPLE}",
+    "Unobserved": f"Not seen by a controller yet, with {PEOPLE}",
+}
+"""By state or phase."""
+
+
+WELL = ("good", "busy")
+"""Tones of states in which nothing is wrong."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    text: str
+    """One sentence without its stop: what the job does, and what failures cost."""
+    word: str
+    """A word whose tone the text has."""
+    cause: str
+    """The cause in one word, for programs: a reason of a condition, an exit class, or a phase."""
+    failures: int
+    """All failures since submission."""
+    lost_seconds: float
+    """What they cost, up to the last time that training went on."""
+    findings: tuple[Finding, ...]
+    """What is wrong, the gravest first, each with what to do."""
+    fields: tuple[Field, ...]
+    """The fields that the text rests on."""
+
+
+def verdict(case: Case) -> Verdict:
+    phase, found = report.phase(case.job), tuple(findings(case))
+    state, word = _does(case, phase, found)
+    lost = _lost_seconds(case)
+    parts = (state, report.deletion_line(case.job, case.now), _cost(case, lost))
+    is_well = phase == "Succeeded" or not found
+    return Verdict(
+        text="; ".join(filter(None, parts)),
+        word=word,
+        cause=phase if is_well else found[0].cause,
+        failures=sum(failures_of(case.job).values()),
+        lost_seconds=lost,
+        findings=found,
+        fields=_fields(case),
+    )
+
+
+def _does(case: Case, phase: str, found: tuple[Finding, ...]) -> tuple[str, str]:
+    """Return what the job does, and a word with its tone."""
+    gravest = next((each for each in found if each.headline), None)
+    if report.is_finished(case.job):
+        ended = parse_time(case.status.get("completionTime")) or case.now
+        after = f"{phase} after {age(case.job['metadata']['creationTimestamp'], ended)}"
+        if phase == "Succeeded" and gravest is not None:
+            return f"{after}, {gravest.headline}", gravest.tone
+        return after, phase
+    word = str(case.account.state) if case.account else phase
+    does = DOES.get(word, f"{word}, with {PEOPLE}")
+    if word == JobState.PENDING and (reason := case.status.get("reason")):
+        waits, _ = WAITS.get(reason, CANNOT_START)
+        does = f"{waits[0].upper()}{waits[1:]}, with {PEOPLE}"
+    if gravest is not None:
+        is_clause = PEOPLE not in gravest.headline and not gravest.headline[0].isupper()
+        does = f"{does}, {gravest.headline}" if is_clause else gravest.headline
+        word = gravest.tone if tone_of(word).name in WELL else word
+    return does.replace(PEOPLE, people(case)), word
+
+
+def _lost_seconds(case: Case) -> float:
+    if case.account is None:
+        return 0.0
+    of_groups = case.account.groups_lost_seconds
+    return of_groups or 0.0 if is_grouped(case.job) else lost_seconds(case.account)
+
+
+def _cost(case: Case, lost: float) -> str:
+    """Say how often the job failed, and how much time that took; empty where nothing failed."""
+    count, again = sum(failures_of(case.job).values()), redone(case.account)
+    if not count:
+        return f"{again} trained again" if again else ""
+    line = counted(count, "failure")
+    if lost:
+        recovers = case.account is not None and case.account.state in AFTER_A_FAILURE
+        is_open = recovers and not report.is_finished(case.job) and not is_grouped(case.job)
+        line += f", the earlier ones cost {loss(lost)}" if is_open else f" cost {loss(lost)}"
+        if is_grouped(case.job):
+            line += " of one group's time" + (" in all" if count > 1 else "")
+    if again:
+        line += f" and {again} trained again" if lost else f"; {again} trained again"
+    if is_grouped(case.job) and lost and case.account is not None:
+        stopped = lost_seconds(case.account)
+        line += f"; nobody trained for {loss(stopped)} of it" if stopped else "; the other groups trained on"
+    return line
+
+
+def _fields(case: Case) -> tuple[Field, ...]:
+    paths = [
+        path for path in ("phase", "completionTime", "replicaStatuses", "failures") if case.status.get(path)
+    ]
+    goodput = case.status.get("goodput") or {}
+    paths += [f"goodput.{path}" for path in ("state", "seconds", "stepsRedone") if goodput.get(path)]
+    return case.of_job(*(f"status.{path}" for path in paths)) or case.of_job("metadata.creationTimestamp")
+
+
+def people(case: Case) -> str:
+    """Return how many of a job's workers, or of its groups, train; of one that does not train, are active."""
+    if is_grouped(case.job):
+        return f"{len(training(case.job)):,} of {counted_by_thousands(group_count(case.job), 'group')}"
+    counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)
+    if counts is None:
+        return counted(case.job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0), "worker")
+    trains = case.account is not None and case.account.state == JobState.TRAINING
+    members = report.members_of(case.status.get("rendezvous") or {}) if trains else []
+    return f"{len(members) or counts.get('active', 0):,} of {counts.get('desired', 0):,} workers"

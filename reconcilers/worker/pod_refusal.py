@@ -1,0 +1,129 @@
+"""Why the API server does not take a worker's Pod, in the fields of what its owner's user wrote. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from controller.errors import ApiError, Forbidden, Invalid, Refused, is_denial
+from controller.resources import Object
+from crds.texts import shortened
+from reconcilers.observed.ownership import NameTaken
+from reconcilers.observed.resources import quantity_fault
+from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED
+from reconcilers.runtime.refused import is_refusal
+
+MAX_FAULTS = 8
+"""Fields that are named of those that the API server refuses."""
+MAX_WHY = 320
+"""Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
+
+_POD_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+_METADATA_FIELDS = frozenset(
+    (
+        *("name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation"),
+        *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations"),
+        *("ownerReferences", "finalizers", "managedFields"),
+    )
+)
+_UNKNOWN_FIELD = re.compile(r'unknown field "((?:[^"\\]|\\.)*)"')
+_CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.env\[(\d+)\])?")
+_NO_PRIORITY_CLASS = "no PriorityClass"
+_NO_WEBHOOK = "failed calling webhook"
+"""What an API server answers, as an error of its own, where a webhook that it needs is away."""
+_NOT_OF_THE_TEMPLATE = ("exceeded quota", "cannot create resource")
+"""What is forbidden for no fault of the template: a quota is used up, or dlr lacks the right."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a Pod is made of, as its user wrote it."""
+
+    pods: str
+    """The Pods, in a sentence."""
+    path: str
+    """The template's path in its owner."""
+    template: Object
+    """All of the template; a spec without containers where the template is dlr's own."""
+    envs: Collection[str] = ()
+    """Names of the job's variables."""
+    priority: tuple[str, str] | None = None
+    """Path and name of the PriorityClass that the Pod has in place of its template's."""
+
+
+class PodRefused(Exception):
+    """The API server does not take the Pod.
+
+    Args:
+        reason: reason of the worker's condition.
+        message: why, in one sentence.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def refused_pod(error: ApiError, source: Source, pod: Object) -> PodRefused | None:
+    """Return what an error says of the Pod's template: invalid, forbidden, or nothing, as for a quota.
+
+    None for an error that is no refusal.
+    """
+    is_refused = isinstance(error, Refused) and is_refusal(error)
+    if not is_refused and _NO_WEBHOOK not in str(error):
+        return None
+    why = shortened(" ".join(str(error).split()), MAX_WHY)
+    refuses = f"the API server refuses {source.pods}: "
+    if isinstance(error, Refused) and is_denial(error):
+        return PodRefused(POD_FORBIDDEN, refuses + why)
+    if isinstance(error, Invalid):
+        fields = quantity_fault(source.template, source.path) or "; ".join(_faults(error, source, pod)) or why
+        return PodRefused(POD_INVALID, refuses + shortened(fields, MAX_WHY))
+    if isinstance(error, Forbidden) and source.priority is not None and _NO_PRIORITY_CLASS in why:
+        path, name = source.priority
+        return PodRefused(POD_FORBIDDEN, f"{path}: there is no PriorityClass {name}; create it")
+    is_template = not isinstance(error, NameTaken) and not any(words in why for words in _NOT_OF_THE_TEMPLATE)
+    if isinstance(error, Forbidden) and is_template:
+        return PodRefused(POD_FORBIDDEN, refuses + why)
+    return PodRefused(POD_REFUSED, f"Pod {pod['metadata']['name']} was refused: {why}")
+
+
+def with_unknown_fields(pod: Object, template: Object) -> Object:
+    """Return the Pod with the template's fields that no Pod has, so that the API server names them."""
+    metadata = template.get("metadata") or {}
+    unknown = {field: value for field, value in metadata.items() if field not in _METADATA_FIELDS}
+    others = {field: value for field, value in template.items() if field not in _POD_FIELDS}
+    return {**others, **pod, "metadata": {**unknown, **pod["metadata"]}}
+
+
+def _faults(error: Invalid, source: Source, pod: Object) -> list[str]:
+    """Return each field that is wrong, by its path in the owner, with what is wrong."""
+    found = islice((cause for cause in error.causes if cause.field), MAX_FAULTS)
+    wrong = [(cause.field, cause.message) for cause in found]
+    unknown = islice(_UNKNOWN_FIELD.finditer(str(error)), MAX_FAULTS) if error.status == 400 else ()
+    wrong += [(each.group(1), "unknown field; is it misspelt?") for each in unknown]
+    return [f"{users_path(field, source, pod)}: {why}" for field, why in wrong]
+
+
+def users_path(field: str, source: Source, pod: Mapping[str, Object]) -> str:
+    """Return a field of the Pod as one of its owner: our containers and variables come before the user's."""
+    found = _CONTAINER_FIELD.match(field)
+    if found is None:
+        return f"{source.path}.{field}"
+    part, place, variable = found.group(1), int(found.group(2)), found.group(3)
+    own = source.template["spec"].get(part) or ()
+    place -= len(pod["spec"].get(part) or ()) - len(own)
+    ours = f"the Pod's {field}, which dlr adds"
+    if not 0 <= place < len(own):
+        return ours
+    path, rest = f"{source.path}.spec.{part}[{place}]", field[found.end() :]
+    if variable is None:
+        return path + rest
+    variables = pod["spec"][part][int(found.group(2))]["env"]
+    name = variables[int(variable)]["name"] if int(variable) < len(variables) else None
+    names = [entry["name"] for entry in own[place].get("env") or ()]
+    if name in names:
+        return f"{path}.env[{names.index(name)}]{rest}"
+    return f"spec.envs.{name}{rest}" if name in source.envs else ours

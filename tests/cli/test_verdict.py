@@ -1,0 +1,372 @@
+"""The verdict: one text that all outputs print, which no forgotten failure and no later one makes smaller."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from crds.job_status import JobState
+from crds.phases import JobPhase
+from dlr.commands.job import diagnose
+from dlr.commands.job.screen import render
+from dlr.dashboard.fleet import fleet_page
+from dlr.dashboard.job_page import job_page
+from dlr.job import report
+from dlr.job.case import Case
+from dlr.job.evidence import sections
+from dlr.job.facts import facts_of
+from dlr.job.groups import headline_of_jobs
+from dlr.job.timeline.drawing import svg_file
+from dlr.job.tones import TONE_OF, TONES
+from dlr.job.verdict import Verdict, verdict
+from reconcilers.conditions.reported import far_behind
+from tests.cli.scripted import Script, job, listing, worker
+from tests.cli.test_job_diagnose import script as scripted_diagnosis
+from tests.cli.test_job_groups import group, grouped
+from tests.cli.troubled import NOW, at, episode, failed, troubled_events, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+
+
+def case(made: JSON, workers: list[JSON] | None = None) -> Case:
+    return Case(made, troubled_workers() if workers is None else workers, troubled_events(), NOW)
+
+
+def of(made: JSON, workers: list[JSON] | None = None) -> Verdict:
+    return verdict(case(made, workers))
+
+
+def said(made: JSON, workers: list[JSON] | None = None) -> tuple[str, str]:
+    found = of(made, workers)
+    return found.text, found.word
+
+
+def in_state(state: str, **status: Any) -> JSON:
+    return troubled_job(goodput=troubled_job()["status"]["goodput"] | {"state": state}, **status)
+
+
+def warning(kind: str, reason: str | None = None, **data: Any) -> JSON:
+    found: JSON = {"type": kind, "message": f"{kind}, a message", "since": at(288)}
+    return found | ({"reason": reason} if reason else {}) | ({"data": data} if data else {})
+
+
+COST = "2 failures cost 42s and 27 steps trained again"
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (troubled_job(), (f"Trains on 3 of 3 workers; {COST}", "Training")),
+        (
+            troubled_job(replicaStatuses={"worker": {"active": 30, "desired": 30}}),  # new ones start
+            (f"Trains on 3 of 30 workers; {COST}", "Training"),
+        ),
+        (
+            in_state("Recovering", failures={"UserError": 2, "NodeLost": 1}),
+            (
+                "Recovers on 3 of 3 workers; 3 failures, the earlier ones cost 42s and 27 steps trained again",
+                "Recovering",
+            ),
+        ),
+        (
+            in_state("Pending", phase="Pending", reason="Unschedulable", failures={}),
+            ("Waits for room, with 3 of 3 workers; 27 steps trained again", "Pending"),
+        ),
+        (
+            troubled_job(phase="Failed", completionTime=at(240)),
+            ("Failed after 4m; 2 failures cost 42s and 17 steps trained again", "Failed"),
+        ),
+        (
+            troubled_job(phase="Succeeded", completionTime=at(280), goodput=None, failures={}),
+            ("Succeeded after 4m40s", "Succeeded"),
+        ),
+        (grouped(), ("Runs on 2 of 3 groups", "Running")),
+        (job(), ("Not seen by a controller yet, with 2 workers", "Unobserved")),
+    ],
+)
+def test_the_text_says_what_a_job_does_on_how_many_and_what_failures_cost(
+    made: JSON, expected: tuple[str, str]
+) -> None:
+    assert said(made) == expected
+
+
+def test_a_job_that_is_deleted_and_still_there_says_so_and_what_holds_it() -> None:
+    deleted = troubled_job(phase="Succeeded", completionTime=at(280), goodput=None, failures={})
+    deleted["metadata"] |= {"deletionTimestamp": at(0), "finalizers": ["kueue.x-k8s.io/managed", "b/c"]}
+    since = report.deletion_line(deleted, NOW)
+    assert re.fullmatch(r"deleted \w+ ago, held by its finalizers kueue\.x-k8s\.io/managed, b/c", since)
+    assert of(deleted).text == f"Succeeded after 4m40s; {since}"
+    assert report.list_row(deleted, NOW)[-1] == since
+    del deleted["metadata"]["finalizers"]
+    assert "held" not in report.deletion_line(deleted, NOW)
+
+
+def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
+    workers = troubled_workers()
+    for each in workers:
+        each["status"]["agent"]["progress"]["time"] = at(160)
+    assert of(troubled_job(), workers).text.startswith("Makes no step on 3 of 3 workers")
+    world = troubled_job()["status"]["rendezvous"] | {"hangSince": at(290)}
+    assert of(troubled_job(rendezvous=world)).text.startswith("Hangs on 3 of 3 workers")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "expected"),
+    [
+        ("CheckpointsFailing", "StorageFails", "Trains on 3 of 3 workers, and its checkpoints fail"),
+        ("AgentsSilent", None, "Trains on 3 of 3 workers, some of which are silent"),
+        ("SidecarsFailed", None, "Trains on 3 of 3 workers, and a sidecar has failed"),
+        ("WorkersGivenUp", None, "Trains on 3 of 3 workers, and some are given up"),
+        ("NoSteps", None, "Trains on 3 of 3 workers, and reports no step"),
+        ("Slow", None, "Trains more slowly than before on 3 of 3 workers"),
+        ("WorkersUnscheduled", "Unschedulable", "Trains on 3 of 3 workers, the others wait for room"),
+        ("WorkersNotStarted", "ImagePullBackOff", "Trains on 3 of 3 workers, the others cannot start"),
+    ],
+)
+def test_what_is_wrong_while_a_job_trains_is_in_the_text_and_not_green(
+    kind: str, reason: str | None, expected: str
+) -> None:
+    text, word = said(troubled_job(warnings=[warning(kind, reason)]))
+    assert text.startswith(f"{expected}; 2 failures")
+    assert TONE_OF[word].name == "warn"
+
+
+def test_a_job_that_succeeded_without_its_last_checkpoints_is_not_green() -> None:
+    failing = [warning("CheckpointsFailing", "StorageFails")]
+    text, word = said(troubled_job(phase="Succeeded", completionTime=at(280), warnings=failing))
+    assert text.startswith("Succeeded after 4m40s, and its checkpoints failed; ")
+    assert TONE_OF[word].name == "warn"
+
+
+def crowd(count: int, behind: int, *, round_: int = 3) -> list[JSON]:
+    def report(step: int) -> JSON:
+        rounds = [{"round": round_, "firstStep": 1, "lastStep": step}]
+        return {"incarnation": 1, "progress": {"step": step, "time": at(299), "secondsPerStep": 0.5}} | {
+            "rounds": rounds
+        }
+
+    return [worker(each, agent=report(400 if each < count - behind else 200)) for each in range(count)]
+
+
+def test_ranks_that_are_far_behind_are_counted_in_the_text() -> None:
+    counts = {"worker": {"desired": 1_000, "active": 1_000}}
+    world = troubled_job()["status"]["rendezvous"] | {"members": "0-999"}
+    made = troubled_job(replicaStatuses=counts, rendezvous=world, lastFailure=None)
+    found = of(made, crowd(1_000, 8))
+    assert found.text.startswith("Trains on 1,000 of 1,000 workers, 8 of them far behind")
+    assert (found.word, found.cause) == ("Warning", "RanksBehind")
+    assert of(made, crowd(1_000, 0)).word == "Training"
+    told = made | {"status": made["status"] | {"warnings": [warning("RanksBehind", count=8)]}}
+    assert of(told, crowd(1, 0)).text == found.text, "a list of jobs has one worker, and the warning"
+
+
+def test_steps_of_an_earlier_round_do_not_compare() -> None:
+    late = [*crowd(3, 0)[:2], *crowd(3, 0, round_=2)[2:]]
+    late[2]["status"]["agent"]["progress"]["step"] = 9_000  # it has not heard of the new round
+    assert case(troubled_job(), late).behind is None
+    assert far_behind([], 30) == []
+
+
+def test_a_lost_node_is_waited_for_by_name_and_no_healthy_rank_is_shown_as_the_failure() -> None:
+    late = warning("HeartbeatLate", worker="digits-worker-1", node="node-3", count=1, limitSeconds=30.0)
+    gloo = {"worker": "digits-worker-0", "rank": 0, "exitClass": "Unknown", "round": 2, "time": at(290)}
+    gloo["message"] = "[gloo] Connection closed by peer"
+    for state in ("Recovering", "Forming"):
+        made = in_state(state, warnings=[late], lastFailure=gloo, failures={"Unknown": 1})
+        found = of(made)
+        assert found.text.startswith("Waits for worker 1 on node-3: silent for 12 s, lost at 30 s; 1 failure")
+        assert [each.cause for each in found.findings] == ["HeartbeatLate"]
+    said = dict(report_facts(made))["Last failure"]
+    assert said == "a peer's, which is not known; digits-worker-0 rank 0 lost it 10s ago"
+    trained = of(troubled_job(warnings=[late]))
+    assert trained.text.startswith("Trains on 3 of 3 workers; "), "nobody waits for it"
+
+
+def report_facts(made: JSON) -> list[tuple[str, str]]:
+    return [(fact.label, fact.text) for fact in facts_of(case(made))]
+
+
+def test_a_job_that_trains_with_fewer_workers_has_one_verdict_and_no_advice_to_want_fewer() -> None:
+    world = troubled_job()["status"]["rendezvous"] | {"members": "0-1"}
+    made = troubled_job(
+        phase="Scaling",
+        reason="Unschedulable",
+        message="4 Pods cannot be scheduled",
+        rendezvous=world,
+        replicaStatuses={"worker": {"desired": 6, "active": 2}},
+        warnings=[warning("WorkersUnscheduled", "Unschedulable")],
+        lastFailure=None,
+    )
+    made["spec"]["replicaSpecs"]["worker"] |= {"minReplicas": 1, "replicas": 6}
+    found = of(made)
+    assert found.text.startswith("Trains on 2 of 6 workers, the others wait for room")
+    (only,) = found.findings
+    assert only.sentence.text.startswith("The job trains, and waits for room for the rest of its workers")
+    assert [each.text for each in only.advice] == [
+        "Free or add nodes that fit its Pods: it takes in more workers by itself."
+    ]
+
+
+@pytest.mark.parametrize(("least", "says"), [(None, True), (3, True), (1, False)])
+def test_fewer_workers_are_advised_only_where_the_job_may_want_fewer(least: int | None, says: bool) -> None:
+    made = job(workers=6, phase="Pending", reason="Unschedulable", message="no room")
+    made["spec"]["replicaSpecs"]["worker"] |= {} if least is None else {"minReplicas": least}
+    ((advice,),) = [each.advice for each in of(made, []).findings]
+    assert ("minReplicas" in advice.text) is says
+
+
+def test_after_a_failure_for_want_of_memory_the_advice_says_what_was_given() -> None:
+    last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "OOM", "exitCode": 137, "time": at(290)}
+    made, workers = troubled_job(lastFailure=last, failures={"OOM": 2}), troubled_workers()
+    container = made["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"memory": "700Mi"}}
+    workers[1]["spec"]["resources"] = {"limits": {"memory": "2800Mi"}}
+    ((advice,),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
+    assert advice.text.startswith("Nothing is to be done") and "700Mi → 1400Mi → 2800Mi" in advice.text
+    del workers[1]["spec"]["resources"]
+    ((advice,),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
+    assert advice.text.startswith("Nothing is to be done where the template has a limit of memory")
+
+
+STATES = st.sampled_from([None, *JobState])
+WARNINGS = (
+    *("NonFiniteLoss", "CheckpointsFailing", "WorkersGivenUp", "Slow", "AgentsSilent", "HeartbeatLate"),
+    *("RanksBehind", "SidecarsFailed", "NoSteps", "WorkersUnscheduled", "WorkersNotStarted", "Oversized"),
+)
+FAILURES = st.dictionaries(st.sampled_from(["UserError", "OOM", "NodeLost"]), st.integers(1, 9), max_size=3)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JSON:
+    state, phase = draw(STATES), draw(st.sampled_from(JobPhase))
+    status = {
+        "phase": phase,
+        "failures": draw(FAILURES),
+        "warnings": [warning(each) for each in draw(st.sets(st.sampled_from(WARNINGS), max_size=3))],
+        "reason": draw(st.sampled_from(["", "Unschedulable", "ImagePullBackOff"])),
+        "message": draw(st.sampled_from(["", "a message"])),
+    }
+    if phase.finished:
+        status["completionTime"] = at(280)
+    return in_state(state, **status) if state else troubled_job(goodput=None, **status)
+
+
+def outputs(made: JSON) -> dict[str, str]:
+    """What each output prints of the verdict."""
+    whole = case(made)
+    screen = Console(file=io.StringIO(), width=400)
+    screen.print(render(whole, screen))
+    page = diagnose.page(whole, sections(whole, verdict(whole)), [], width=2_000, for_screen=True)
+    picture = svg_file(whole.life, verdict(whole).text) if whole.life else ""
+    heading = re.findall(r'class="head">(.*?)</text>', picture)
+    return {
+        "status": screen.file.getvalue().splitlines()[0].strip("● "),  # type: ignore[attr-defined]
+        "diagnosis": page[1].strip(" -"),
+        "page": job_page(whole, [])["headline"]["text"],
+        "fleet": fleet_page([made], troubled_workers()[:1], NOW)["jobs"][0]["verdict"]["text"],
+        "timeline": " ".join(heading),
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(jobs())
+def test_all_outputs_print_one_text_whose_word_has_a_tone(made: JSON) -> None:
+    found = of(made)
+    assert found.word in TONE_OF
+    assert found.text and "None" not in found.text and "{" not in found.text
+    assert set(outputs(made).values()) == {found.text}
+    if TONE_OF[found.word].name == "good" and not made["status"]["phase"].finished:
+        assert not {each["type"] for each in made["status"]["warnings"]} & {"Slow", "CheckpointsFailing"}
+
+
+def test_the_commands_print_the_same_text(server: Script, dlr: Dlr, tmp_path: Path) -> None:
+    scripted_diagnosis(server, troubled_job(failures={"UserError": 7, "Killed": 1}), troubled_workers())
+    server.answers["GET /api/v1/nodes"] = listing()
+    status, page = (dlr("job", command, "digits").out for command in ("status", "diagnose"))
+    timeline = dlr("job", "timeline", "digits", "--text").out
+    for out in (status, page, timeline):
+        assert "8 failures cost 42s" in out, out
+    assert "Failures UserError 7, Killed 1" in " ".join(status.split())
+
+
+@settings(max_examples=40)
+@given(FAILURES, st.integers(0, 7))
+def test_what_history_forgets_stays_in_the_text(failures: dict[str, int], forgotten: int) -> None:
+    whole = troubled_job(failures=failures)
+    short = troubled_job(failures=failures, history=whole["status"]["history"][forgotten:])
+    more = [
+        episode("Recovering", 280, 3, "0-2", "x", failed(1, 280, "OOM", "x", 3)),
+        episode("Training", 290, 4, "0-2"),
+    ]
+    longer = troubled_job(failures=failures, history=[*whole["status"]["history"], *more])
+    assert of(whole).text == of(short).text == of(longer).text
+    assert of(whole).failures == sum(failures.values())
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(JobState), st.integers(1, 600)), min_size=1, max_size=12))
+def test_the_cost_never_falls(stretches: list[tuple[JobState, int]]) -> None:
+    """Over a life, read in the middle and at the end of each of its states."""
+    seconds: dict[str, float] = {}
+    known, now = 0.0, NOW
+    for state, length in stretches:
+        goodput = {"state": state, "since": now.isoformat(), "seconds": dict(seconds)}
+        made = troubled_job(goodput=goodput)
+        for share in (0.5, 1.0):
+            found = verdict(Case(made, [], (), now + length * share * timedelta(seconds=1)))
+            assert found.lost_seconds >= known
+            known = found.lost_seconds
+        now += timedelta(seconds=length)
+        seconds[state.value] = seconds.get(state.value, 0.0) + length
+
+
+@pytest.mark.parametrize("phase", ["Scaling", "Restarting", "Pending", "Running"])
+def test_a_phase_is_as_old_as_the_condition_that_says_it_and_never_as_the_job(phase: str) -> None:
+    scaled = {"type": "Scaled", "status": "False", "reason": "x", "lastTransitionTime": at(290)}
+    runs = "True" if phase == "Running" else "False"
+    running = {"type": "Running", "status": runs, "reason": phase, "lastTransitionTime": at(290)}
+    made = job(phase=phase, conditions=[running, scaled])
+    assert report.phase_line(made, NOW) == f"{phase} for 10s"
+    del made["status"]["conditions"]
+    assert report.phase_line(made, NOW) == phase
+
+
+def test_an_ended_or_suspended_job_has_no_workers_and_no_world_that_forms() -> None:
+    counts = {"worker": {"desired": 3, "active": 0, "succeeded": 0}}
+    assert report.workers_line(job(phase="Failed", replicaStatuses=counts)) == "none any more"
+    world = {"round": 8, "phase": "Forming"}
+    line = report.world_line(job(phase="Suspended", rendezvous=world), NOW)
+    assert line == "none any more; the last was round 8"
+
+
+def test_headline_of_jobs_counts_those_that_train_and_no_groups() -> None:
+    assert headline_of_jobs([]) == "No jobs"
+    assert headline_of_jobs([job(phase="Failed")]) == "No job is active"
+    assert headline_of_jobs([troubled_job()]) == "1 of 1 active job trains"
+    waits = job("waits", phase="Pending")
+    assert headline_of_jobs([waits, grouped(), group(0), group(1)]) == "1 of 2 active jobs trains"
+
+
+def _luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("shade", "ground"), [(0, "#ffffff"), (1, "#16181b")])
+def test_text_of_every_tone_can_be_read_on_its_ground(shade: int, ground: str) -> None:
+    for tone in TONES:
+        dark, light = sorted([_luminance(tone.ink[shade]), _luminance(ground)])
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, tone.name
