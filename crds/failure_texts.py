@@ -9,7 +9,7 @@ FOLLOWS_FROM_A_PEER = (
     # gloo/transport/tcp/pair.cc: "[…/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:53"
     r"gloo/[^\n]*(?:Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused)",
     r"gloo/[^\n]*(?:Read error|Socket closed)",
-    r"Connection closed by peer",
+    r"Connection closed by peer|reached monitoredBarrier, but received errors",
     # c10d/TCPStore.cpp: "Failed to recv, got 0 bytes", "sendBytes failed on SocketImpl(…): Broken pipe"
     r"[Ff]ailed to recv|(?:sendBytes|recvValue|recvValueWithTimeout) failed on",
     r"The client socket has (?:timed out|failed to connect)",

@@ -23,4 +23,4 @@ def test_the_death_of_a_thread_without_which_no_round_can_meet_ends_the_agent(
 
     run_vital("dlr-store", run)
     assert sent == ([(os.getpid(), signal.SIGTERM)] if dies else [])
-    assert ("the agent ends: its thread dlr-store has died" in caplog.text) is dies
+    assert ("the agent ends, since its thread dlr-store has died" in caplog.text) is dies
