@@ -9,7 +9,7 @@ FOLLOWS_FROM_A_PEER = (
     # gloo/transport/tcp/pair.cc: "[…/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:53"
     r"gloo/[^\n]*(?:Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused)",
     r"gloo/[^\n]*(?:Read error|Socket closed)",
-    r"Connection closed by peer|reached monitoredBarrier, but received errors",
+    r"Connection closed by peer",
     # c10d/TCPStore.cpp: "Failed to recv, got 0 bytes", "sendBytes failed on SocketImpl(…): Broken pipe"
     r"[Ff]ailed to recv|(?:sendBytes|recvValue|recvValueWithTimeout) failed on",
     r"The client socket has (?:timed out|failed to connect)",
@@ -25,7 +25,7 @@ FOLLOWS_FROM_A_PEER = (
 COLLECTIVE_TIMED_OUT = (
     # gloo/transport/tcp: "Timed out waiting 12000ms for recv operation to complete"; and ProcessGroupGloo.cpp
     r"gloo/[^\n]*(?:Timed out waiting|Application timeout caused pair closure)",
-    r"(?:failed to pass|timed out in) monitoredBarrier",
+    r"(?:failed to pass|timed out in) monitoredBarrier|reached monitoredBarrier, but received errors",
     # c10d/ProcessGroupNCCL.cpp
     r"[Cc]aught collective operation timeout|milliseconds before timing out|timed out in blocking wait",
     r"due to a collective timeout|Observed flight recorder dump signal from another rank",

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _texts = PeerDeathTexts(re.compile)
 follows_from_a_peer = _texts.explain
 """Whether a failure merely follows from a peer's death: another process of the worker is to blame for it."""
+times_out = _texts.time_out
+"""Whether a process waited for another until its time was up."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """The variable that names the agent's own error file, as torchrun has it. Launchers such as TorchX set it,
@@ -139,7 +141,7 @@ def failure_of_process(
     raised = recorded or last_chain(log)
     message = clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES)
     tail = clip(log, TEXT_BYTES, head=0)
-    is_timeout = process.exitcode not in _KILLS and _texts.time_out(message, tail)
+    is_timeout = process.exitcode not in _KILLS and times_out(message, tail)
     return Failure(
         sequence=sequence,
         round=round_,
@@ -197,8 +199,8 @@ def _last_words(log: str) -> str:
     """Return the line in which C++ says why it ends the process; "" if there is none."""
     if said := _WHAT.findall(log):
         return str(said[-1])
-    lines = reversed(log.splitlines()) if _texts.time_out(log) else ()
-    return next((line for line in lines if _texts.time_out(line)), "")
+    lines = reversed(log.splitlines()) if times_out(log) else ()
+    return next((line for line in lines if times_out(line)), "")
 
 
 def last_traceback(log: str) -> str:

@@ -337,7 +337,7 @@ class DlrElasticAgent(LocalElasticAgent):
             case course.Subject.EARLY_FINISH:
                 return failures.report_early_finish(ranks, processes, state)
             case course.Subject.WAITED_FOR:
-                return failures.report_who_was_waited_for(processes, state)
+                return failures.report_who_was_waited_for(ranks, processes, state)
             case _:
                 return failures.report_hang(processes, state, hangs=subject is course.Subject.HANG)
         last = failures.last_failure

@@ -98,11 +98,17 @@ class FailureReporter:
         self._report(failure, state)
         return True
 
-    def report_who_was_waited_for(self, processes: TrainingProcesses, state: AgentState) -> bool:
+    def report_who_was_waited_for(
+        self, ranks: Ranks, processes: TrainingProcesses, state: AgentState
+    ) -> bool:
         """Report where the living processes are, if a collective of the failed ones has timed out.
 
-        Those that only lose them now get the time to end.
+        Those that only lose them now get the time to end; one of these may have ended first.
         """
+        if timed_out := self._post_mortem.timed_out(processes):
+            processes.await_ends(timed_out, course.ENDING_SECONDS)
+            if failed := self._post_mortem.new_failures(processes):
+                self.report_processes(ranks, failed, state, processes)
         last = self.last_failure
         if last is None or last.cause is not FailureCause.TIMED_OUT:
             return False

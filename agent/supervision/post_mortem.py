@@ -26,6 +26,7 @@ from agent.facts.failure import (
     follows_from_a_peer,
     last_traceback,
     read_tail,
+    times_out,
 )
 from agent.monitor import dump
 from agent.monitor.oom import OomWatch
@@ -105,6 +106,13 @@ class PostMortem:
         """Return the ids of the living processes whose scripts are not known to be over, by local rank."""
         return {rank: pid for rank, pid in processes.alive().items() if self._files.script_end(rank) is None}
 
+    def timed_out(self, processes: TrainingProcesses) -> list[int]:
+        """Return the local ranks of living processes whose scripts a collective has ended that timed out."""
+        ends = {rank: self._files.script_end(rank) for rank in processes.alive()}
+        raised = [rank for rank, end in ends.items() if end is not None and end.raised]
+        stderrs = {rank: Path(self._logs.latest.stderrs.get(rank) or "/nonexistent") for rank in raised}
+        return [r for r, file in stderrs.items() if times_out(last_traceback(read_tail(file, RAISED_BYTES)))]
+
     def exit_codes(self, processes: TrainingProcesses) -> dict[int, int]:
         """Return the exit codes by local rank, also of processes that live on after their scripts."""
         ends = {rank: self._files.script_end(rank) for rank in processes.alive()}
@@ -144,7 +152,7 @@ class PostMortem:
             (self._describe_process(process, ranks, round_, sequence), process.timestamp)
             for process in failed
         ]
-        return min(pairs, key=lambda pair: (pair[0].is_consequence, pair[1], pair[0].local_rank))[0]
+        return min(pairs, key=lambda pair: (_innocence(pair[0]), pair[1], pair[0].local_rank))[0]
 
     def describe_early_finish(
         self, codes: Mapping[int, int], ranks: Mapping[int, int], round_: int, sequence: int
@@ -301,7 +309,12 @@ def explains_more(new: Failure, reported: Failure | None) -> bool:
     """Tell whether a failure is to replace the reported one: it is newer, or a cause for a consequence."""
     if reported is None or reported.round != new.round:
         return True
-    return reported.is_consequence and not new.is_consequence
+    return _innocence(new) < _innocence(reported)
+
+
+def _innocence(failure: Failure) -> tuple[bool, bool]:
+    """Order a cause before a consequence, and of these the end of a wait before that of a peer."""
+    return failure.is_consequence, failure.is_consequence and failure.cause is not FailureCause.TIMED_OUT
 
 
 def process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) -> ProcessFailure:

@@ -169,6 +169,17 @@ def test_a_script_that_has_raised_is_over_though_its_process_lives(left: Round) 
     assert left.post_mortem.exit_codes(processes) == {0: 1}
 
 
+def test_who_waited_until_its_time_was_up_is_described_before_who_lost_it(left: Round) -> None:
+    waited = OWN.replace("ValueError: the reason for all", "RuntimeError: gloo/a.cc:1] Timed out waiting 9ms")
+    left.stderr(0, PEERS)
+    left.stderr(1, waited)
+    assert left.describe(left.last({0: 1, 1: 1})[1]).cause is FailureCause.TIMED_OUT
+    left.stderr(2, waited)
+    left.ends |= {rank: ScriptEnd(1, True, time.monotonic()) for rank in (0, 2)}
+    processes: Any = Processes({0: None, 1: None, 2: None}, {})
+    assert left.post_mortem.timed_out(processes) == [2], "its process is just ending"
+
+
 def test_each_failure_is_told_once_until_the_next_start(left: Round) -> None:
     _, failed = left.last({0: 1, 1: -9, 2: 0})
     assert sorted(f.exitcode for f in failed) == [-9, 1]
@@ -291,6 +302,9 @@ def test_a_reason_is_told_after_a_consequence_and_not_the_other_way_round(left: 
     assert explains_more(reason, consequence)
     assert not explains_more(consequence, reason)
     assert not explains_more(replace(reason, rank=9), reason), "the first to be seen stays"
+    waited = replace(consequence, cause=FailureCause.TIMED_OUT)
+    assert explains_more(waited, consequence) and explains_more(reason, waited)
+    assert not explains_more(consequence, waited)
     assert explains_more(consequence, replace(reason, round=6))
     assert explains_more(consequence, None)
 

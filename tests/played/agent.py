@@ -213,6 +213,9 @@ class PostMortem:
     def with_scripts(self, part: Processes) -> list[int]:
         return part.alive()
 
+    def timed_out(self, _: Processes) -> list[int]:
+        return []
+
     def exit_codes(self, part: Processes) -> Mapping[int, int]:
         return part.exit_codes
 
@@ -587,7 +590,7 @@ class Agent:
             case course.Subject.EARLY_FINISH:
                 return failures.report_early_finish(ranks, part, state)
             case course.Subject.WAITED_FOR:
-                return failures.report_who_was_waited_for(part, state)
+                return failures.report_who_was_waited_for(ranks, part, state)
             case _:
                 return failures.report_hang(part, state, hangs=subject is course.Subject.HANG)
         last = failures.last_failure
