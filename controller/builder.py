@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 from controller.manager import Manager
 from controller.queue.controller import Controller, MapFunction, Predicate, Source, UnreadableController
@@ -20,7 +20,8 @@ class ControllerBuilder:
         self._for: Resource | None = None
         self._for_unreadable = False
         self._sources: list[Source] = []
-        self._flow_of: Callable[[Request], Hashable] | None = None
+        self._flow_of: Callable[[Request], Request] | None = None
+        self._goes_first: Callable[[str], bool] | None = None
         self._reporter: Reporter | None = None
         self._workers = 1
         self._timeout_seconds = RECONCILE_TIMEOUT_SECONDS
@@ -48,9 +49,14 @@ class ControllerBuilder:
         self._sources.append(Source(resource, map_function, predicate))
         return self
 
-    def in_flows(self, flow_of: Callable[[Request], Hashable]) -> ControllerBuilder:
-        """Which requests belong together; those of different flows take turns. Default: each is its own."""
+    def in_flows(self, flow_of: Callable[[Request], Request]) -> ControllerBuilder:
+        """What a request is for. Namespaces take turns, and so do such objects in each. Default: itself."""
         self._flow_of = flow_of
+        return self
+
+    def serves_first(self, goes_first: Callable[[str], bool]) -> ControllerBuilder:
+        """Judges whether the requests of a namespace come before all others. Default: none does."""
+        self._goes_first = goes_first
         return self
 
     def with_workers(self, workers: int) -> ControllerBuilder:
@@ -73,7 +79,7 @@ class ControllerBuilder:
         if self._for is None and not self._for_unreadable:
             raise ValueError(f"controller {self._name!r} is for no resource: call for_")
         manager = self._manager
-        queue = make_queue(self._name, manager.queue_metrics, self._flow_of)
+        queue = make_queue(self._name, manager.queue_metrics, self._flow_of, self._goes_first)
         loop = ReconcileLoop(
             self._name,
             queue,

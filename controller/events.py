@@ -12,7 +12,6 @@ import asyncio
 import logging
 import socket
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -132,6 +131,7 @@ EventType = Literal["Normal", "Warning"]
 _MESSAGE_LIMIT = 1024
 _NAME_LIMIT = 253
 _PENDING_LIMIT = 1000
+"""Of a namespace."""
 _ATTEMPTS = 12
 """With waits up to ten seconds: an event outlives an API outage of about a minute and a half."""
 
@@ -144,7 +144,8 @@ class EventRecorder:
         self._component = component
         self._instance = socket.gethostname()[:128]
         self._correlator = Correlator(similar_limit)
-        self._pending: OrderedDict[int, Series] = OrderedDict()
+        self._pending: dict[str | None, dict[int, Series]] = {}
+        """Series to write, by namespace in the order of their turns, and by id."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -167,10 +168,12 @@ class EventRecorder:
             return
         series.first_time = series.first_time or now
         series.last_time = now
-        if id(series) not in self._pending and len(self._pending) >= _PENDING_LIMIT:
-            log.warning("event dropped: %d wait already reason=%s", _PENDING_LIMIT, reason)
+        namespace = series.subject.namespace
+        waiting = self._pending.setdefault(namespace, {})
+        if id(series) not in waiting and len(waiting) >= _PENDING_LIMIT:
+            log.warning("event dropped: %d wait already in %s reason=%s", _PENDING_LIMIT, namespace, reason)
             return
-        self._pending[id(series)] = series  # holds the series, so its id is not given to another
+        waiting[id(series)] = series  # holds the series, so its id is not given to another
         self._idle.clear()
         self._wake.set()
 
@@ -180,9 +183,17 @@ class EventRecorder:
             await self._wake.wait()
             self._wake.clear()
             while self._pending:
-                _, series = self._pending.popitem(last=False)
-                await self._write_patiently(series)
+                await self._write_patiently(self._next())
             self._idle.set()
+
+    def _next(self) -> Series:
+        """Take the oldest series of the namespace whose turn it is."""
+        namespace, waiting = next(iter(self._pending.items()))
+        del self._pending[namespace]
+        series = waiting.pop(next(iter(waiting)))
+        if waiting:
+            self._pending[namespace] = waiting
+        return series
 
     async def flush(self, timeout_seconds: float) -> None:
         """Until all is written, or the time is over."""
@@ -190,7 +201,8 @@ class EventRecorder:
             async with asyncio.timeout(timeout_seconds):
                 await self._idle.wait()
         except TimeoutError:
-            log.warning("events not written in time count=%d", len(self._pending) + 1)
+            count = sum(map(len, self._pending.values())) + 1
+            log.warning("events not written in time count=%d", count)
 
     async def _write_patiently(self, series: Series) -> None:
         backoff = Backoff(base_seconds=0.5, cap_seconds=10.0)

@@ -43,6 +43,8 @@ MAX_MESSAGE = 2_048
 MAX_LIVES = 16
 """Entries of `status.history`."""
 MAX_LIFE_REASON = 96
+MAX_LEAVING = 8
+"""Entries of `status.leavingPods`."""
 MAX_EXIT_TEXT = 1_024
 """Bytes of an exit's message, in JSON, and of the end of its log. The agent's report has more."""
 
@@ -190,6 +192,11 @@ class ElasticWorkerStatus(Model):
         Field(default_factory=list)
     )
     """The last incarnations, the current one at the end."""
+    leaving_pods: Annotated[list[Name], Field(max_length=MAX_LEAVING, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    """Pods of this slot that leave, and whose training processes may still run: the next Pod joins no world
+    before these have ended."""
     conditions: Conditions = Field(default_factory=list)
     agent: AgentReport | None = None
     _report_fault: str = PrivateAttr("")

@@ -9,6 +9,9 @@ from pydantic import ConfigDict, Field
 
 from crds.model import Model, cel, rules
 
+MAX_PATTERN = 256
+"""Characters of a pattern. What its rules cannot say of its cost, the job's reconciler says in a warning."""
+
 
 class FailureAction(StrEnum):
     RESTART = "Restart"
@@ -71,15 +74,24 @@ class FailureRule(Model):
             str,
             Field(
                 min_length=1,
-                max_length=1_024,
+                max_length=MAX_PATTERN,
                 json_schema_extra=rules(
-                    cel("''.matches(self) in [true, false]", "must be a regular expression (RE2)")
+                    cel("''.matches(self) in [true, false]", "must be a regular expression (RE2)"),
+                    cel(
+                        r"!self.matches('(^|[^\\\\])(\\\\\\\\)*\\\\[pP]')",
+                        r"may have no class of Unicode characters (\p): write the characters, as [a-zé]",
+                    ),
+                    cel(
+                        r"!self.matches('\\{([0-9]*,)?[0-9]{3}')",
+                        "may repeat by counts below 100: use * or + instead",
+                    ),
                 ),
             ),
         ]
         | None
     ) = None
-    """A regular expression (RE2), searched in the failure text. With other matchers, all must match."""
+    """A regular expression (RE2), searched in the failure text. All patterns of a job are
+    small together. With other matchers, all must match."""
 
 
 class FailurePolicy(Model):

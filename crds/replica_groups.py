@@ -88,9 +88,11 @@ class ReplicaGroupStatus(Model):
 
 
 class GroupStatus(Model):
-    """One group, for people."""
+    """One group."""
 
     index: GroupIndex
+    uid: Annotated[str, Field(max_length=64)] = ""
+    """The uid of the ElasticJob that the controller made for it. No other is a group of the job."""
     phase: JobPhase | None = None
     round: Count = 0
     version: Count = 0

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from crds.model import check_depth
+from crds import names
+from crds.model import cel, check_depth, rules
 
 Schema = dict[str, Any]
 
@@ -58,6 +59,12 @@ def _texts(limit: int) -> Schema:
     return {"type": "object", "additionalProperties": _text(limit), "maxProperties": MAX_ITEMS}
 
 
+_MANAGED_BY = cel(
+    f"!('{names.LABEL_MANAGED_BY}' in self) || self['{names.LABEL_MANAGED_BY}'] == '{names.MANAGER}'",
+    f"{names.LABEL_MANAGED_BY} must be {names.MANAGER} or absent: dlr finds its Pods by it",
+)
+
+
 def _container() -> Schema:
     name, path = _text(MAX_PATH, minLength=1), _text(MAX_PATH, minLength=1)
     variable = _object(("name",), name=name, value=_optional(_text(MAX_WORD)), valueFrom=_optional(_FREE))
@@ -91,7 +98,7 @@ def _affinity() -> Schema:
 
 def _template() -> Schema:
     metadata = _object(
-        labels=_optional(_texts(63)),
+        labels=_optional(_texts(63) | rules(_MANAGED_BY)),
         annotations=_optional(_texts(MAX_ANNOTATION)),
         finalizers=_optional(_list(_SHORT)),
     )

@@ -116,7 +116,7 @@ def more_of_a_jobs_checks(job: Object) -> object:
 
 _OF_GROUPS = (
     *("phase", "reason", "message", "replicaGroup", "restarts", "replicas", "replicaStatuses"),
-    *("warnings", "lastFailure"),
+    *("warnings", "failures", "lastFailure"),
 )
 _OF_WORLDS = ("round", "phase", "brokenRound", "masterAddress", "masterPort")
 

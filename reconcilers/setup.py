@@ -64,6 +64,7 @@ from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
 from reconcilers.scale.writer import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
+from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 from reconcilers.worker.shapes import keep_what_is_read
 
@@ -117,6 +118,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
+    cache.add_index(PODS, BY_SLOT, slot_keys)
     cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
@@ -262,6 +264,7 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
         .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
+        .serves_first(Trust(cache).is_administrators)
         .reports_to(_reporter(manager, "nodecheck", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)

@@ -10,9 +10,7 @@ https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.signals import deferred
+from agent.unpickling import Unpickler
 
 MAX_BYTES = 4 << 20
 """Of a record, whose entries have about a kilobyte each."""
@@ -140,7 +139,7 @@ def read(data: bytes) -> Record:
         raise ValueError("it is larger than a record")
     with deferred():
         try:
-            written = _Plain(io.BytesIO(data)).load()
+            written = Unpickler(data).load()
         except Exception as error:  # what is no pickle may raise anything
             raise ValueError(f"not a record: {error}") from error
     entries: list[dict[str, Any]] = written["entries"]
@@ -156,17 +155,3 @@ def _describe(entry: Mapping[str, Any]) -> str:
     sizes = ", ".join(map(str, entry["input_sizes"][:2]))
     _, group = entry["process_group"]
     return f"{name} {number} of {sizes}" + (f" in {group}" if group not in ("", "undefined") else "")
-
-
-class _Plain(pickle._Unpickler):
-    """Reads numbers, texts, lists and dicts, runs nobody's code, and takes little more memory than the text.
-
-    pickle's unpickler in C makes room for as many values as five bytes ask for, and BYTEARRAY8 in either.
-    """
-
-    dispatch = {  # noqa: RUF012
-        opcode: load for opcode, load in pickle._Unpickler.dispatch.items() if opcode != pickle.BYTEARRAY8[0]
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong there")

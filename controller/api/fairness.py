@@ -1,47 +1,71 @@
-"""Turns between flows: who wants a thousand things waits for each no longer than who wants one.
+"""Turns between namespaces and flows: who wants a thousand things keeps nobody waiting who wants one.
 
-A flow is what belongs together, here the work for one job (the word is that of Kubernetes' API priority and
-fairness). Within a flow it is first come, first served; between flows they take turns.
+A flow is what belongs together, such as the work for one job (the word is that of Kubernetes' API priority
+and fairness). Namespaces take turns, however much each wants; in a namespace its flows do; in a flow it is
+first come, first served.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_Turns = OrderedDict[str | None, OrderedDict[Hashable, deque[T]]]
+"""Flows by namespace, in the order of their turns."""
 
-current_flow: ContextVar[Hashable] = ContextVar("current_flow", default=None)
+Flow = tuple[str | None, Hashable]
+"""Namespace and name of a flow, as of the object that the work is for."""
+
+current_flow: ContextVar[Flow] = ContextVar("current_flow", default=(None, None))
 """For whom the running task works; tasks that it starts work for the same."""
 
 
 class FairQueue(Generic[T]):
-    """Items by flow."""
+    """Items by flow.
 
-    def __init__(self) -> None:
-        self._flows: OrderedDict[Hashable, deque[T]] = OrderedDict()
+    Args:
+        goes_first: judges whether the items of a namespace come before those of others.
+    """
+
+    def __init__(self, goes_first: Callable[[str], bool] | None = None) -> None:
+        self._goes_first = goes_first
+        self._first: _Turns[T] = OrderedDict()
+        self._others: _Turns[T] = OrderedDict()
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def push(self, flow: Hashable, item: T) -> None:
-        self._flows.setdefault(flow, deque()).append(item)
+    def push(self, flow: Flow, item: T) -> None:
+        namespace, name = flow
+        is_first = self._goes_first is not None and namespace is not None and self._goes_first(namespace)
+        flows = (self._first if is_first else self._others).setdefault(namespace, OrderedDict())
+        flows.setdefault(name, deque()).append(item)
         self._length += 1
 
     def pop(self) -> T:
-        """The oldest item of the flow whose turn it is. Raises IndexError if there is none."""
-        if not self._flows:
+        """Return the oldest item of the flow whose turn it is.
+
+        Raises:
+            IndexError: there is none.
+        """
+        turns = self._first or self._others
+        if not turns:
             raise IndexError("the queue is empty")
-        flow, items = self._flows.popitem(last=False)
+        namespace, flows = turns.popitem(last=False)
+        name, items = flows.popitem(last=False)
         item = items.popleft()
         if items:
-            self._flows[flow] = items
+            flows[name] = items
+        if flows:
+            turns[namespace] = flows
         self._length -= 1
         return item
 
     def clear(self) -> None:
-        self._flows.clear()
+        self._first.clear()
+        self._others.clear()
         self._length = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from controller import clock
@@ -193,8 +193,14 @@ def _severity(error: Exception, failures: int) -> int:
 
 
 def make_queue(
-    name: str, metrics: QueueMetrics, flow_of: Callable[[Request], Hashable] | None = None
+    name: str,
+    metrics: QueueMetrics,
+    flow_of: Callable[[Request], Request] | None = None,
+    goes_first: Callable[[str], bool] | None = None,
 ) -> WorkQueue[Request]:
-    queue: WorkQueue[Request] = WorkQueue(observer=metrics.observer(name), flow_of=flow_of)
+    """Make the queue of a controller, in which each request is a flow of its namespace, or of another's."""
+    queue: WorkQueue[Request] = WorkQueue(
+        observer=metrics.observer(name), flow_of=flow_of or Request._make, goes_first=goes_first
+    )
     metrics.follow(name, queue.working_seconds)
     return queue

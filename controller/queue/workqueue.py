@@ -2,7 +2,7 @@
 
 A key is in the queue at most once, and in work at most once: added while in work it waits until that is
 done. Keys that fail come back after a wait that doubles per key; a delayed key keeps the earliest of the
-times asked for. Keys of different flows take turns. One event loop, no locks.
+times asked for. Namespaces take turns, and flows in a namespace. One event loop, no locks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from controller import clock
-from controller.api.fairness import FairQueue
+from controller.api.fairness import FairQueue, Flow
 from controller.queue.metrics import QueueMetricsObserver
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,20 @@ class WorkQueue(Generic[K]):
     """Single producer-side calls are plain functions; only `get` and `drained` wait."""
 
     def __init__(
-        self, *, observer: QueueMetricsObserver | None = None, flow_of: Callable[[K], Hashable] | None = None
+        self,
+        *,
+        observer: QueueMetricsObserver | None = None,
+        flow_of: Callable[[K], Flow] | None = None,
+        goes_first: Callable[[str], bool] | None = None,
     ) -> None:
-        """`flow_of` says which keys belong together; by default each is a flow of its own."""
+        """
+        Args:
+            flow_of: returns the flow of a key; by default each is a flow of its own, in no namespace.
+            goes_first: judges whether the keys of a namespace come before those of others.
+        """
         self._observer = observer
-        self._flow_of: Callable[[K], Hashable] = flow_of or _own_flow
-        self._ready: FairQueue[K] = FairQueue()
+        self._flow_of: Callable[[K], Flow] = flow_of or _own_flow
+        self._ready: FairQueue[K] = FairQueue(goes_first)
         self._dirty: dict[K, float] = {}
         """Keys that want work, and since when: those in `_ready`, and those in work that came again."""
         self._working: dict[K, float] = {}
@@ -180,15 +188,15 @@ class WorkQueue(Generic[K]):
         now = clock.monotonic()
         return [now - started for started in list(self._working.values())]
 
-    def flow_of(self, key: K) -> Hashable:
-        """To which others the key belongs; to none where that cannot be told."""
+    def flow_of(self, key: K) -> Flow:
+        """Return the flow of the key; one of its own where that cannot be found out."""
         try:
-            flow = self._flow_of(key)
-            hash(flow)
+            namespace, name = self._flow_of(key)
+            hash((namespace, name))
         except Exception:
             log.warning("cannot tell the flow of %s", key, exc_info=True)
-            return key
-        return flow
+            return _own_flow(key)
+        return namespace, name
 
     def _make_ready(self, key: K) -> None:
         self._ready.push(self.flow_of(key), key)
@@ -231,5 +239,5 @@ class WorkQueue(Generic[K]):
             return 0.0
 
 
-def _own_flow(key: Hashable) -> Hashable:
-    return key
+def _own_flow(key: Hashable) -> Flow:
+    return None, key

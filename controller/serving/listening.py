@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 MOST_CONNECTIONS = 128
-"""With one more, the oldest is closed: whoever only holds connections keeps nobody out."""
+"""With one more, the oldest of the address that has the most is closed, so a flood keeps nobody else out."""
 MOST_HEADERS = 32
 """Headers of a request, of 8 KB each: a connection keeps what it was sent until its request is whole."""
 HTTP_LOG = logging.getLogger(__name__)
@@ -70,10 +71,23 @@ def _bounded(server: web.Server) -> Callable[[], asyncio.Protocol]:
     """Return what makes the protocol of each new connection."""
 
     def make() -> asyncio.Protocol:
-        connections = server.connections
-        for oldest in connections[: max(0, len(connections) + 1 - MOST_CONNECTIONS)]:
-            if oldest.transport is not None:
-                oldest.transport.abort()  # what its client does not read is given up, too
+        found = (each.transport for each in server.connections)
+        transports = [each for each in found if each is not None and not each.is_closing()]
+        if len(transports) >= MOST_CONNECTIONS:
+            peers = [transport.get_extra_info("peername") or ("",) for transport in transports]
+            # what its client does not read is given up, too
+            transports[oldest_of_most([peer[0] for peer in peers])].abort()
         return server()
 
     return make
+
+
+def oldest_of_most(addresses: Sequence[str]) -> int:
+    """Return the place of the first connection of the address that has the most.
+
+    Args:
+        addresses: of the connections, from the oldest on.
+    """
+    counts = Counter(addresses)
+    most = max(counts.values())
+    return next(place for place, address in enumerate(addresses) if counts[address] == most)

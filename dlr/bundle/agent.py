@@ -38,7 +38,7 @@ _NOT_VENDORED = ("contrib/emscripten",)
 
 _SDK = ("__init__.py", "pod.py", "progress.py", "ranks.py", "result.py", "torchrun.py")
 _PROTOCOL = (
-    *("__init__.py", "agent_report.py", "checkpoint_files.py", "cluster.py", "dlrover.py"),
+    *("__init__.py", "actions.py", "agent_report.py", "checkpoint_files.py", "cluster.py", "dlrover.py"),
     *(
         "failure_texts.py",
         "grouping.py",

@@ -90,6 +90,8 @@ class Checkpointer:
             whoever can write a checkpoint can run code where it is loaded.
         rng_state: whether the random number generators of torch, Python, NumPy and the GPU are saved, and go
             on from there after `load`.
+        adopt: whether `load` makes another job's checkpoints in the path this job's, as where a run is
+            continued under a new name. The other job has to have ended: it saves nothing there any more.
 
     Raises:
         ValueError: one of the numbers is none, or below 1; process_group is without this rank; a loader in
@@ -113,6 +115,7 @@ class Checkpointer:
         storage_reader: StorageReader | None = None,
         weights_only: bool = True,
         rng_state: bool = True,
+        adopt: bool = False,
     ) -> None:
         _check("every", every, "auto")
         _check("persist_every", persist_every, None)
@@ -125,6 +128,7 @@ class Checkpointer:
         self._weights_only = weights_only
         self._rng_state = rng_state
         self._here = _without_memory_of_others(look_around(group=process_group))
+        self._here = replace(self._here, adopts=adopt)
         self._trouble = Trouble()
         self._given = GivenSlots(self._here)
         if self._given.holds_another:

@@ -136,7 +136,7 @@ def _list_here(path: Files, here: Surroundings, beyond: int | None, is_start: bo
     def look() -> Listing:
         if here.rank == 0 and is_start:
             storage.clear_attempt(path, here.attempt)
-        return _list_patiently(path, here.job, beyond)
+        return _list_patiently(path, here.job, beyond, here.adopts and is_start)
 
     if beyond is None:
         return look()
@@ -215,10 +215,10 @@ def _begin(run: Callable[[], T]) -> Future[T]:
     return future
 
 
-def _list_patiently(path: Files, job: str, beyond: int | None) -> Listing:
+def _list_patiently(path: Files, job: str, beyond: int | None, adopts: bool) -> Listing:
     """List a path as `list_path`; where storage is the only hope, wait while it is away."""
     deadline = time.monotonic() + OUTAGE_SECONDS
-    while (listing := list_path(path, job, beyond or 0)).is_away:
+    while (listing := list_path(path, job, beyond or 0, adopts)).is_away:
         if beyond is not None or time.monotonic() >= deadline:
             break
         logger.warning("%s; waiting for it, up to %.0f s", listing.unreadable, deadline - time.monotonic())
@@ -226,17 +226,24 @@ def _list_patiently(path: Files, job: str, beyond: int | None) -> Listing:
     return listing
 
 
-def list_path(path: Files, job: str, beyond: int) -> Listing:
-    """Read the manifests of the checkpoints whose steps are greater than `beyond`."""
+def list_path(path: Files, job: str, beyond: int, adopts: bool = False) -> Listing:
+    """Read the manifests of the checkpoints whose steps are greater than `beyond`.
+
+    Args:
+        adopts: whether another job's become this job's.
+    """
     manifests, damaged = list[Manifest](), list[str]()
     try:
-        storage.check_owner(path, job)
+        are_ours = storage.check_owner(path, job, adopts)
         for found in storage.manifests_in(path, beyond):
             if isinstance(found, str):
                 damaged.append(found)
-            elif job and found.job and found.job != job:
-                return Listing(refusal=storage.other_job(path, found.job, job))
             else:
+                if job and found.job not in ("", job) and not are_ours:
+                    if not adopts:
+                        return Listing(refusal=storage.other_job(path, found.job, job))
+                    storage.adopt(path, job)
+                    are_ours = True
                 manifests.append(found)
     except StorageError as error:
         return Listing(refusal=str(error))

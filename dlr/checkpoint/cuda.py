@@ -1,4 +1,8 @@
-"""Copies from GPUs into a slot, on streams beside the training's own."""
+"""Copies from GPUs into a slot, on streams beside the training's own.
+
+A thread begins on GPU 0 whatever the training uses, and its first call of the runtime makes a context there,
+of half a gigabyte. So each call is made on a GPU that the state is on.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ class GpuCopies:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._done: dict[torch.device, torch.cuda.Event] = {}
         """When the last save is copied, by the GPU that it is copied from."""
-        self._registered: set[Slot] = set()
+        self._registered: dict[Slot, int] = {}
+        """By the number of the GPU whose context registered it."""
         self._registering = threading.Lock()
 
     def prepare(self, slot: Slot, device: int) -> None:
@@ -38,8 +43,8 @@ class GpuCopies:
         Args:
             device: the one whose context is there, by its number. A thread has none of its own.
         """
-        with torch.cuda.device(device), _beside_captures(), suppress(RuntimeError):
-            self._register(slot)
+        with _beside_captures(), suppress(RuntimeError):
+            self._register(slot, device)
 
     def begin(self, slot: Slot, settled: Sequence[Pair], passing: Sequence[Pair]) -> None:
         """Copy what the training's streams have computed so far.
@@ -50,15 +55,16 @@ class GpuCopies:
         Raises:
             RuntimeError: the driver refuses to write into the slot by itself.
         """
-        self._register(slot)
+        devices = [*dict.fromkeys(source.device for _, source in (*settled, *passing))]
+        self._register(slot, devices[0].index)
         self._done = {}
-        for device in dict.fromkeys(source.device for _, source in (*settled, *passing)):
+        for device in devices:
             training = torch.cuda.current_stream(device)
             if device not in self._streams:
                 self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stream = self._streams[device]
             stream.wait_stream(training)
-            with torch.cuda.stream(stream):
+            with torch.cuda.device(device), torch.cuda.stream(stream):
                 _copy(passing, stream)
                 training.wait_event(stream.record_event())
                 _copy(settled, stream)
@@ -76,24 +82,26 @@ class GpuCopies:
     def finish(self) -> None:
         """Wait for what was begun."""
         with _beside_captures():
-            for event in self._done.values():
-                event.synchronize()
+            for device, event in self._done.items():
+                with torch.cuda.device(device):
+                    event.synchronize()
 
     def close(self) -> None:
         """Have the GPU forget the slots that it may write into."""
         self.finish()
         with self._registering:
-            for slot in self._registered:
-                torch.cuda.cudart().cudaHostUnregister(slot.whole().data_ptr())  # type: ignore[no-untyped-call]
+            for slot, device in self._registered.items():
+                with torch.cuda.device(device):
+                    torch.cuda.cudart().cudaHostUnregister(slot.whole().data_ptr())  # type: ignore[no-untyped-call]
             self._registered.clear()
 
-    def _register(self, slot: Slot) -> None:
+    def _register(self, slot: Slot, device: int) -> None:
         """Let the GPU write into the slot by itself. It takes a tenth of a second a GB.
 
         Raises:
             RuntimeError: the driver refuses, for want of memory that may be locked, for example.
         """
-        with self._registering:
+        with torch.cuda.device(device), self._registering:
             if slot in self._registered:
                 return
             memory = slot.whole()
@@ -103,7 +111,7 @@ class GpuCopies:
                 _forget_error()
                 reason = runtime.cudaGetErrorString(runtime.cudaError(status))
                 raise RuntimeError(f"cudaHostRegister refuses {memory.numel():,} bytes: {reason}")
-            self._registered.add(slot)
+            self._registered[slot] = device
 
 
 def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:

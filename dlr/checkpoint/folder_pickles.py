@@ -1,9 +1,9 @@
 """The pickles in a checkpoint's folder, read without running the code of those who wrote them.
 
-These are torch's `.metadata` and the savers' parts of it. They are read as the values of a checkpoint are
-(`dlr.checkpoint.values`), by a list of their own: nothing is called or made but what torch and the savers
-write there, and nothing is changed but what was made. Of torch's classes none is within reach of a pickle but
-to make an empty object of, whose fields are checked as they are set.
+These are torch's `.metadata` and the savers' parts of it. They are read by a list of their own
+(`agent.unpickling`): nothing is called or made but what torch and the savers write there, and nothing is
+changed but what was made. Of torch's classes none is within reach of a pickle but to make an empty object of,
+whose fields are checked as they are set.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import PurePosixPath
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as described
 
 from agent.slots.slot import DamagedError
+from agent.unpickling import Unpickler
 from dlr.checkpoint.storage import METADATA, File
-from dlr.checkpoint.values import OPCODES, Unpickler, dispatch_of
 
 _FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
     File: {"name": (str,), "nbytes": (int,), "sum": (int,)},
@@ -30,7 +30,7 @@ _FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
     described.BytesStorageMetadata: {},
     described.ChunkStorageMetadata: {"offsets": (torch.Size,), "sizes": (torch.Size,)},
     described.Metadata: {"state_dict_metadata": (dict,)},
-    described.MetadataIndex: {"fqn": (str,)},
+    described.MetadataIndex: {"fqn": (str,), "offset": (torch.Size, type(None))},
     described.StorageMeta: {},
     described.TensorProperties: {},
     described.TensorStorageMetadata: {
@@ -40,8 +40,6 @@ _FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
     },
 }
 """What a pickle may make, and of which types the fields are that each has."""
-_KEYS = (str, int, described.MetadataIndex)
-_MAX_KEY_PARTS = 64
 _MAX_COMPRESSION = 1_000
 """Of what torch's own transformations have made smaller."""
 
@@ -57,11 +55,7 @@ def _made_by(kind: type) -> Callable[..., object]:
 
 def _layout(name: str) -> torch.layout:
     of_name: Callable[[str], torch.layout] = torch.serialization._get_layout
-    return of_name(_checked(name, str))
-
-
-def _memory_format(number: int) -> object:
-    return described._MEM_FORMAT_ENCODING(_checked(number, int))
+    return of_name(name)
 
 
 _PATHS = (pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath)
@@ -69,82 +63,63 @@ _CALLED: dict[str, Callable[..., object]] = {
     **{f"{module}.{it.__name__}": _made_by(it) for module in ("pathlib", "pathlib._local") for it in _PATHS},
     "torch.Size": _made_by(torch.Size),
     "torch.serialization._get_layout": _layout,
-    f"{described.__name__}._MEM_FORMAT_ENCODING": _memory_format,
+    f"{described.__name__}._MEM_FORMAT_ENCODING": described._MEM_FORMAT_ENCODING,
 }
 """What a pickle may call, with numbers and texts."""
+_IDS_OF_CALLED = frozenset(map(id, _CALLED.values()))
+_IDS_OF_MADE = frozenset(map(id, _FIELDS))
 _NAMED: dict[str, Any] = {**{f"{it.__module__}.{it.__qualname__}": it for it in _FIELDS}, **_CALLED}
 
 
 class _FolderUnpickler(Unpickler):
     def __init__(self, data: bytes, also: Collection[type]) -> None:
-        super().__init__(data, _refuse_tensor)
+        super().__init__(data)
         own = {it for it in also if it.__module__ != "builtins" and it not in _FIELDS}
         self._registered = {f"{it.__module__}.{it.__qualname__}": it for it in own}
         self._registered_ids = frozenset(map(id, own))
 
-    def find_class(self, module: str, name: str) -> Any:
+    def named(self, path: str) -> Any:
+        module, _, name = path.rpartition(".")
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        path = f"{module}.{name}"
-        named = _NAMED.get(path) or self._registered.get(path)
-        if named is None:
-            raise pickle.UnpicklingError(f"it names {path:.200}, which does not belong there")
-        return named
+        return _NAMED.get(path) or self._registered.get(path) or super().named(path)
 
-    def load_newobj(self) -> None:
-        cls, args = self.stack[-2:]
-        if isinstance(cls, type) and cls in _FIELDS and args == ():
-            self.stack[-2:] = [object.__new__(cls)]
-        else:
-            super().load_newobj()
+    def may_call(self, called: Any, args: Any) -> bool:
+        if self._is_registered(called):
+            return True
+        if called is described._MEM_FORMAT_ENCODING:
+            return type(args) is tuple and [*map(type, args)] == [int]
+        return id(called) in _IDS_OF_CALLED and type(args) is tuple and self.are_plain(args, lambda _: False)
 
-    def load_build(self) -> None:
-        made, state = self.stack[-2:]
+    def may_make(self, cls: Any, args: Any) -> bool:
+        return self._is_registered(cls) or (args == () and id(cls) in _IDS_OF_MADE)
+
+    def may_fill(self, target: Any) -> bool:
+        return self._is_registered(type(target))
+
+    def set_state(self, made: Any, state: Any) -> bool:
         kind = type(made)
         if kind not in _FIELDS:
-            super().load_build()
-            return
-        self.stack.pop()
+            return False if self._is_registered(kind) else super().set_state(made, state)
         if kind is described.TensorProperties:
             types = (torch.dtype, torch.layout, bool, described._MEM_FORMAT_ENCODING, bool)
             if type(state) is not tuple or tuple(map(type, state)) != types:
                 raise pickle.UnpicklingError("the properties of a tensor are none")
             restore: Callable[[Any, Any], None] = described.TensorProperties.__setstate__
             restore(made, state)
-            return
+            return True
         fields = _FIELDS[kind]
         if type(state) is not dict or any(type(name) is not str or name.startswith("_") for name in state):
             raise pickle.UnpicklingError(f"the state of a {kind.__name__} is none")
-        if any(type(state.get(name)) not in types for name, types in fields.items()):
+        if not all(type(state.get(name)) in types for name, types in fields.items()):
             raise pickle.UnpicklingError(f"a field of a {kind.__name__} is of another type")
-        if kind is described.MetadataIndex and type(state.get("offset")) not in (torch.Size, type(None)):
-            raise pickle.UnpicklingError("the offset of a MetadataIndex is none")  # its hash is made of it
         vars(made).update(state)
+        if kind.__hash__ is not None:
+            self.note_parts(made, state.values())
+        return True
 
-    def _check_key(self, key: object) -> None:
-        """Make sure that a key has a short hash, which runs no code."""
-        parts = key if type(key) is tuple and len(key) <= _MAX_KEY_PARTS else (key,)
-        if not all(type(part) in _KEYS for part in parts):
-            raise pickle.UnpicklingError(f"a {type(key).__name__} is no key there")
-
-    def _may_call(self, called: Any, args: Any) -> bool:
-        if self._is_registered(called):
-            return True
-        is_listed = any(called is it for it in _CALLED.values())
-        return is_listed and type(args) is tuple and self._are_plain(args)
-
-
-_FolderUnpickler.dispatch = dispatch_of(_FolderUnpickler, f"{OPCODES} GLOBAL BINPUT LONG_BINPUT")
-
-
-def _refuse_tensor(_: str) -> NoReturn:
-    raise pickle.UnpicklingError("it has a tensor in it")
-
-
-def _checked(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise pickle.UnpicklingError(f"a {type(value).__name__} is no {kind.__name__}")
-    return value
+    def _is_registered(self, named: object) -> bool:
+        return id(named) in self._registered_ids
 
 
 def read_pickle(data: bytes, name: str, also: Collection[type] = ()) -> Any:

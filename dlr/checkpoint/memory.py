@@ -144,6 +144,8 @@ class Writer:
         self._under_way: tuple[Copy, Future[None]] | None = None
         """The last save, and when it is committed."""
         self._on_gpu = GpuCopies()
+        self._gpu: int | None = None
+        """Number of a GPU that the state is on."""
         self._restless: set[str] = set()
         """What has changed before `wait`, though it seemed to be settled."""
         self._reserved: set[Slot] = set()
@@ -158,7 +160,7 @@ class Writer:
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            device = torch.cuda.current_device()
+            device = torch.cuda.current_device() if self._gpu is None else self._gpu
             for slot in self._slots:
                 self._summing.submit(self._on_gpu.prepare, slot, device)
 
@@ -168,6 +170,7 @@ class Writer:
         Args:
             captured: it may be without what has no tensors.
         """
+        self._gpu = next((it.device.index for it in captured.tensors.values() if it.is_cuda), None)
 
         def lay_out() -> None:
             if self._under_way is not None:  # that save knows the form better

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import select
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,9 @@ from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values, load_values
 from dlr.checkpoint.writing import Writing
 
+_PROTOCOL_OF_TORCH = 2
+"""Of `torch.save`: before Python 3.13 it takes no `torch.channels_last`."""
+
 
 def main() -> None:
     """Carry out requests until there are no more."""
@@ -45,6 +49,15 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process, whose end ends this one
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
+    serve(requests, answers, lambda: _is_heard(answers.fileno()))
+
+
+def serve(requests: Iterable[str], answers: IO[str], is_heard: Callable[[], bool]) -> None:
+    """Carry out requests as long as somebody hears of it.
+
+    A request of a process that was killed may wait here while this one imports torch. By then the next start
+    saves, and to begin the earlier save would remove what that one writes.
+    """
 
     def answer(to: str, **fields: object) -> None:
         with suppress(OSError):  # nobody is there to hear it
@@ -52,9 +65,18 @@ def main() -> None:
             answers.flush()
 
     for line in requests:
+        if not is_heard():
+            return
         to, _, request = line.partition(" ")
         error = try_to_persist(Request(**json.loads(request)), partial(answer, to, read=True))
         answer(to, **({"done": True} if error is None else {"error": error}))
+
+
+def _is_heard(answers: int) -> bool:
+    """Whether anybody still has the other end of that pipe."""
+    looks = select.poll()
+    looks.register(answers, 0)
+    return not looks.poll(0)
 
 
 def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None:
@@ -86,6 +108,10 @@ def persist(request: Request, has_read: Callable[[], None]) -> None:
         has_read()
         save.complete()
     except BaseException as error:
+        if save.is_removed_by(error):
+            raise SaveError(
+                "others save a later step, and have removed what was written of this one"
+            ) from error
         save.give_up(str(error))
         raise
 
@@ -118,6 +144,7 @@ class _Save:
     def write(self) -> None:
         request = self.request
         if request.rank == 0:
+            storage.check_owner(self._files, request.job)  # another may have adopted the path
             storage.clear(self._files, request.step, request.attempt, request.beside)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
@@ -167,6 +194,14 @@ class _Save:
         self._savers.remove_notes()
         with suppress(OSError):  # the step is there; old ones go at the next save
             storage.retire(self._files, request.keep, request.step)
+
+    def is_removed_by(self, error: BaseException) -> bool:
+        """Whether an error says that this save's folder is gone."""
+        if not isinstance(error, FileNotFoundError) or self._folder not in str(error):
+            return False
+        with suppress(OSError):
+            return not self._files.names(self._folder)
+        return False
 
     def give_up(self, reason: str) -> None:
         """Tell the other ranks' savers that this one does not write."""
@@ -240,13 +275,13 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
     def find(name: str) -> Tensor | TensorReference:
         return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
 
-    try:
-        return flatten_values(load_values(values, find))
-    except Exception:  # pickles may raise anything
-        pass
-    try:
-        leaves, paths = flatten_values(load_readable_values(values, find))
-    except Exception:
+    for load in (load_values, load_readable_values):
+        try:
+            leaves, paths = flatten_values(load(values, find))
+            break
+        except Exception:  # pickles may raise anything
+            continue
+    else:
         return {}, {}
     left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}
     readable = {name: leaf for name, leaf in leaves.items() if name not in left_out}
@@ -255,7 +290,7 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
 
 def _is_pickled(leaf: object) -> bool:
     try:
-        pickle.dumps(leaf)
+        pickle.dumps(leaf, _PROTOCOL_OF_TORCH)
     except Exception:  # as above
         return False
     return True

@@ -31,6 +31,8 @@ METADATA = ".metadata"
 """torch's name of the file that says what is in a folder."""
 MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"
+_ADOPTED = "adopted"
+"""Whether that file's job has the checkpoints of others, too."""
 NOTES = "notes"
 """Folder of the files by which the savers of all ranks agree (`dlr.checkpoint.sharing`)."""
 GAVE_UP = "gave-up-"
@@ -414,11 +416,15 @@ def _is_ours(files: Files, step: int) -> bool:
     return any(files.exists(f"{folder_of(step)}/{name}/{MANIFEST}") for name in tries)
 
 
-def check_owner(files: Files, job: str) -> None:
+def check_owner(files: Files, job: str, adopts: bool = False) -> bool:
     """Make sure that the checkpoints in a path are this job's, and write so there if nothing does.
 
     Args:
         job: namespace and name; empty outside of dlr: then any path will do.
+        adopts: whether another job's become this job's.
+
+    Returns:
+        whether other jobs' checkpoints there are this job's, too.
 
     Raises:
         StorageError: they are another job's.
@@ -430,16 +436,31 @@ def check_owner(files: Files, job: str) -> None:
         ):  # another job was first, or storage that cannot be written still has what it has
             files.write(OWNER, json.dumps({"job": job}).encode(), lasting=True, exclusive=True)
     try:
-        found = json.loads(_read(files, OWNER, _MAX_OWNER_BYTES))["job"]
+        written = json.loads(_read(files, OWNER, _MAX_OWNER_BYTES))
+        found, has_adopted = written["job"], written.get(_ADOPTED) is True
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError, StorageError):
-        return  # nobody's, or damaged: the manifests say it too
-    if job and found != job:
+        return False  # nobody's, or damaged: the manifests say it too
+    if not job or found == job:
+        return has_adopted
+    if not adopts:
         raise StorageError(other_job(files, found, job))
+    adopt(files, job)
+    return True
+
+
+def adopt(files: Files, job: str) -> None:
+    """Make all checkpoints in a path this job's; savers of their earlier job write nothing there any more.
+
+    Raises:
+        OSError: the path cannot be written.
+    """
+    files.write(OWNER, json.dumps({"job": job, _ADOPTED: True}).encode(), lasting=True)
 
 
 def other_job(files: Files, found: str, job: str) -> str:
     return (
-        f"{files} has the checkpoints of job {found}, and this is job {job}: give each job a path of its own"
+        f"{files} has the checkpoints of job {found}, and this is job {job}: give each job a path of its "
+        f"own, or, once {found} has ended, continue from its checkpoints with Checkpointer(…, adopt=True)"
     )
 
 

@@ -43,6 +43,8 @@ class Surroundings(ProcessFile):
     """The agent's file that describes its slots; empty without an agent."""
     group: dist.ProcessGroup | None = None
     """The group of the ranks; None for the default one."""
+    adopts: bool = False
+    """Whether the checkpoints of another job become this job's."""
     replica_group: str = ""
     """Index of the replica group; empty in a job without groups."""
 
@@ -83,7 +85,8 @@ def look_around(
     replica_group = environ.get(ENV_GROUP_INDEX, "") if grouped_job else ""
     digest = hashlib.sha256(json.dumps(start).encode()).hexdigest()
     attempt = attempt_of(digest[:12], replica_group)
-    return Surroundings(rank, world_size, job, attempt, file, group, replica_group, **vars(given))
+    more = {"replica_group": replica_group, **vars(given)}
+    return Surroundings(rank, world_size, job, attempt, file, group, **more)
 
 
 class GivenSlots:

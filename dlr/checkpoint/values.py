@@ -1,9 +1,7 @@
 """The pickle of what is no tensor: written so that it can be read without running anybody's code.
 
 A slot may have come over a network, so reading is limited as `torch.load(weights_only=True)` is, and by the
-same list. Writing refuses what reading would refuse. pickle's own unpickler in C makes room for as many
-values as five bytes ask for, and sets attributes of classes and functions. So the one in Python is used,
-without the opcodes that no pickle of ours has.
+same list (`agent.unpickling`). Writing refuses what reading would refuse.
 """
 
 from __future__ import annotations
@@ -25,17 +23,11 @@ import torch
 from torch import Tensor
 from torch.serialization import get_safe_globals
 
+from agent import unpickling
 from dlr.checkpoint.tensors import is_copied
 
 WITHIN = "dlr.tensor."
 """How the names of tensors begin that are within other objects; a number follows."""
-_BYTES_PER_BYTE = 256
-"""Limit of what the calls of one pickle are given, which may name the same text many times."""
-_PART_BYTES = 64
-"""What each part of a list counts there."""
-_MAX_KEY_PARTS = 1_000_000
-_MAX_KEY_DEPTH = 1_000
-"""Limits of a key that consists of tuples: the hash of one takes the stack, and twice the time a level."""
 
 
 class NotAllowedError(pickle.UnpicklingError):
@@ -117,7 +109,7 @@ _OF_ATOMS = (
     torch.device,
 )
 """What is called with numbers and texts alone, and uses no more memory than they do."""
-_SMALL = {bool, float, int, type(None), datetime.timedelta, datetime.timezone}
+_SMALL = {datetime.timedelta, datetime.timezone}
 """What such a call may be given besides, of which each has a few bytes."""
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 """What pickle writes by its name."""
@@ -334,140 +326,26 @@ class _AnyUnpickler(pickle.Unpickler):
         return self._tensor if found is TensorReference else found
 
 
-def dispatch_of(cls: type, opcodes: str) -> dict[int, Callable[..., None]]:
-    """Return an unpickler's methods for the opcodes of these names, by opcode."""
-    codes = (getattr(pickle, name)[0] for name in opcodes.split())
-    return {code: getattr(cls, pickle._Unpickler.dispatch[code].__name__) for code in codes}
-
-
-OPCODES = """
-    PROTO FRAME STOP MEMOIZE BINGET LONG_BINGET MARK POP POP_MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2
-    LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8
-    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_SET
-    ADDITEMS FROZENSET STACK_GLOBAL REDUCE NEWOBJ NEWOBJ_EX BUILD
-"""
-"""Those that pickle writes in its protocol 5."""
-
-
-class Unpickler(pickle._Unpickler):
+class Unpickler(unpickling.Unpickler):
     """Puts tensors where their names are, and calls nothing but what `_NAMED` and the script allow."""
 
-    stack: list[Any]
-    metastack: list[list[Any]]
-    append: Callable[[Any], None]
-    read: Callable[[int], bytes]
-
     def __init__(self, data: bytes, tensor: Callable[[str], Any]) -> None:
-        super().__init__(io.BytesIO(data))
-        self._tensor = tensor
+        super().__init__(data)
+        self._refer = lambda name: tensor(_text(name))
         self._registered = _safe_globals()
         self._registered_ids = frozenset(map(id, self._registered.values()))
-        self._left = _BYTES_PER_BYTE * len(data)
 
-    def find_class(self, module: str, name: str) -> Any:
-        path = f"{module}.{name}"
+    def named(self, path: str) -> Any:
+        if path == _path_of(TensorReference):
+            return self._refer
         if path in _NAMED:
             return _NAMED[path]
         if path not in self._registered:
             refuse(path)
         return self._registered[path]
 
-    def load_reduce(self) -> None:
-        args = self.stack.pop()
-        self.stack[-1] = self._call(self.stack[-1], args)
-
-    def load_newobj(self) -> None:
-        self._check_registered(self.stack[-2])
-        super().load_newobj()  # type: ignore[misc]
-
-    def load_newobj_ex(self) -> None:
-        self._check_registered(self.stack[-3])
-        super().load_newobj_ex()  # type: ignore[misc]
-
-    def load_build(self) -> None:
-        made, state = self.stack[-2:]
-        if type(made) is OrderedDict and type(state) is dict:  # as a module's state_dict() is
-            vars(made).update(self.stack.pop())
-        else:
-            self._check_registered(type(made))
-            super().load_build()  # type: ignore[misc]
-
-    def load_append(self) -> None:
-        self._check_filled(self.stack[-2], list, deque)
-        super().load_append()  # type: ignore[misc]
-
-    def load_appends(self) -> None:
-        self._check_filled(self.metastack[-1][-1], list, deque)
-        super().load_appends()  # type: ignore[misc]
-
-    def load_setitem(self) -> None:
-        self._check_filled(self.stack[-3], dict, OrderedDict, defaultdict, Counter)
-        self._check_key(self.stack[-2])
-        super().load_setitem()  # type: ignore[misc]
-
-    def load_setitems(self) -> None:
-        self._check_filled(self.metastack[-1][-1], dict, OrderedDict, defaultdict, Counter)
-        for key in self.stack[::2]:
-            self._check_key(key)
-        super().load_setitems()  # type: ignore[misc]
-
-    def load_additems(self) -> None:
-        self._check_filled(self.metastack[-1][-1], set)
-        for item in self.stack:
-            self._check_key(item)
-        super().load_additems()  # type: ignore[misc]
-
-    def load_frozenset(self) -> None:
-        for item in self.stack:
-            self._check_key(item)
-        super().load_frozenset()  # type: ignore[misc]
-
-    def load_bytearray8(self) -> None:
-        nbytes = int.from_bytes(self.read(8), "little")
-        self.append(bytearray(self.read(nbytes)))  # pickle would make room for as many before it reads them
-
-    def _is_registered(self, named: object) -> bool:
-        return id(named) in self._registered_ids
-
-    def _check_registered(self, named: object) -> None:
-        if not self._is_registered(named):
-            raise pickle.UnpicklingError(f"{_kind_of(named)} is neither made nor given a state this way")
-
-    def _check_filled(self, target: object, *kinds: type) -> None:
-        if type(target) not in kinds:
-            self._check_registered(type(target))
-
-    def _check_key(self, key: object) -> None:
-        """Make sure that a key, or what is in a set, has a hash that can be told.
-
-        Raises:
-            UnpicklingError: it consists of too many tuples.
-        """
-        if type(key) is not tuple:
-            return
-        waiting, parts = [(key, 0)], 0
-        while waiting:
-            value, depth = waiting.pop()
-            parts += len(value)
-            if parts > _MAX_KEY_PARTS or depth > _MAX_KEY_DEPTH:
-                raise pickle.UnpicklingError("a key has too many parts")
-            waiting.extend((part, depth + 1) for part in value if type(part) is tuple)
-
-    def _call(self, called: Any, args: Any) -> Any:
-        """Do what pickle's REDUCE does, where that runs no code but what is listed here.
-
-        Raises:
-            UnpicklingError: it might.
-        """
-        if called is TensorReference:
-            (name,) = args
-            return self._tensor(_text(name))
-        if not self._may_call(called, args):
-            raise pickle.UnpicklingError(f"{_kind_of(called)} is not called this way")
-        return called(*args)
-
-    def _may_call(self, called: Any, args: Any) -> bool:
-        if self._is_registered(called):
+    def may_call(self, called: Any, args: Any) -> bool:
+        if called is self._refer or self._is_registered(called):
             return True
         if type(args) is not tuple:
             return False
@@ -481,33 +359,39 @@ class Unpickler(pickle._Unpickler):
             return self._is_registered(args[0]) and type(args[1]) is dict
         if called is _sparse:
             are_tensors = type(args[0]) is tuple and all(map(_is_tensor, args[0]))
-            return are_tensors and self._are_plain(args[1:])
-        return any(called is it for it in _OF_PLAIN) and self._are_plain(args)
+            return are_tensors and self.are_plain(args[1:], self._is_small)
+        return any(called is it for it in _OF_PLAIN) and self.are_plain(args, self._is_small)
 
-    def _are_plain(self, args: tuple[Any, ...]) -> bool:
-        """Whether these are numbers and texts, and not too many, where each counts whenever it is named."""
-        waiting: list[Any] = [args]
-        while waiting and self._left >= 0:
-            value = waiting.pop()
-            kind = type(value)
-            if kind in (tuple, list):
-                self._left -= _PART_BYTES * len(value)
-                waiting.extend(value if self._left >= 0 else ())
-            elif kind in (str, bytes, bytearray):
-                self._left -= len(value)
-            elif kind not in _SMALL and not _is_dtype(value) and not self._is_registered(kind):
-                return False
-        return self._left >= 0
+    def may_make(self, cls: Any, args: Any) -> bool:
+        return self._is_registered(cls)
+
+    def may_fill(self, target: Any) -> bool:
+        return self._is_registered(type(target))
+
+    def set_state(self, made: Any, state: Any) -> bool:
+        if type(made) is OrderedDict and type(state) is dict:  # as a module's state_dict() is
+            if not any(hasattr(OrderedDict, name) for name in state):
+                vars(made).update(state)
+                return True
+        elif self._is_registered(type(made)):
+            return False
+        return super().set_state(made, state)
+
+    def _is_registered(self, named: object) -> bool:
+        return id(named) in self._registered_ids
+
+    def _is_small(self, value: object) -> bool:
+        return type(value) in _SMALL or _is_dtype(value) or self._is_registered(type(value))
 
 
 class _LenientUnpickler(Unpickler):
     """Puts objects that pickle refuses in the place of those whose classes are not registered."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def named(self, path: str) -> Any:
         try:
-            return super().find_class(module, name)
+            return super().named(path)
         except NotAllowedError:
-            stand_in = self._registered[f"{module}.{name}"] = _stand_in()
+            stand_in = self._registered[path] = _stand_in()
             self._registered_ids |= {id(stand_in)}
             return stand_in
 
@@ -533,14 +417,9 @@ def _stand_in() -> type:
     return StandIn
 
 
-def _kind_of(value: object) -> str:
-    """What to call a value, whose own text might be endless."""
-    return value.__qualname__ if isinstance(value, _BY_NAME) else f"a {type(value).__qualname__}"
-
-
 def _text(name: object) -> str:
     if type(name) is not str:
-        raise pickle.UnpicklingError(f"{_kind_of(name)} is no name")
+        raise pickle.UnpicklingError(f"{unpickling.kind_of(name)} is no name")
     return name
 
 
@@ -552,6 +431,3 @@ def _is_tensor(value: object) -> bool:
 def _is_dtype(value: object) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.dtype)
-
-
-Unpickler.dispatch = dispatch_of(Unpickler, OPCODES)

@@ -76,6 +76,8 @@ WAITS: dict[str, tuple[str, str]] = {
     "PodInvalid": ("cannot get its Pods", "Correct the template; the message names the field."),
     "PodForbidden": ("cannot get its Pods", "Do what the message says: a policy or an account forbids them."),
     "NoReplicas": ("has no workers to train", "Ask for some: dlr job scale {name} --replicas N."),
+    "NamesTaken": ("cannot make its workers", "Delete those that the message names; no job owns them."),
+    "WriteRefused": ("cannot make its workers", "Do what the message says: a quota, a policy or a right."),
     "WaitingForDeletion": (
         "waits for an earlier job of its name",
         "See what keeps its Pods: kubectl get pods -n {namespace}.",

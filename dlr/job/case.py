@@ -189,7 +189,7 @@ class Case:
             for worker, progress in self.telling
             if "step" in progress and _is_of_round(worker, world.get("round"))
         ]
-        if len(found) < 2:
+        if is_grouped(self.job) or len(found) < 2:  # groups may be at other steps
             if (warning := self.warning("RanksBehind")) is None:
                 return None
             count = int((warning.get("data") or {}).get("count") or 1)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from controller.wording import counted, first_line
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
+from crds.grouping import is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import (
@@ -271,13 +272,12 @@ def _first_late_pod(case: Case) -> str:
 
 def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
     """Yield that the job may wait for a worker that is silent, and is not lost yet."""
-    warning = case.warning("HeartbeatLate")
-    since = parse_time((warning or {}).get("since"))
+    warning = case.warning("HeartbeatLate") or {}
+    since, data = parse_time(warning.get("since")), warning.get("data") or {}
     trains = case.account is not None and case.account.state == JobState.TRAINING
-    if warning is None or since is None or trains:
+    if since is None or trains or not data.get("worker"):
         return
-    data, fields = warning.get("data") or {}, case.of_warning("HeartbeatLate")
-    worker, node = str(data.get("worker", "")), data.get("node")
+    fields, worker, node = case.of_warning("HeartbeatLate"), str(data["worker"]), data.get("node")
     seconds = max(0.0, (case.now - since).total_seconds())
     others = (data.get("count") or 1) - 1
     who = f"worker {worker.rpartition('-')[2]}" + (f" on {node}" if node else "")
@@ -330,7 +330,7 @@ def _behind(case: Case) -> Iterator[Finding]:
         return
     count, line, fields = case.behind
     advice = sentence(f"See where they are: dlr job stacks {case.in_command}", fields)
-    clause = f"{count:,} of them far behind"
+    clause = "with workers far behind" if is_grouped(case.job) else f"{count:,} of them far behind"
     yield Finding("RanksBehind", sentence(line, fields), (advice,), _if_training(case, clause))
 
 
@@ -370,6 +370,12 @@ TROUBLES = {
 
 
 def _lately(case: Case) -> Iterator[Finding]:
+    """Yield the last failure and what does not work now; of a job that trains again, that comes first."""
+    found = (_troubles, _last_failure) if case.trains else (_last_failure, _troubles)
+    yield from (each for rule in found for each in rule(case))
+
+
+def _last_failure(case: Case) -> Iterator[Finding]:
     """Yield a failure that the job has survived, or is recovering from."""
     culprit = case.culprit
     if report.is_finished(case.job) or culprit is None or case.now - culprit.time > LATELY:
@@ -478,6 +484,5 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _behind,
     _slow,
     _lately,
-    _troubles,
 )
 """The gravest first."""

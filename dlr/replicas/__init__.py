@@ -41,8 +41,9 @@ def join(
         model: plain, or in DistributedDataParallel, FSDP2 or tensor parallelism within the group.
         optimizer: that of the model, or several.
         state: what else the groups have in common, by name: schedulers, GradScalers, samplers, anything with
-            `state_dict` and `load_state_dict`. A group that comes back takes it over. Samplers, streams and
-            shards of `dlr.data` deal to the groups from then on.
+            `state_dict` and `load_state_dict`. A group that comes back takes it over. With a GradScaler,
+            call `average()` before it looks at the gradients: else training fails at the first infinity that
+            one group has alone. Samplers, streams and shards of `dlr.data` deal to the groups from then on.
         checkpoint: the groups' Checkpointer. Where no other group trains, the newest checkpoint is loaded
             here; else this group takes over the state of the others, and reads none. One group at a time
             writes to storage. What else is in its state follows too, but for plain values.

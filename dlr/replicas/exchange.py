@@ -226,6 +226,7 @@ class Exchange:
             RuntimeError: one does not come.
             OvertakenError: this exchange is closed.
         """
+        on_device(self._device)
         rank = places.index(self.seat.place)
         connection = Connection(*self._groups(f"{self.seat.rank}/state", rank, len(places)))
         with self._changed:
@@ -237,6 +238,7 @@ class Exchange:
     # --- the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        on_device(self._device)
         while (task := self._tasks.get()) is not None:
             if self._error is not None:
                 continue  # until `close`
@@ -287,6 +289,12 @@ class Exchange:
     def _finish(self, task: _Task) -> Any:
         self.wait_until(lambda: task.is_done)
         return task.result
+
+
+def on_device(device: torch.device) -> None:
+    """Have this thread use that GPU: it begins on GPU 0, where its first call would make a context."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def _abort(group: Any) -> None:

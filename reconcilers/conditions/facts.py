@@ -61,6 +61,10 @@ class Facts:
     """Why no Pod can be made of the template; None if they can."""
     shards: Sequence[ShardSet] | None = None
     """The next shard sets; None if nothing in them changes."""
+    strangers: Sequence[str] = ()
+    """ElasticWorkers that have names of the job's, and that no job owns."""
+    workers_refused: str = ""
+    """Why the API server refuses the job's ElasticWorkers."""
     outdated_pods: int = 0
     pods: int = 0
     neighbours: Sequence[Neighbour] = ()

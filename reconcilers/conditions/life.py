@@ -12,7 +12,12 @@ from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.texts import shortened
 from reconcilers.conditions.facts import Facts, Judge
-from reconcilers.conditions.pods import WORKERS_GIVEN_UP, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED
+from reconcilers.conditions.pods import (
+    WORKERS_GIVEN_UP,
+    WORKERS_NOT_MADE,
+    WORKERS_NOT_STARTED,
+    WORKERS_UNSCHEDULED,
+)
 from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.conditions import NextState, State, warning_of
 from reconcilers.observed.roles import in_cluster
@@ -27,7 +32,7 @@ NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in 
 MAX_WHY = 96
 """Characters of the world's reason in a condition; the world itself has all of it."""
 ENDED = "the job has ended"
-HINDRANCES = (PODS_NOT_ACCEPTED, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED)
+HINDRANCES = (PODS_NOT_ACCEPTED, WORKERS_NOT_MADE, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED)
 """Warnings that say why workers do not run. A Pod that cannot start has a node."""
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 

@@ -1,15 +1,17 @@
-"""Warnings about a job's Pods and what their template is made of. Pure."""
+"""Warnings about a job's Pods, what their template is made of, and the rules for their ends. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from controller.wording import counted
 from crds import names
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
 from reconcilers.conditions.facts import Facts, Trouble
+from reconcilers.failure.patterns import unfit_patterns
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import extra_slots
@@ -18,11 +20,36 @@ from reconcilers.observed.workers import Workers
 from reconcilers.roles.progress import own_tf_config
 
 WORKERS_UNSCHEDULED, WORKERS_NOT_STARTED = "WorkersUnscheduled", "WorkersNotStarted"
-WORKERS_GIVEN_UP = "WorkersGivenUp"
+WORKERS_GIVEN_UP, WORKERS_NOT_MADE = "WorkersGivenUp", "WorkersNotMade"
+NAMES_TAKEN, WRITE_REFUSED = "NamesTaken", "WriteRefused"
+MOST_NAMES = 3
+"""ElasticWorkers that a warning names; of more, it gives the label of all."""
 TEMPLATE_CHANGED = "TemplateChanged"
 """Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
 job's variables, are for the next Pod of each slot."""
 MASTER_IGNORED, TF_CONFIG_KEPT = "MasterReplicaIgnored", "TFConfigKept"
+PATTERNS_NOT_APPLIED = "PatternsNotApplied"
+
+
+def not_made(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges the ElasticWorkers that the job cannot make."""
+    if facts.strangers:
+        data = ConditionData(count=len(facts.strangers))
+        return Trouble(_of_strangers(facts.job, facts.strangers), NAMES_TAKEN, data)
+    if facts.workers_refused:
+        return Trouble(f"the API server refuses ElasticWorkers: {facts.workers_refused}", WRITE_REFUSED)
+    return None
+
+
+def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:
+    metadata, is_one = job.metadata, len(found) == 1
+    which = " ".join(found) if len(found) <= MOST_NAMES else f"-l {names.LABEL_JOB}={metadata.name}"
+    have = "ElasticWorker has a name" if is_one else "ElasticWorkers have names"
+    return (
+        f"{len(found)} {have} of this job's workers, and no job owns {'it' if is_one else 'them'}, as when "
+        "an earlier job was deleted without what it owned; to have this one begin: "
+        f"kubectl delete elasticworkers -n {metadata.namespace} {which}"
+    )
 
 
 def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
@@ -102,3 +129,12 @@ def tf_config_kept(_: JobWarning | None, facts: Facts) -> Trouble | None:
         f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(kept)}, and kept: these Pods do not "
         "learn of changes of the cluster; remove it to have dlr set it"
     )
+
+
+def patterns_not_applied(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges the patterns of failure rules, which must be RE2, and small together."""
+    found = unfit_patterns(facts.job.spec.failure_policy.rules)
+    if not found:
+        return None
+    more = counted(len(found) - 1, "further pattern is", "further patterns are")
+    return Trouble(f"{found[0]}; {more} not applied" if found[1:] else found[0])

@@ -86,6 +86,11 @@ def _facts(warning: JobWarning) -> tuple[Any, ...]:
     return warning.reason, warning.since, data_of(warning).model_copy(update={"count": None})
 
 
+def _is_taken_anew(old: JobWarning | None, new: JobWarning) -> bool:
+    """Whether names were taken; a refusal has an Event of its own."""
+    return new.reason == pods.NAMES_TAKEN and is_changed(old, new)
+
+
 def _has_another_reason(old: JobWarning | None, new: JobWarning) -> bool:
     return old is None or old.reason != new.reason
 
@@ -118,6 +123,9 @@ _FAST = ("SlowOver", "a step takes no longer than it did before")
 
 WARNINGS = (
     WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True),
+    WarningKind(
+        pods.WORKERS_NOT_MADE, pods.not_made, _withdraw, "Warning", by_reason=True, is_news=_is_taken_anew
+    ),
     WarningKind(pods.WORKERS_NOT_STARTED, pods.not_started, event="Warning", by_reason=True),
     WarningKind(pods.WORKERS_UNSCHEDULED, pods.unscheduled, event="Warning", by_reason=True),
     WarningKind(reported.NON_FINITE_LOSS, reported.non_finite_loss, reported.non_finite_loss, "Warning"),
@@ -141,6 +149,7 @@ WARNINGS = (
     WarningKind(
         pods.TEMPLATE_CHANGED, pods.template_changed, pods.template_changed, "Normal", is_news=pods.more_pods
     ),
+    WarningKind(pods.PATTERNS_NOT_APPLIED, pods.patterns_not_applied, event="Warning"),
     WarningKind(launcher_flags.LAUNCHER_FLAGS_IGNORED, launcher_flags.judge),
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
     WarningKind(pods.TF_CONFIG_KEPT, pods.tf_config_kept, event="Normal"),

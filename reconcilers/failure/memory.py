@@ -7,17 +7,18 @@ request alone, the request grows. Without either there is nothing to raise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from crds.agent_report import FailureCause
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ResourceRequirements
 from reconcilers.observed.quantities import format_bytes, whole
 from reconcilers.observed.resources import mapping, resources_of
-from reconcilers.observed.suitable import allocatable, amounts_of, is_suitable, others_of
+from reconcilers.observed.suitable import Placement, Sizes, allocatable, amounts_of, others_of
 
 MEMORY = "memory"
 FACTOR = 2
@@ -54,7 +55,7 @@ class MemoryRoom:
     """How much more a job's slots may have; counted once a look, and when the first of them asks."""
 
     def __init__(
-        self, job: ElasticJob, workers: Iterable[ElasticWorker], nodes: Iterable[Mapping[str, Any]]
+        self, job: ElasticJob, workers: Iterable[ElasticWorker], nodes: Collection[Mapping[str, Any]]
     ) -> None:
         """
         Args:
@@ -100,11 +101,11 @@ class MemoryRoom:
             asked = amounts_of([first, *others_of(spec.template["spec"])])
             asked.pop(MEMORY, None)
             homes = {worker.status.node_name for worker in self._workers if worker.spec.type == type_}
+            placement = Placement(spec.template)
             found = [
                 node
-                for node in self._nodes
-                if (mapping(node.get("metadata")).get("name") in homes or is_suitable(node, spec.template))
-                and all(allocatable(node, name) >= amount for name, amount in asked.items())
+                for node in Sizes(self._nodes).with_room_for(asked)
+                if mapping(node.get("metadata")).get("name") in homes or placement.takes(node)
             ]
             largest = max((int(allocatable(node, MEMORY)) for node in found or self._nodes), default=0)
             self._most[type_] = largest - min(largest // LEAST_SHARE, LEFT_BYTES)
@@ -154,6 +155,15 @@ def _ran_out(worker: ElasticWorker) -> bool:
         and end.incarnation == worker.spec.incarnation
         and end.exit_class is ExitClass.OOM
         and not end.container
+    )
+
+
+def has_run_out(worker: ElasticWorker) -> bool:
+    """Return whether a Pod of the worker, or a process, ran out of memory, however long ago."""
+    end, report = worker.status.last_exit, worker.status.agent
+    failure = None if report is None else report.failure
+    return (end is not None and end.exit_class is ExitClass.OOM) or (
+        failure is not None and failure.cause is FailureCause.OOM
     )
 
 

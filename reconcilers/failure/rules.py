@@ -1,25 +1,20 @@
 """`spec.failurePolicy.rules`: the first rule that matches a failure says what becomes of it.
 
-Patterns are RE2, as in the CRD's own check of them: so none can take the controller more than linear time.
+Cheap matchers come first, and no rule after the one that matches is looked at; `patterns.py` bounds the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
-
-import re2
 
 from crds.agent_report import AgentFailure
 from crds.elasticjob import ElasticJob
 from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes, OnPodCondition
+from reconcilers.failure.patterns import Pattern, Unfit, patterns_of, searched
 from reconcilers.observed.containers import training_container_name
 from reconcilers.observed.exit_class import PodEnd, failed_containers
-
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
 
 
 @dataclass(frozen=True)
@@ -58,22 +53,27 @@ def of_pod(pod: Mapping[str, Any] | None, end: PodEnd, message: str) -> Happened
 
 
 def action_for(rules: Sequence[FailureRule], happened: Happened) -> FailureAction | None:
-    """None if no rule matches. All that a rule asks for must be so."""
-    return next((rule.action for rule in rules if _matches(rule, happened)), None)
+    """Return the action of the first rule that matches; None if none does. All matchers of a rule must match,
+    and a pattern that is not applied matches nothing."""
+    text = searched(happened.text)
+    for rule, pattern in zip(rules, patterns_of(rules), strict=True):
+        if _matches(rule, pattern, happened, text):
+            return rule.action
+    return None
 
 
 def rules_of(job: ElasticJob) -> list[FailureRule]:
     return job.spec.failure_policy.rules
 
 
-def _matches(rule: FailureRule, happened: Happened) -> bool:
-    asked = [
-        rule.on_exit_codes is None or _exits_as(rule.on_exit_codes, happened),
-        not rule.on_pod_conditions or any(_is_so(c, happened) for c in rule.on_pod_conditions),
-        rule.on_message_pattern is None or _found(rule.on_message_pattern, happened.text),
-    ]
-    matchers = rule.on_exit_codes or rule.on_pod_conditions or rule.on_message_pattern
-    return bool(matchers) and all(asked)
+def _matches(rule: FailureRule, pattern: Pattern | Unfit | None, happened: Happened, text: bytes) -> bool:
+    if not (rule.on_exit_codes or rule.on_pod_conditions or pattern):
+        return False
+    return (
+        (rule.on_exit_codes is None or _exits_as(rule.on_exit_codes, happened))
+        and (not rule.on_pod_conditions or any(_is_so(each, happened) for each in rule.on_pod_conditions))
+        and (pattern is None or (isinstance(pattern, Pattern) and pattern.is_in(text)))
+    )
 
 
 def _exits_as(asked: OnExitCodes, happened: Happened) -> bool:
@@ -87,17 +87,3 @@ def _exits_as(asked: OnExitCodes, happened: Happened) -> bool:
 
 def _is_so(asked: OnPodCondition, happened: Happened) -> bool:
     return (asked.type, asked.status) in happened.conditions
-
-
-def _found(pattern: str, text: str) -> bool:
-    compiled = _compiled(pattern)
-    return compiled is not None and compiled.search(text) is not None
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
-    """None if it is none: the API server refuses that, but for a job that is older than the check."""
-    try:
-        return re2.compile(pattern, _OPTIONS)
-    except re2.error:
-        return None

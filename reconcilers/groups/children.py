@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.grouping import GroupOf, group_name
+from crds.grouping import GroupOf, group_name, index_of
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.status_patch import merge_patch
-from reconcilers.runtime.acts import Act, Verb
+from reconcilers.runtime.acts import Act, Event, Verb
 from reconcilers.runtime.kinds import ELASTICJOBS
 
 OF_THE_WHOLE = ("ttlSecondsAfterFinished", "activeDeadlineSeconds")
 """Fields of a runPolicy that end the job with all its groups, and so no single group."""
+MOST_FALSE = 100
+"""False groups that one look deletes."""
 
 
 def is_halted(job: Object) -> bool:
@@ -91,3 +95,27 @@ def renewal(job: Object, index: int, group: Object) -> Act:
         "spec": spec,
     }
     return Act(Verb.PATCH, ELASTICJOBS, metadata["name"], metadata["namespace"], body)
+
+
+def false_groups(job: ElasticJob, owned: Iterable[Object]) -> list[Act]:
+    """Return the deletions of ElasticJobs that have a group's name and owner, and were not made for it.
+
+    One of them may be of a controller that died before it wrote the uid; it is as good to make it again.
+    """
+    acts = []
+    for metadata in (each["metadata"] for each in owned):
+        name, namespace = metadata["name"], metadata["namespace"]
+        index = index_of(job.metadata.name, name)
+        if index is None or metadata.get("deletionTimestamp"):
+            continue
+        message = f"the ElasticJob {name} was deleted: dlr has not made it as a group of the job"
+        events = (Event("Warning", "FalseGroupDeleted", message),) if index < job.group_count else ()
+        acts.append(Act(Verb.DELETE, ELASTICJOBS, name, namespace, uid=metadata["uid"], events=events))
+    return acts[:MOST_FALSE]
+
+
+def with_uids(job: Object, made: Mapping[int, str]) -> list[Object]:
+    """Return the groups of a job's status, those that were just made among them: their Pods wait for that."""
+    groups = {each["index"]: each for each in (job.get("status") or {}).get("groups") or ()}
+    groups |= {index: {"index": index, "uid": uid} for index, uid in made.items()}
+    return [groups[index] for index in sorted(groups)]

@@ -23,10 +23,11 @@ from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import group_name, index_of, is_grouped, owner_of_group
-from reconcilers.groups.children import group_job, renewal
+from reconcilers.groups.children import false_groups, group_job, renewal, with_uids
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.groups.shards import Pullers
 from reconcilers.job.published import seconds_to_write, writes_of_world
+from reconcilers.observed.groups import made_group
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import (
     BY_OWNER,
@@ -64,6 +65,8 @@ class ReplicaGroupsReconciler(Reconciler):
         self._written_at: Memory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._leased = Observations(self._jobs, clock.monotonic)
+        self._made: Memory[dict[int, str]] = self._jobs.memory()
+        """Uids of the groups that this process has made for each job, by index, until its status has them."""
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
@@ -75,13 +78,16 @@ class ReplicaGroupsReconciler(Reconciler):
         if remaining is not None and remaining <= 0:
             await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, metadata)])
             return Result()
-        found = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
+        owned = in_namespace(self._jobs.by_index(BY_OWNER, metadata.uid), metadata.namespace)
+        uids = {*self._uids(job).values()}
+        found = [each for each in owned if each["metadata"]["uid"] in uids]
+        false = false_groups(job, [each for each in owned if each["metadata"]["uid"] not in uids])
         pulling = self._pulling(job, found)
         plans = self._plans.count(metadata.namespace, metadata.name)
         size = LARGE if pulling else len(found) * WORKERS_OF_A_GROUP + plans
         plan, workers = await computed(size, self._plan, job, raw, found, pulling, now)
         await let_go(workers)
-        plan, paced_seconds = self._paced(raw, plan)
+        plan, paced_seconds = self._paced(raw, replace(plan, surplus=(*false, *plan.surplus)))
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
         return Result(min(waits, default=None))
@@ -97,7 +103,7 @@ class ReplicaGroupsReconciler(Reconciler):
         """Plan a look. The workers that it read are returned to be let go.
 
         Args:
-            found: what the job owns.
+            found: the groups that were made for the job.
             pulling: the workers of these by uid, if any pulls shards.
         """
         metadata = job.metadata
@@ -108,14 +114,20 @@ class ReplicaGroupsReconciler(Reconciler):
         plan = plan_groups(job, raw.get("status") or {}, groups, plans, now, pullers, taken)
         return plan, [worker for workers in pullers.workers.values() for worker in workers]
 
+    def _uids(self, job: ElasticJob) -> dict[int, str]:
+        """The uids of the ElasticJobs that the controller made for the job's groups, by index."""
+        known = {each.index: each.uid for each in job.status.groups if each.uid}
+        return known | (self._made.get(job.metadata.uid) or {})
+
     def _taken(self, job: ElasticJob) -> set[int]:
         """Indices of the groups that go, of this job or of an earlier one of its name. Their end wakes it."""
-        mine, taken = job.metadata, set[int]()
+        mine, taken, uids = job.metadata, set[int](), self._uids(job)
         for index in range(job.group_count):
             found = self._jobs.get(mine.namespace, group_name(mine.name, index)) or {"metadata": {}}
             metadata = found["metadata"]
             group = owner_of_group(metadata)
-            if group is not None and (group.uid != mine.uid or metadata.get("deletionTimestamp")):
+            is_mine = metadata.get("uid") == uids.get(index)
+            if group is not None and (not is_mine or metadata.get("deletionTimestamp")):
                 taken.add(index)
         return taken
 
@@ -172,7 +184,10 @@ class ReplicaGroupsReconciler(Reconciler):
                 await carry_out(self._client, self._recorder, raw, [act])
             await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
             await self._scale.conclude(plan.verdicts)
-            await in_parallel(self._renew(raw, index) for index in plan.renewed)
+            made: dict[int, str] = {}
+            await in_parallel(self._renew(raw, index, made) for index in plan.renewed)
+            if made:
+                await self._write(raw, {"groups": with_uids(raw, made)})
 
     async def _write(self, raw: Object, status_patch: Object) -> Object:
         """Write the status, and return the whole job as it is stored now.
@@ -189,11 +204,12 @@ class ReplicaGroupsReconciler(Reconciler):
             self._written_at.put(metadata["uid"], self._clock.monotonic())
         return written
 
-    async def _renew(self, job: Object, index: int) -> None:
+    async def _renew(self, job: Object, index: int, made: dict[int, str]) -> None:
         """Make a group, or make it what the job wants it to be.
 
         Args:
             job: the whole of it; of large ones the cache has a part, and of their groups too.
+            made: gets the uid of a group that is made.
 
         Raises:
             Forbidden: its name is taken by somebody else's.
@@ -201,9 +217,12 @@ class ReplicaGroupsReconciler(Reconciler):
         """
         wanted = group_job(job, index)
         name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
+        uid = job["metadata"]["uid"]
+        known = self._made.get(uid) or self._made.put(uid, {})
         if self._jobs.get(namespace, name) is None:
             try:
-                await self._client.create(ELASTICJOBS, wanted)
+                created = await self._client.create(ELASTICJOBS, wanted)
+                known[index] = made[index] = created["metadata"]["uid"]
                 return
             except AlreadyExists:
                 pass
@@ -213,8 +232,10 @@ class ReplicaGroupsReconciler(Reconciler):
             return  # its deletion wakes the job
         if found["metadata"].get("deletionTimestamp"):
             return  # the same
-        if job["metadata"]["uid"] in owner_uids(found):
+        if found["metadata"]["uid"] in (known.get(index), made_group(job, index)):
             await carry_out(self._client, self._recorder, job, [renewal(job, index, found)])
+        elif uid in owner_uids(found):
+            return  # a false group, which the next look deletes
         elif not is_leftover(found, wanted):  # a leftover's deletion wakes the job
             message = (
                 f"the ElasticJob {name} is no group of this job: delete it, or use another name for the job"

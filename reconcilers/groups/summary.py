@@ -160,6 +160,7 @@ def _group_status(view: GroupView, group: ElasticJob, *, is_late: bool) -> Group
         message = message or LATE
     return GroupStatus(
         index=view.index,
+        uid=group.metadata.uid,
         phase=view.phase,
         round=view.round,
         version=view.version,

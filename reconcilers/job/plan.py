@@ -58,6 +58,8 @@ MIN_ACTS = 100
 ACT_LOOKS = 10
 """Looks in which a large job has all its workers made, relaunched or deleted: its status shows how far that
 is, other jobs have a turn, and no look takes longer than a reconcile may."""
+STRANGERS_RETRY_SECONDS = 10.0
+"""That an ElasticWorker goes which no job owns wakes none."""
 UNKNOWN_POD_RETRY_SECONDS = 1.0
 """Pods wake their worker, not its job."""
 
@@ -120,6 +122,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             plan.look_again_seconds,
             more,
             seen.workers_refused_seconds,
+            STRANGERS_RETRY_SECONDS if seen.strangers else None,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
             served.seconds,

@@ -24,7 +24,6 @@ from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
-from reconcilers.observed.ownership import is_strangers, name_taken
 from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
@@ -50,12 +49,12 @@ class ElasticJobReconciler(Reconciler):
         self._view = JobReader(client, cache, clock)
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
-        self._workers = cache.store(ELASTICWORKERS)
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Time of the last write of each job's status, on the monotonic clock."""
-        self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
-        """Time until which no ElasticWorker is created, by job, on the monotonic clock. Each worker that is
-        there leads to looks, which must not try to create all that are missing each time."""
+        self._refused: Memory[tuple[str, float]] = cache.store(ELASTICJOBS).memory()
+        """Why the API server last refused ElasticWorkers, and until when none is created, by job, on the
+        monotonic clock. Each worker that is there leads to looks, which must not try to create all that are
+        missing each time."""
 
     async def reconcile(self, request: Request) -> Result:
         if self._view.is_grouped(request):
@@ -65,9 +64,12 @@ class ElasticJobReconciler(Reconciler):
             await self._scale.refuse_for(request.namespace, request.name)
             return Result()
         workers = list(seen.workers)
+        refused, until = self._refused.get(seen.job.metadata.uid) or ("", 0.0)
+        left_seconds = until - self._clock.monotonic()
         seen = replace(
             seen,
-            workers_refused_seconds=self._refused_seconds(seen.job),
+            workers_refused=refused,
+            workers_refused_seconds=left_seconds if left_seconds > 0 else None,
             status_age_seconds=self._status_age_seconds(seen.job),
             scale_refused=self._scale.refused(seen.job),
         )
@@ -85,6 +87,7 @@ class ElasticJobReconciler(Reconciler):
 
     async def _plan(self, seen: Seen) -> Plan:
         size = look_size(seen.workers, seen.job.status.shards) + len(seen.plans) + seen.checks.look_size
+        size += seen.nodes_to_compare
         return await computed(size, plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
@@ -132,28 +135,17 @@ class ElasticJobReconciler(Reconciler):
 
     async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
         """Carry out acts. A refusal is retried."""
+        uid = seen.job.metadata.uid
+        makes_workers = any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts)
         try:
             with telling_refusals(self._recorder, seen.raw):
                 await carry_out(self._client, self._recorder, seen.raw, acts)
-                self._refuse_strangers(acts)
         except Refused as error:
-            makes_workers = any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts)
             if is_refusal(error) and makes_workers:
-                until = self._clock.monotonic() + retry_seconds()
-                self._refused_until.put(seen.job.metadata.uid, until)
+                self._refused.put(uid, (str(error), self._clock.monotonic() + retry_seconds()))
             raise
-
-    def _refuse_strangers(self, acts: Sequence[Act]) -> None:
-        """Raises Forbidden if a worker could not be made since its name is taken: nobody else will say so."""
-        for act in acts:
-            if act.verb is Verb.CREATE and act.resource == ELASTICWORKERS:
-                found = self._workers.get(act.namespace, act.name)
-                if found is not None and is_strangers(found, act.body):
-                    raise name_taken(act.body)
-
-    def _refused_seconds(self, job: ElasticJob) -> float | None:
-        left_seconds = (self._refused_until.get(job.metadata.uid) or 0.0) - self._clock.monotonic()
-        return left_seconds if left_seconds > 0 else None
+        if makes_workers:
+            self._refused.put(uid, ("", 0.0))
 
     def _status_age_seconds(self, job: ElasticJob) -> float:
         written_at = self._written_at.get(job.metadata.uid)

@@ -25,15 +25,16 @@ from crds.scaleplan import ScalePlan
 from reconcilers.capacity.profile import needs_history
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
+from reconcilers.failure.memory import has_run_out
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids
 from reconcilers.observed.resources import template_digest
-from reconcilers.observed.slots import Slot, training_types
+from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import current_report
-from reconcilers.observed.workers import Workers
+from reconcilers.observed.workers import Workers, worker_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.request import RefusedRequest
@@ -147,7 +148,9 @@ class Seen:
     scale_refused: RefusedRequest | None = None
     """The request of dlr's own that is not to be repeated yet."""
     taken: frozenset[Slot] = frozenset()
-    """Slots whose names workers have that go: they are made when those are gone."""
+    """Slots of the job whose names other workers have: they are made when those are gone."""
+    strangers: tuple[str, ...] = ()
+    """Names of those of them that do not go by themselves, since no job owns them."""
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
     checks: JobChecks = field(default_factory=JobChecks)
@@ -174,12 +177,20 @@ class Seen:
     """Other workers on the job's nodes, if it has just become slow."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
+    workers_refused: str = ""
+    """Why the API server refused ElasticWorkers when it was last asked for some."""
     workers_refused_seconds: float | None = None
     """Time without further ElasticWorkers, since the API server has just refused some."""
 
     @property
     def published(self) -> Rendezvous:
         return self.job.status.world
+
+    @property
+    def nodes_to_compare(self) -> int:
+        """Number of nodes that amounts of plans, of history, or of memory to be raised are compared with."""
+        compares = self.plans or self.history or any(map(has_run_out, self.workers))
+        return len(self.nodes) if compares else 0
 
     @property
     def managed_fields(self) -> Sequence[Object]:
@@ -246,12 +257,14 @@ class JobReader:
         if job.status.finished:
             return Seen(job, raw, workers, plans)
         pods, outdated = self._pods_of(job, workers)
+        taken, strangers = self._taken(job, workers)
         return Seen(
             job=job,
             raw=raw,
             workers=workers,
             plans=plans,
-            taken=self._taken(job, workers),
+            taken=taken,
+            strangers=strangers,
             vacant=self._plans.vacant(job),
             pods=pods,
             outdated_pods=outdated,
@@ -302,18 +315,20 @@ class JobReader:
         world = self._worlds.get(job.metadata.namespace, job.metadata.name) or {"spec": {}}
         return bool((world["spec"].get("asked") or {}).get("hang"))
 
-    def _taken(self, job: ElasticJob, workers: Workers) -> frozenset[Slot]:
-        """The slots of workers that go, of this job or of an earlier one of its name. To make one whose name
-        a stranger's has is refused (`reconciler.py`)."""
-        named = self._named_after(job)
-        if len(named) == len(workers):
-            return frozenset()
-        names_there = {worker.metadata.name for worker in workers}
-        others = (raw for raw in named if raw["metadata"]["name"] not in names_there)
+    def _taken(self, job: ElasticJob, workers: Workers) -> tuple[frozenset[Slot], tuple[str, ...]]:
+        """Return `Seen.taken` and `Seen.strangers`: an earlier job of the name may have left its workers."""
+        metadata, there = job.metadata, workers.by_slot
+        wanted = ((type_, index) for type_ in training_types(job) for index in present_slots(job, type_))
         ours = {"metadata": companion_metadata(job)}
-        return frozenset(
-            (raw["spec"]["type"], raw["spec"]["index"]) for raw in others if not is_strangers(raw, ours)
-        )
+        taken, strangers = list[Slot](), list[str]()
+        for type_, index in wanted:
+            if (type_, index) in there:
+                continue
+            name = worker_name(metadata.name, type_, index)
+            if (found := self._workers.get(metadata.namespace, name)) is not None:
+                taken.append((type_, index))
+                strangers += [name] * is_strangers(found, ours)
+        return frozenset(taken), tuple(strangers)
 
     def _named_after(self, job: ElasticJob) -> list[Object]:
         """The ElasticWorkers of jobs of this name."""

@@ -143,6 +143,8 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Fac
         now=of.now,
         pods_not_accepted=None if of.refusal is None else of.refusal.warning,
         shards=of.shards,
+        strangers=of.seen.strangers,
+        workers_refused=of.seen.workers_refused,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
         **decided,

@@ -28,6 +28,7 @@ from reconcilers.nodecheck.claims import (
     Precedence,
     agent_is_ready,
     claim_of,
+    gives_way,
     has_nodes,
     in_the_way,
     precedence_of,
@@ -93,11 +94,14 @@ class ClaimView:
         """The claim of a check on these nodes."""
         return claim_of(check, self._precedence_of(check), wanted=frozenset(wanted))
 
-    async def claims(self, mine: Claim, before: Precedence | None = None) -> list[Claim]:
+    async def claims(
+        self, mine: Claim, before: Precedence | None = None, waiting_in: Iterable[str] = ()
+    ) -> list[Claim]:
         """The claims of other unfinished checks on the nodes that `mine` wants, cut to these.
 
         Args:
             before: only those of checks with higher precedence than this.
+            waiting_in: further namespaces whose checks count while they wait.
         """
         slices, found = Slices(), dict[str, Claim]()
         places: dict[str, tuple[Object, set[str]]] = {}
@@ -105,7 +109,7 @@ class ClaimView:
             for raw in (*self._checks.by_index(BY_CLAIM, _on(node)), *self._checks_of_jobs_on(node)):
                 places.setdefault(raw["metadata"]["uid"], (raw, set()))[1].add(node)
             await slices.pause()
-        waiting = [(raw, set(mine.wanted)) for raw in self._waiting_before(mine)]
+        waiting = [(raw, set(mine.wanted)) for raw in self._waiting_before(mine, waiting_in)]
         for raw, nodes in [*places.values(), *waiting]:
             await slices.pause()
             check = self._parse_check.parse_or_none(raw)
@@ -130,9 +134,9 @@ class ClaimView:
         is_administrators = self._trust.is_administrators(check.metadata.namespace)
         return precedence_of(raw, job, is_administrators)
 
-    def _waiting_before(self, mine: Claim) -> Iterator[Object]:
-        """The oldest checks of nodes that wait where a check may have to wait for them."""
-        namespaces = set(self._trust.administrators())
+    def _waiting_before(self, mine: Claim, waiting_in: Iterable[str]) -> Iterator[Object]:
+        """The oldest checks of nodes that wait where a check may have to wait for them, and elsewhere."""
+        namespaces = {*self._trust.administrators(), *waiting_in}
         if mine.precedence is Precedence.OTHERS and not mine.is_fixed:
             namespaces.add(mine.namespace)
         for namespace in namespaces:
@@ -286,6 +290,7 @@ class Claiming:
         self._parse = cache.models(NODECHECKS, NodeCheck)
         self._have_looked_at = have_looked_at
         self._held = Observations(self._checks, monotonic)
+        self._in_phase = Observations(self._checks, monotonic)
         self._one_at_a_time = asyncio.Lock()
         self._beginning: dict[Request, Claim] = {}
         """By check, while it is written that it begins, which no cache shows yet."""
@@ -293,7 +298,7 @@ class Claiming:
         self._made_way: set[Request] = set()
         """Checks that made way, and namespaces where one did, since the claims were last read."""
         self._outranked: Memory[frozenset[Request]] = self._checks.memory()
-        """Checks of lower precedence that have nodes which a check wants."""
+        """Checks that have nodes which a check wants, and leave them to it after a while."""
         self._called: dict[Request, set[Request]] = {}
         """Those of them that look after the look of a check."""
 
@@ -354,27 +359,31 @@ class Claiming:
 
     def _outrank(self, me: Request, mine: Claim, claims: Iterable[Claim]) -> None:
         """Note those that leave nodes to this check after a while. They look once, after it."""
-        found = frozenset(
-            _name_of(claim) for claim in claims if claim.is_fixed and claim.precedence > mine.precedence
-        )
+        found = frozenset(_name_of(claim) for claim in claims if claim.is_fixed and gives_way(claim, mine))
         before = self._outranked.get(mine.uid) or frozenset()
         self._outranked.put(mine.uid, found)
         self._called.setdefault(me, set()).update(found - before)
 
     async def to_yield(self, check: NodeCheck) -> tuple[frozenset[str], float | None]:
-        """The nodes that a check leaves to checks of higher precedence.
+        """The nodes that a check leaves to others that wait for them.
 
         Returns:
-            the nodes, and otherwise the seconds until it has to leave some.
+            the nodes, and otherwise the seconds until it may have to leave some.
         """
         mine = self._view.claim_of(check, set(check.status.nodes) - settled_nodes(check.status))
         if mine.precedence is Precedence.ADMINISTRATORS:
             return frozenset(), None
-        left_seconds = HOLD_SECONDS - self._held.age_seconds(mine.uid, "held")
+        held_seconds = self._held.age_seconds(mine.uid, "held")
+        tested_seconds = self._in_phase.age_seconds(mine.uid, check.status.phase) if mine.tests else 0.0
+        if tested_seconds >= HOLD_SECONDS:
+            waiting_in = self._queues.namespaces_behind(Request(mine.namespace, mine.name))
+            return to_yield(mine, await self._view.claims(mine, None, waiting_in), to_anybody=True), None
         nodes = to_yield(mine, await self._view.claims(mine, before=mine.precedence))
-        if not nodes or left_seconds <= 0:
+        if nodes and held_seconds >= HOLD_SECONDS:
             return nodes, None
-        return frozenset(), left_seconds
+        if nodes:
+            return frozenset(), HOLD_SECONDS - held_seconds
+        return frozenset(), HOLD_SECONDS - tested_seconds if mine.tests else None
 
     def _nodes_beside(self, check: NodeCheck, mine: Claim, beginning: Mapping[Request, Claim]) -> int:
         """The nodes that other checks of the namespace have; 0 if there is room for the check beside them.

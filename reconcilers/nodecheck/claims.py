@@ -6,7 +6,8 @@ node only once its agent is ready there, so a check whose Pods never start holds
 
 One order decides between checks: by precedence, then those whose nodes are fixed, then the older one. A check
 waits for those that are testing its nodes, and for those that go before it; never for others, so no two wait
-for each other. One that has held a node for `HOLD_SECONDS` leaves it to a check of higher precedence.
+for each other. One that has held a node for `HOLD_SECONDS` leaves it to a check of higher precedence, and one
+that has tested it for so long to any check of another namespace.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ WAITING_FOR_CHECK = "WaitingForCheck"
 WAITING_FOR_AGENTS = "WaitingForAgents"
 
 HOLD_SECONDS = 300.0
-"""Time for which a check that is no administrator's may wait for its agents, and keeps nodes that a check of
-higher precedence waits for."""
+"""Time for which a check that is no administrator's may wait for its agents, keeps nodes that a check of
+higher precedence waits for, and tests nodes that a check of another namespace waits for."""
 MOST_NODES = 1_000
 """Nodes that several checks of one namespace may have at a time, unless it is an administrator's: each node
 takes an ElasticWorker, a Lease and a Pod."""
 
-YIELDED = Out("it was left to a check that goes first", reason="Yielded")
+YIELDED = Out("it was left to another check, which waited for it", reason="Yielded")
 
 
 class Precedence(IntEnum):
@@ -108,14 +109,26 @@ def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
     return found
 
 
-def to_yield(mine: Claim, claims: Iterable[Claim]) -> frozenset[str]:
-    """The nodes that a check leaves to others once it has held them for HOLD_SECONDS."""
-    nodes = (
-        mine.wanted & claim.counting_in(mine.namespace)
-        for claim in claims
-        if claim.precedence < mine.precedence and not claim.tests
-    )
-    return frozenset[str]().union(*nodes)
+def gives_way(mine: Claim, other: Claim) -> bool:
+    """Whether a check leaves nodes to another after a while, if both want the same."""
+    if other.tests or mine.precedence is Precedence.ADMINISTRATORS:
+        return False
+    return other.precedence < mine.precedence or (mine.tests and other.namespace != mine.namespace)
+
+
+def to_yield(mine: Claim, claims: Iterable[Claim], *, to_anybody: bool = False) -> frozenset[str]:
+    """The nodes that a check leaves to others once it has held them for HOLD_SECONDS.
+
+    Args:
+        to_anybody: it has tested them for so long.
+    """
+    nodes = frozenset[str]()
+    for claim in (each for each in claims if gives_way(mine, each)):
+        if to_anybody and claim.namespace != mine.namespace:
+            nodes |= mine.wanted & claim.wanted
+        elif claim.precedence < mine.precedence:
+            nodes |= mine.wanted & claim.counting_in(mine.namespace)
+    return nodes
 
 
 def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:

@@ -46,7 +46,7 @@ class FinishedCheck:
 
         Both times are the API server's, whatever the controller's clock says.
         """
-        made = self.check.metadata.creation_timestamp or LONG_AGO
+        made = self.check.metadata.creation_timestamp or self.ended  # every stored object has the first
         return created <= (self.check.status.nodes_as_of or made)
 
     @property

@@ -9,7 +9,7 @@ place now, or for no check any more, the next one looks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from controller.reconciler import Request
@@ -77,11 +77,28 @@ class Queues:
         places = {place for place in self._behind.get(check, ()) if place.node not in kept}
         if kept:
             self._behind.get(check, set()).difference_update(places)
-            return [each for place in places for each in self._call(place)]
+            return self._call_all(places, check.namespace)
         self._behind.pop(check, None)
         self._places.pop(check, None)
         places.update(self._called.pop(check, ()))
-        return [each for place in places for each in self._call(place)]
+        return self._call_all(places, check.namespace)
+
+    def namespaces_behind(self, check: Request) -> set[str]:
+        """Return the namespaces in which checks wait for a check."""
+        return {place.namespace for place in self._behind.get(check, ()) if place.namespace is not None}
+
+    def _call_all(self, places: Iterable[Place], last: str | None) -> list[Request]:
+        """Take the first of each queue out, to look; that of the namespace which has just had the node after
+        the look of another."""
+        called, first = list[Request](), dict[str, Request]()
+        for place in sorted(places, key=lambda place: place.namespace == last):
+            if place.namespace == last and (other := first.get(place.node)) is not None:
+                self._called[other].append(place)
+                continue
+            for check in self._call(place):
+                first.setdefault(place.node, check)
+                called.append(check)
+        return called
 
     def _call(self, place: Place) -> list[Request]:
         """Take the first of a queue out, to look; nobody if it is empty."""

@@ -281,12 +281,12 @@ class NodeCheckReconciler(Reconciler):
         return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
 
     async def _yield(self, turn: _Turn, nodes: Collection[str]) -> NodeCheckStatus:
-        """Leave nodes to a check of higher precedence. The workers go first, so a crash is made good."""
+        """Leave nodes to checks that wait for them. The workers go first, so a crash is made good."""
         if turn.check.spec.job_name is None:
             workers = await self._view.workers_of(turn.check)
             await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
         left = counted(len(nodes), "node is", "nodes are")
-        turn.event("Normal", "Yielded", f"{left} left to checks that go first")
+        turn.event("Normal", "Yielded", f"{left} left to checks that waited for them")
         return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:

@@ -29,12 +29,14 @@ from reconcilers.observed.containers import (
 from reconcilers.observed.exit_class import (
     CONTAINER_REASONS,
     KILL_EXIT_CODES,
+    REBOOT_EXIT_CODES,
     PodEnd,
     classify_container,
     classify_pod,
     classify_process,
     end_of_deleted,
     is_taken,
+    says_nothing,
 )
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.start import USUAL
@@ -186,16 +188,25 @@ def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) ->
 
 
 def _by_the_agents_word(end: PodEnd, report: AgentReport | None) -> PodEnd:
-    """The end of a training container with the class that its agent reported, where it says more.
+    """The end of a training container with the class that its agent's report gives it, where it says more.
 
     A launcher without restarts leaves with the exit code of its process: 1 too where the kernel has killed a
     data loader for its memory, or a device has failed.
     """
     failure = reported_failure(report)
     is_plain = end.exit_class is ExitClass.USER_ERROR and bool(end.container) and not end.other_container
-    if failure is None or not is_plain:
+    if not is_plain:
         return end
+    if failure is None:
+        is_cut_off = end.exit_code in REBOOT_EXIT_CODES and _was_cut_off(report)
+        return replace(end, exit_class=ExitClass.KILLED) if is_cut_off else end
     return replace(end, exit_class=classify_process(failure))
+
+
+def _was_cut_off(report: AgentReport | None) -> bool:
+    """Whether an agent that has reported no failure was ended from outside: by itself it leaves with one, or
+    with a success."""
+    return report is not None and report.state not in (AgentState.FAILED, AgentState.SUCCEEDED)
 
 
 def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
@@ -208,7 +219,7 @@ def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
 
 def _says_nothing(end: Object) -> bool:
     """Whether a training container may have ended so after training had succeeded: well, or killed."""
-    return succeeded(end) or end.get("exitCode") in KILL_EXIT_CODES
+    return succeeded(end) or says_nothing(end)
 
 
 def _hidden_failure(seen: Situation, training: Container, end: Object | None) -> PodEnd:
@@ -224,6 +235,9 @@ def _hidden_failure(seen: Situation, training: Container, end: Object | None) ->
         said = f"{seen.launcher} has not reported once, see its log"
     if report is not None:
         said = f"its agent reported {report.state} in round {report.observed_round}"
+    if _was_cut_off(report):  # as after a restart of its node
+        message = f"exit code 0 without success ({said}): it was ended from outside, or {KEEP_THE_EXIT_CODE}"
+        return PodEnd(ExitClass.KILLED, LEFT_EARLY, 0, message, **whose)
     message = f"exit code 0 without success ({said}): {KEEP_THE_EXIT_CODE}"
     return PodEnd(ExitClass.UNKNOWN, LEFT_EARLY, 0, message, **whose)
 

@@ -70,10 +70,15 @@ a device plugin that is not back yet after a restart of the kubelet or node, or 
 OUT_OF = "OutOf"
 """Beginning of the reason of a kubelet that lacks a resource: `OutOfcpu`, `OutOfnvidia.com/gpu`."""
 
-LOST_BY_KUBELET = "ContainerStatusUnknown"
-"""What a kubelet finds of containers after a reboot."""
-CONTAINER_REASONS = {"OOMKilled": ExitClass.OOM, LOST_BY_KUBELET: ExitClass.NODE_LOST}
-"""State terminated.reason."""
+CONTAINER_REASONS = {
+    "OOMKilled": ExitClass.OOM,
+    "ContainerStatusUnknown": ExitClass.NODE_LOST,
+    "Unknown": ExitClass.NODE_LOST,
+}
+"""State terminated.reason. The last two are what a kubelet and a container runtime say of containers that
+they do not find again after a restart of the node: the runtime with exit code 255."""
+REBOOT_EXIT_CODES = frozenset({0, 255})
+"""What other runtimes call the end of a container that a restart of its node has ended."""
 
 PROGRAMS_REASONS = frozenset({"Error", "OOMKilled"})
 """With another reason, the message is the container runtime's own."""
@@ -112,6 +117,13 @@ OWN_LIMIT_TEXTS = (
     r"exceed(?:s|ed) (?:its local ephemeral storage limit|the total limit of containers|the limit)",
 )
 """An eviction for what the Pod itself used beyond its limits is the user's."""
+LARGER_TEXT = r"Container (\S+) was using \S+, (?:request is \S+, has larger|which exceeds its request)"
+"""So the kubelet names a container that used more than it asked for, where it evicts the Pod for that.
+
+https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go
+"""
+LOW_TEXT = r"low on resource: ([\w-]+)"
+"""So it names what the node lacks."""
 
 LEAVING_TAINTS = (
     "ToBeDeletedByClusterAutoscaler",
@@ -152,6 +164,8 @@ _XID_NUMBER = re2.compile(xids.NUMBER_PATTERN)
 _NOT_REGISTERED = re2.compile(rf"rendezvous backend '{OUR_BACKEND}' is not registered")
 """torch/distributed/elastic/rendezvous/api.py."""
 _OWN_LIMIT = re2.compile("|".join(OWN_LIMIT_TEXTS))
+_LARGER = re2.compile(LARGER_TEXT)
+_LOW = re2.compile(LOW_TEXT)
 
 
 @dataclass(frozen=True)
@@ -181,10 +195,10 @@ def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) 
         reason, message = disruption.get("reason", "DisruptionTarget"), disruption.get("message", "")
         if reason == BY_TAINT and (node is None or _is_lost(node)):
             return PodEnd(ExitClass.NODE_LOST, reason, message=message)
-        return _disrupted(DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
+        return _disrupted(pod, DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
     by_reason = _of_pod_reason(status.get("reason") or "")
     if by_reason is not None:
-        return _disrupted(by_reason, status["reason"], status.get("message", ""))
+        return _disrupted(pod, by_reason, status["reason"], status.get("message", ""))
     blamed = to_blame(containers_of(pod))
     if blamed is not None:
         return classify_container(*blamed)
@@ -250,6 +264,12 @@ def xid_numbers(text: str) -> list[int]:
     return [int(found[1]) for found in _XID_NUMBER.finditer(text)]
 
 
+def says_nothing(end: Mapping[str, Any]) -> bool:
+    """Whether a container may have ended so, whatever its program was about: killed, or lost by its node."""
+    is_lost = CONTAINER_REASONS.get(end.get("reason", "")) is ExitClass.NODE_LOST
+    return is_lost or end.get("exitCode") in KILL_EXIT_CODES
+
+
 def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """The names of a Pod's containers that ended with another code than 0, and how they did."""
     ends = ((container.name, container.end) for container in containers_of(pod))
@@ -260,9 +280,23 @@ def _of_pod_reason(reason: str) -> ExitClass | None:
     return ExitClass.PREEMPTED if reason.startswith(OUT_OF) else POD_REASONS.get(reason)
 
 
-def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:
-    own = exit_class is ExitClass.PREEMPTED and _OWN_LIMIT.search(message)
-    return PodEnd(ExitClass.USER_ERROR if own else exit_class, reason, message=message)
+def _disrupted(pod: Mapping[str, Any], exit_class: ExitClass, reason: str, message: str) -> PodEnd:
+    """How a disruption ended the Pod; what the Pod itself used is the user's doing, or a want of memory."""
+    if exit_class is ExitClass.PREEMPTED and _OWN_LIMIT.search(message):
+        return PodEnd(ExitClass.USER_ERROR, reason, message=message)
+    larger = _LARGER.search(message) if exit_class is ExitClass.PREEMPTED else None
+    if larger is None:
+        return PodEnd(exit_class, reason, message=message)
+    low = _LOW.search(message)
+    is_memory = low is not None and low[1] == "memory"
+    role = next((each.role for each in containers_of(pod) if each.name == larger[1]), Role.TRAINING)
+    return PodEnd(
+        ExitClass.OOM if is_memory else ExitClass.USER_ERROR,
+        reason,
+        message=message if is_memory else f"{message.rstrip()} Ask for as much in the Pod template",
+        container=larger[1],
+        role=role,
+    )
 
 
 def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:

@@ -18,7 +18,7 @@ def group_of(job: Object | ElasticJob) -> GroupOf | None:
 def stranger_to(job: Object, parent: Object | None) -> str:
     """Return why an ElasticJob that names an owner as a replica group does is none; empty for all others.
 
-    Anybody may write an ownerReference. The names of groups that a job wants are taken by its own.
+    Anybody may write an ownerReference and a name: a group is what the status of its job has the uid of.
     """
     group = group_of(job)
     if group is None:
@@ -29,7 +29,24 @@ def stranger_to(job: Object, parent: Object | None) -> str:
     if not is_grouped(parent):
         return f"{name} is no replica group of {group.name}, which has none"
     count = group_count(parent)
-    return "" if group.index < count else f"{name} is no replica group of {group.name}, which has {count}"
+    if group.index >= count:
+        return f"{name} is no replica group of {group.name}, which has {count}"
+    return f"the status of {group.name} does not have {name}" if is_unknown_to(job, parent) else ""
+
+
+def is_unknown_to(job: Object, parent: Object | None) -> bool:
+    """Return whether a job wants a group, and its status has another uid for that, or none yet."""
+    group = group_of(job)
+    if group is None or parent is None or group.uid != parent["metadata"]["uid"]:
+        return False
+    is_wanted = group.index < group_count(parent)
+    return is_wanted and made_group(parent, group.index) != job["metadata"]["uid"]
+
+
+def made_group(parent: Object, index: int) -> str:
+    """Return the uid of the ElasticJob that the controller made for a group of a job; empty before it has."""
+    groups = (parent.get("status") or {}).get("groups") or ()
+    return next((each.get("uid", "") for each in groups if each["index"] == index), "")
 
 
 def key_uid(owner: Object) -> str:

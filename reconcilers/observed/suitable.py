@@ -5,21 +5,23 @@ A webhook may say more in each Pod, so this refuses nothing: it is for what woul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from controller.resources import Object
 from reconcilers.observed.builder import REQUIRED
 from reconcilers.observed.quantities import parse
-from reconcilers.observed.resources import is_cut, mapping
+from reconcilers.observed.resources import KINDS, is_cut, mapping
 
 Part = Mapping[str, Any]
 """A part of an object."""
 PASSING = "node.kubernetes.io/"
 """Beginning of the taints of a node that is out of order for a while."""
 EFFECTS = ("NoSchedule", "NoExecute")
+MOST_REQUIREMENTS = 64
+"""Comparisons and tolerations of a template that are tried with each node; one with more excludes none."""
 
 
 def others_of(spec: Part) -> list[Part]:
@@ -58,20 +60,72 @@ def _amount(quantity: str) -> Fraction:
         return Fraction(0)
 
 
-def is_suitable(node: Part, template: Object) -> bool:
-    """Whether node selector, required node affinity and tolerations let the template's Pods on the node."""
-    spec = template["spec"]
-    metadata = mapping(node.get("metadata"))
-    labels, fields = mapping(metadata.get("labels")), {"metadata.name": metadata.get("name")}
-    selector = mapping(spec.get("nodeSelector"))
-    if is_cut(template) or any(labels.get(key) != value for key, value in selector.items()):
-        return is_cut(template)
-    required = mapping(mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(REQUIRED))
-    terms = required.get("nodeSelectorTerms") or ()
-    if terms and not any(_meets(term, labels, fields) for term in terms):
-        return False
-    taints = mapping(node.get("spec")).get("taints") or ()
-    return all(_is_borne(taint, spec) for taint in taints)
+class Sizes:
+    """What the nodes of a cluster can allocate to Pods."""
+
+    def __init__(self, nodes: Collection[Part]) -> None:
+        self.nodes = nodes
+
+    @cached_property
+    def largest(self) -> dict[str, Part]:
+        """The node with most of each resource, by the resource's name."""
+        most: dict[str, tuple[Fraction, Part]] = {}
+        for node in self.nodes:
+            for name, quantity in mapping(mapping(node.get("status")).get("allocatable")).items():
+                amount = amount_of(quantity)
+                if name not in most or most[name][0] < amount:
+                    most[name] = amount, node
+        return {name: node for name, (_, node) in most.items()}
+
+    def with_room_for(self, amounts: Mapping[str, Fraction]) -> Iterator[Part]:
+        """Yield the nodes that can allocate all of this to one Pod."""
+        needed = [(name, amount) for name, amount in amounts.items() if amount > 0]
+        return (n for n in self.nodes if all(allocatable(n, name) >= amount for name, amount in needed))
+
+
+class Placement:
+    """Where node selector, required node affinity and tolerations of a template let its Pods be."""
+
+    def __init__(self, template: Object) -> None:
+        spec = template["spec"]
+        self._selector = mapping(spec.get("nodeSelector"))
+        required = mapping(mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(REQUIRED))
+        self._terms = required.get("nodeSelectorTerms") or ()
+        self._tolerations = spec.get("tolerations") or ()
+        resources = [mapping(each.get("resources")) for each in spec["containers"]]
+        self._asked = {name for each in resources for kind in KINDS for name in mapping(each.get(kind))}
+        requirements = sum(map(_count, self._terms)) + len(self._tolerations)
+        self._is_any = is_cut(template) or requirements > MOST_REQUIREMENTS
+
+    def takes(self, node: Part) -> bool:
+        """Return whether the Pods may be on a node, as far as the template says."""
+        metadata = mapping(node.get("metadata"))
+        labels, fields = mapping(metadata.get("labels")), {"metadata.name": metadata.get("name")}
+        if self._is_any or any(labels.get(key) != value for key, value in self._selector.items()):
+            return self._is_any
+        if self._terms and not any(_meets(term, labels, fields) for term in self._terms):
+            return False
+        return all(self._bears(taint) for taint in mapping(node.get("spec")).get("taints") or ())
+
+    def _bears(self, taint: Part) -> bool:
+        """An admission plugin lets Pods on the nodes that are tainted for the resource that they ask for.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration
+        """
+        key, effect = taint["key"], taint["effect"]
+        if effect not in EFFECTS or key.startswith(PASSING) or key in self._asked:
+            return True
+        return any(
+            each.get("effect") in (None, "", effect) and _bears(each, key, taint.get("value") or "")
+            for each in self._tolerations
+        )
+
+
+def _count(term: Part) -> int:
+    """Return how many comparisons a term of a node affinity asks for."""
+    found = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+    values = (each.get("values") for each in found)
+    return len(found) + sum(len(each) for each in values if isinstance(each, list))
 
 
 def _meets(term: Part, labels: Part, fields: Part) -> bool:
@@ -108,20 +162,6 @@ def _number(text: object) -> float:
         return int(str(text))
     except ValueError:
         return float("nan")  # which is neither more nor less
-
-
-def _is_borne(taint: Part, spec: Part) -> bool:
-    """An admission plugin lets Pods on the nodes that are tainted for the resource that they ask for.
-
-    https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration
-    """
-    key, effect = taint["key"], taint["effect"]
-    if effect not in EFFECTS or key.startswith(PASSING) or key in amounts_of(spec["containers"]):
-        return True
-    return any(
-        each.get("effect") in (None, "", effect) and _bears(each, key, taint.get("value") or "")
-        for each in spec.get("tolerations") or ()
-    )
 
 
 def _bears(toleration: Part, key: str, value: str) -> bool:

@@ -45,6 +45,21 @@ def current_report(worker: ElasticWorker, status: ElasticWorkerStatus | None = N
     return report if report.pod_uid == status.pod_uid else None
 
 
+def leaving_pod(worker: ElasticWorker) -> str:
+    """The Pod of the slot that leaves and whose training processes may still run; empty where none does.
+
+    The Pod of an incarnation that has given way since the Worker reconciler looked is one, too.
+    """
+    status, report = worker.status, worker.status.agent
+    leaving = list(status.leaving_pods)
+    if status.observed_incarnation not in (None, worker.spec.incarnation) and status.phase not in ENDED:
+        leaving.append(status.pod_name or "")
+    has_stopped = report is not None and report.state is AgentState.STOPPED
+    if report is not None and has_stopped and report.pod_uid == status.pod_uid:
+        leaving = [name for name in leaving if name != status.pod_name]
+    return next(iter(leaving), "")
+
+
 def silent_since(worker: ElasticWorker) -> datetime | None:
     """When its agent's silence became too long; None if it is heard."""
     condition = condition_of(worker.status.conditions, AGENT_HEARD)

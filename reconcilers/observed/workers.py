@@ -157,13 +157,18 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
     return WorkerPlan(() if job.spec.suspend else tuple(missing), tuple(surplus))
 
 
+def worker_name(job: str, type_: str, index: int) -> str:
+    """The name of the ElasticWorker of a job's slot."""
+    return f"{job}-{type_}-{index}"
+
+
 def new_worker(job: ElasticJob, type_: str, index: int, incarnation: int = 1) -> dict[str, Any]:
     """The ElasticWorker object to create for a slot."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticWorker",
         "metadata": {
-            "name": f"{job.metadata.name}-{type_}-{index}",
+            "name": worker_name(job.metadata.name, type_, index),
             "namespace": job.metadata.namespace,
             "labels": labels(job.metadata.name, type_, index) | group_labels(job),
             "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],

@@ -24,6 +24,7 @@ from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import opportunity_of, slots_of, training_types, wanted_slots
+from reconcilers.observed.suitable import Sizes
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
@@ -138,7 +139,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 
 
 def refusal(
-    plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], nodes: Collection[Mapping[str, Any]]
+    plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], sizes: Sizes
 ) -> Refusal | None:
     """Why the plan cannot be carried out, if it cannot."""
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
@@ -152,7 +153,7 @@ def refusal(
         )
     if len(request.to_text()) > MAX_CHARACTERS:
         return Refusal("NotSupported", "spec: the plan names too many Pods and resources; make several of it")
-    found = _bad_counts(plan, job, request) or _bad_resources(plan, job, nodes)
+    found = _bad_counts(plan, job, request) or _bad_resources(plan, job, sizes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found
     found = _not_automatic(job, request)
@@ -161,9 +162,10 @@ def refusal(
 
 def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:
     """Why dlr may not ask for this by itself; empty if it may."""
+    sizes = Sizes(nodes)
     for type_, asked in request.resources.items():
         path = f"the {request.origin}, resources of type {type_}"
-        if message := too_large(job, type_, Amounts.parse({**asked.requests, **asked.limits}, path), nodes):
+        if message := too_large(job, type_, Amounts.parse({**asked.requests, **asked.limits}, path), sizes):
             return message
     found = _not_automatic(job, request)
     return found.message if found is not None else ""
@@ -259,7 +261,7 @@ def _stated_minimum(job: ElasticJob) -> int | None:
     return None if least == MANY else least
 
 
-def _bad_resources(plan: ScalePlan, job: ElasticJob, nodes: Collection[Mapping[str, Any]]) -> Refusal | None:
+def _bad_resources(plan: ScalePlan, job: ElasticJob, sizes: Sizes) -> Refusal | None:
     for type_, asked in plan.spec.replica_resource_specs.items():
         path = f"spec.replicaResourceSpecs[{type_}].resource"
         try:
@@ -270,7 +272,7 @@ def _bad_resources(plan: ScalePlan, job: ElasticJob, nodes: Collection[Mapping[s
         if len({*asked.resource, *present.limits, *present.requests}) > MAX_RESOURCES:
             message = f"with those of earlier plans, more than {MAX_RESOURCES} resources"
             return Refusal("NotSupported", f"{path}: {message}")
-        message = too_large(job, type_, amounts, nodes)
+        message = too_large(job, type_, amounts, sizes)
         if message:
             return Refusal("NoNodeLargeEnough", message)
         if message := too_small(job, type_, asked.resource):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
@@ -13,9 +12,8 @@ from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.quantities import format_bytes, parse
 from reconcilers.observed.resources import KINDS, mapping, memory_checkpoint_fault, resources_of
 from reconcilers.observed.slots import slot_count, training_types
-from reconcilers.observed.suitable import allocatable, amount_of, amounts_of, others_of
+from reconcilers.observed.suitable import Sizes, allocatable, amount_of, amounts_of, others_of
 
-Node = Mapping[str, Any]
 Quantities = Mapping[str, str | int]
 
 
@@ -62,21 +60,23 @@ def laid_over(present: ResourceRequirements | None, asked: ResourceRequirements)
     )
 
 
-def too_large(job: ElasticJob, type_: str, amounts: Amounts, nodes: Collection[Node]) -> str:
+def too_large(job: ElasticJob, type_: str, amounts: Amounts, sizes: Sizes) -> str:
     """Why no node of the cluster could ever take such a Pod; empty if one could, or none is known."""
     beside = amounts_of(others_of(job.spec.replica_specs[type_].template["spec"]))
     needed = {name: amount + beside.get(name, Fraction(0)) for name, amount in amounts.parsed.items()}
     for name, amount in needed.items():
-        most = max(nodes, key=lambda node: allocatable(node, name), default=None)
-        if most is None or not amount or allocatable(most, name) >= amount:
+        if not sizes.nodes or not amount:
             continue
         asked = f"{amounts.path}[{name}]: no node has {amounts.said[name]}"
-        if not allocatable(most, name):
+        most = sizes.largest.get(name)
+        if most is None or not allocatable(most, name):
             return f"{asked}: none has any {name}"
+        if allocatable(most, name) >= amount:
+            continue
         more = " beside the Pod's other containers" if beside.get(name) else ""
         had = (most.get("status") or {})["allocatable"][name]
         return f"{asked}{more}; {most['metadata']['name']} has most, {had}"
-    if nodes and not any(all(allocatable(n, r) >= a for r, a in needed.items()) for n in nodes):
+    if sizes.nodes and next(sizes.with_room_for(needed), None) is None:
         together = " and ".join(f"{name} {amounts.said[name]}" for name in needed)
         return f"{amounts.path}: no node has {together} together"
     return ""

@@ -22,6 +22,7 @@ from crds.model import ConditionStatus
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.observed.conditions import is_false, with_condition
 from reconcilers.observed.status_patch import validated
+from reconcilers.observed.suitable import Sizes
 from reconcilers.runtime.acts import Act, Event, Verb
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
@@ -31,6 +32,8 @@ from reconcilers.scale.request import ScaleWrite, overridden
 
 APPLIED = "Applied"
 """Type of the condition."""
+MOST_REFUSALS = 10
+"""Plans that a look refuses: each is compared with all nodes, and the refusals lead to the next look."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,14 @@ def choose_plan(
     workers: Sequence[ElasticWorker],
     nodes: Collection[Mapping[str, Any]],
 ) -> tuple[ScaleWrite | None, list[Verdict]]:
-    """The request to write into the job, and the verdicts on all other plans.
+    """Return the request to write into the job, and the verdicts on other plans; on all, or on the newest.
 
     Args:
         job: with the status that is written in this look.
     """
     write: ScaleWrite | None = None
     newer: ScalePlan | None = None
-    verdicts = []
+    verdicts, sizes, refusals = list[Verdict](), Sizes(nodes), 0
     for plan in sorted(plans, key=age, reverse=True):
         if plan.metadata.uid == job.status.scale_request:
             verdicts.append(_applied(plan, job))
@@ -96,8 +99,11 @@ def choose_plan(
             message = f"the ScalePlan {newer.metadata.name} is newer"
             verdicts.append(Verdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
             continue
-        elif (why := impossible(plan, job) or refusal(plan, job, workers, nodes)) is not None:
+        elif (why := impossible(plan, job) or refusal(plan, job, workers, sizes)) is not None:
             verdicts.append(refused(plan, why))
+            refusals += 1
+            if refusals == MOST_REFUSALS:
+                break
             continue
         else:
             write = ScaleWrite(request_of(plan, job), plan)

@@ -50,6 +50,7 @@ class JobAssignment:
     owner: Object
     """The job as the API server has it, for Events."""
     job: ElasticJob
+    trains: ClassVar[bool] = True
     whole: ElasticJob | None = None
     """The job with all of its template, where `job` has not; for its Pod alone."""
 
@@ -75,6 +76,13 @@ class JobAssignment:
     def heartbeat_timeout_seconds(self) -> float:
         """Time for which its agent may be silent."""
         return float(self.job.spec.elastic_policy.heartbeat_timeout_seconds)
+
+    @property
+    def waits_for_world(self) -> bool:
+        """Whether the processes of its next Pod start with a world, by what its agents did until now. All
+        others start with the Pod."""
+        is_heard = self.worker.status.agent is not None
+        return is_heard and self.worker.spec.type == names.WORKER and not in_cluster(self.job)
 
     @property
     def workers(self) -> int:
@@ -173,6 +181,8 @@ class CheckAssignment:
     image: str
     is_large: bool = False
 
+    trains: ClassVar[bool] = False
+    waits_for_world: ClassVar[bool] = False
     ended: ClassVar[None] = None
     is_probe: ClassVar[bool] = False
     failure_rules: ClassVar[Sequence[FailureRule]] = ()

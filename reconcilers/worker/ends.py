@@ -27,11 +27,11 @@ from reconcilers.failure import budgets
 from reconcilers.failure.facts import highest_step
 from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
-from reconcilers.observed.containers import containers_of, may_run, training_container
 from reconcilers.observed.ending import reported_failure
-from reconcilers.observed.exit_class import FREE, LOST_BY_KUBELET, PodEnd, classify_process
+from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
 from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import REPLACED
+from reconcilers.worker.leavers import may_train
 
 RELEASED = "Released"
 """The Pod was taken away because the job was suspended, or has ended."""
@@ -185,14 +185,14 @@ def ended(
         times: how many ends like this one are counted.
         counted_round: round in which the job has counted a failure in place of this worker's.
     """
-    if end.reason == LOST_BY_KUBELET and status.node_name:
+    if end.exit_class is ExitClass.NODE_LOST and end.container and status.node_name:
         end = replace(end, message=f"{status.node_name} restarted")
     is_others = (end.exit_class in FREE and end.message) or end.other_container
     failure = None if is_others else reported_failure(report)
     words = _words(failure, end.message, end.log)
     text = words["message"] or _with_last_line(end)
     action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
-    in_good_order = end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)
+    in_good_order = _stops_in_good_order(pod, end)
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
         exit_class=end.exit_class,
@@ -233,16 +233,13 @@ def _never_ran(worker: ElasticWorker, end: PodEnd) -> bool:
     return is_taken and worker.status.phase is not WorkerPhase.RUNNING
 
 
-def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
-    """Whether it runs, and has the time between its deletion and SIGKILL to save.
+def _stops_in_good_order(pod: dict[str, Any] | None, end: PodEnd) -> bool:
+    """Whether it runs, and has the time between its deletion and SIGKILL to save."""
+    return end.exit_class is not ExitClass.NODE_LOST and _is_deleted(pod) and may_train(pod)
 
-    https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
-    """
-    if pod is None or not pod["metadata"].get("deletionTimestamp"):
-        return False
-    has_begun = pod.get("status", {}).get("phase") == "Running"
-    runs = has_begun and may_run(training_container(containers_of(pod)))
-    return runs and pod["metadata"].get("deletionGracePeriodSeconds") != 0
+
+def _is_deleted(pod: dict[str, Any] | None) -> bool:
+    return pod is not None and "deletionTimestamp" in pod["metadata"]
 
 
 def _with_last_line(end: PodEnd) -> str:
@@ -264,7 +261,7 @@ def _words(failure: AgentFailure | None, message: str = "", log: str = "") -> di
 
 def _was_quick(pod: dict[str, Any] | None, now: datetime) -> bool:
     """Whether the Pod ended by itself, soon after its start."""
-    if pod is None or pod["metadata"].get("deletionTimestamp"):
+    if pod is None or _is_deleted(pod):
         return False
     started = pod.get("status", {}).get("startTime")
     if not started:

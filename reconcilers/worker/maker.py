@@ -17,7 +17,7 @@ from controller.store import Memory
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker
 from crds.texts import shortened
 from reconcilers.observed.builder import pod_name, service_account
-from reconcilers.observed.groups import group_of, stranger_to
+from reconcilers.observed.groups import group_of, is_unknown_to, stranger_to
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure
@@ -88,6 +88,7 @@ class LatePods:
 
 LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
+WAITING_FOR_JOB_SECONDS = 0.2
 STUCK_SECONDS = 30.0
 """Time after its grace period in which a Pod that is deleted goes, unless its node is gone."""
 
@@ -111,6 +112,9 @@ class PodMaker:
 
     async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
         """The Pod of the incarnation, or why it cannot come yet."""
+        if is_unknown_to(assignment.owner, self._grouped_job(assignment.owner)):
+            message = "the status of its job does not have this replica group yet"
+            return None, Obstacle("WaitingForJob", message, WAITING_FOR_JOB_SECONDS, worth_telling=False)
         group = assignment.pod_group
         obstacle = await self._gate.obstacle(group) if group is not None else None
         if obstacle is not None:
@@ -157,7 +161,9 @@ class PodMaker:
             PodRefused: the API server does not take the Pod.
             ApiError: the API server refuses something else.
         """
-        self._refuse_stranger(assignment.owner)
+        owner = assignment.owner
+        if owner["kind"] == ELASTICJOBS.kind and (why := stranger_to(owner, self._grouped_job(owner))):
+            raise Forbidden(403, "Forbidden", why)
         assignment = await assignment.with_whole_template(self._whole)
         pod = await computed(LARGE if assignment.is_large else 1, assignment.build_pod)
         source = assignment.source
@@ -185,13 +191,10 @@ class PodMaker:
                 raise
             raise refused from error
 
-    def _refuse_stranger(self, owner: Object) -> None:
-        """Keep the key of a job with replica groups from the Pods of one that only calls itself a group."""
-        if owner["kind"] != ELASTICJOBS.kind or (group := group_of(owner)) is None:
-            return
-        parent = self._jobs.get(owner["metadata"]["namespace"], group.name)
-        if why := stranger_to(owner, parent):
-            raise Forbidden(403, "Forbidden", why)
+    def _grouped_job(self, owner: Object) -> Object | None:
+        """The job whose replica group an owner calls itself."""
+        group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
+        return None if group is None else self._jobs.get(owner["metadata"]["namespace"], group.name)
 
     async def ensure_lease(
         self, assignment: Assignment, pod: Object | None

@@ -76,6 +76,9 @@ def refused_pod(error: ApiError, source: Source, pod: Object) -> PodRefused | No
         return None
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     refuses = f"the API server refuses {source.pods}: "
+    passes = not is_refused or isinstance(error, NameTaken)
+    if passes or (isinstance(error, Forbidden) and any(each in str(error) for each in _NOT_OF_THE_TEMPLATE)):
+        return PodRefused(POD_REFUSED, f"Pod {pod['metadata']['name']} was refused: {why}")
     if isinstance(error, Refused) and is_denial(error):
         return PodRefused(POD_FORBIDDEN, refuses + why)
     if isinstance(error, Invalid):
@@ -84,10 +87,7 @@ def refused_pod(error: ApiError, source: Source, pod: Object) -> PodRefused | No
     if isinstance(error, Forbidden) and source.priority is not None and _NO_PRIORITY_CLASS in why:
         path, name = source.priority
         return PodRefused(POD_FORBIDDEN, f"{path}: there is no PriorityClass {name}; create it")
-    is_template = not isinstance(error, NameTaken) and not any(words in why for words in _NOT_OF_THE_TEMPLATE)
-    if isinstance(error, Forbidden) and is_template:
-        return PodRefused(POD_FORBIDDEN, refuses + why)
-    return PodRefused(POD_REFUSED, f"Pod {pod['metadata']['name']} was refused: {why}")
+    return PodRefused(POD_FORBIDDEN, refuses + why)
 
 
 def with_unknown_fields(pod: Object, template: Object) -> Object:

@@ -37,6 +37,7 @@ from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.assignment import Assignment, Assignments
 from reconcilers.worker.gang import STARTS_PER_SECOND, Obstacle
+from reconcilers.worker.leavers import LOOK_SECONDS, Leavers, SlotPods
 from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
 from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on_its_way, is_over, observe
@@ -82,6 +83,7 @@ class WorkerReconciler(Reconciler):
         self._silences = Silences(client, cache, contact, clock)
         self._maker = PodMaker(client, cache, recorder, clock, options)
         self._late = LatePods(client, cache, clock.monotonic)
+        self._slots = SlotPods(cache, contact, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
         self._ending: dict[Request, Object] = {}
         """Pods whose end was seen and could not be written yet: once they are gone, nothing else says why."""
@@ -101,11 +103,14 @@ class WorkerReconciler(Reconciler):
         delete_in = await self._delete_earlier_pods(assignment)
         earlier = self._earlier(request, assignment)
         pod = await self._find_pod(worker, earlier)
+        leavers = self._slots.of(worker) if assignment.trains else Leavers()
         if pod is None and earlier is None and _wants_pod(assignment):
-            pod, obstacle = await self._maker.start(assignment)
+            obstacle = self._unless_it_waits(assignment, leavers)
+            if obstacle is None:
+                pod, obstacle = await self._maker.start(assignment)
             if obstacle is not None:
                 if obstacle.worth_telling:
-                    await self._write_unscheduled(worker, raw, obstacle)
+                    await self._write_unscheduled(worker, raw, obstacle, leavers)
                 return Result(obstacle.retry_seconds)
             lease, again = None, None  # just made, and nobody is heard by it yet
         else:
@@ -115,6 +120,7 @@ class WorkerReconciler(Reconciler):
         warning, late_in = await self._warning(assignment, pod)
         seen = Observation(
             pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
+            training_pods=leavers.training,
             gone_pod_uid=earlier.pod_uid if earlier else None,
             silence=silence,
             node_lost=self._node_lost(pod, lease, worker),
@@ -132,12 +138,29 @@ class WorkerReconciler(Reconciler):
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
         waits = [
-            wait for wait in (delete_in, again, overdue_in, late_in, start_in, clean_in) if wait is not None
+            wait
+            for wait in (
+                *(delete_in, again, overdue_in, late_in, start_in, clean_in),
+                leavers.look_again_seconds,
+            )
+            if wait is not None
         ]
         is_heard = silence is not None and silence.verdict is Verdict.HEARD and waits == [overdue_in]
         lacks_node = seen.node is None and bool(assignment.topology_keys)
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
         return Result(min(waits, default=None), seconds_left)
+
+    def _unless_it_waits(self, assignment: Assignment, leavers: Leavers) -> Obstacle | None:
+        """Why a Pod that would train at once is not made yet; None of one whose agent waits for a world."""
+        if not leavers.training or assignment.waits_for_world:
+            return None
+        status = observe(
+            assignment.worker, Observation(pod=None, training_pods=leavers.training), self._clock.now()
+        )
+        if not status.leaving_pods:
+            return None
+        message = f"processes of {status.leaving_pods[0]} still run, and the next ones would run beside them"
+        return Obstacle("WaitingForDeletion", message, LOOK_SECONDS)
 
     def _earlier(self, request: Request, assignment: Assignment) -> UnrecordedPod | None:
         """What an earlier look saw of the incarnation's Pod, as long as the status does not say it."""
@@ -270,10 +293,12 @@ class WorkerReconciler(Reconciler):
             self._recorder.event(assignment.owner, "Warning", "ReportUnreadable", message)
         return None
 
-    async def _write_unscheduled(self, worker: ElasticWorker, raw: Object, obstacle: Obstacle) -> None:
+    async def _write_unscheduled(
+        self, worker: ElasticWorker, raw: Object, obstacle: Obstacle, leavers: Leavers
+    ) -> None:
         """The condition shows on the job too, and is told there in an Event."""
         now, message = self._clock.now(), obstacle.message
-        status = observe(worker, Observation(pod=None), now)
+        status = observe(worker, Observation(pod=None, training_pods=leavers.training), now)
         conditions = with_condition(
             status.conditions, SCHEDULED, ConditionStatus.FALSE, obstacle.reason, message, now
         )

@@ -159,6 +159,7 @@ def decide(
         decision = _during(check, published, decision, people, now)
     elif not constraints.check_refused and (
         first := _workers_to_check(published, decision, people, constraints.unchecked)
+        or _workers_to_check_meanwhile(published, participants, bounds, now, constraints)
     ):
         decision = replace(_without_new_world(published, decision, now), check=first)
     else:
@@ -330,6 +331,21 @@ def _workers_to_check(
     if not unchecked & (set(decision.rendezvous.members) - old):
         return ()
     return tuple(p.index for p in people if p.joinable and p.index not in old)
+
+
+def _workers_to_check_meanwhile(
+    published: Rendezvous,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    now: datetime,
+    constraints: Constraints,
+) -> tuple[int, ...]:
+    """The workers to check before the world that forms once all Pods that leave have left."""
+    if not constraints.unchecked or not any(p.leaving_pod for p in participants):
+        return ()
+    left = [replace(p, leaving_pod="") for p in participants]
+    people, decision = _proposal(published, left, bounds, now, constraints.slow)
+    return _workers_to_check(published, decision, people, constraints.unchecked)
 
 
 def _checking_idle(

@@ -14,7 +14,7 @@ from crds.texts import shortened
 from reconcilers.observed.builder import DEFAULT_GRACE_SECONDS, grace_seconds
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.slots import present_slots, slots_of
-from reconcilers.observed.worker_state import current_report, hindered_by
+from reconcilers.observed.worker_state import current_report, hindered_by, leaving_pod
 
 MAX_REASON = 96
 """Characters of a worker's message that the world's reason quotes."""
@@ -47,10 +47,12 @@ class Participant:
     """The slot whose place it is to take."""
     leaving: str = ""
     """Why it is to be in no world, although it could be."""
+    leaving_pod: str = ""
+    """A Pod of the slot, this one or an earlier one, that leaves and may still train."""
 
     @property
     def joinable(self) -> bool:
-        if not self.alive or self.leaving or self.report is None:
+        if not self.alive or self.leaving or self.leaving_pod or self.report is None:
             return False
         return self.report.protocol >= PROTOCOL and self.report.state is not AgentState.STOPPED
 
@@ -184,4 +186,5 @@ def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, lea
         seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
         replaces=replaces,
         leaving=leaving,
+        leaving_pod=leaving_pod(worker),
     )

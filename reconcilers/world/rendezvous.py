@@ -258,7 +258,7 @@ def _propose_when_formed(
         )
         broken, waits = leaves_dead_peers(breaks), bounds.shrink_after_seconds
         if complete and bounds.floor(len(joinable)):
-            if not (apart := _trains_apart(published, ranked)):
+            if not (apart := _still_to_leave(published, ranked)):
                 keep = set(published.members)
                 return Decision(
                     form(published, joinable, bounds, reason, now, keep=keep, broken=broken), breaks
@@ -266,28 +266,38 @@ def _propose_when_formed(
             waiting = _with_leaving(given_up(published, reason, now, broken=broken), apart)
             return Decision(waiting, breaks, bounds.grace_seconds + waits)
         waiting = given_up(published, reason, now, broken=broken)
-        return Decision(_with_shortage(waiting, joinable, bounds), breaks, waits)
+        return Decision(_with_shortage(waiting, ranked, bounds), breaks, waits)
     if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
         return _shrink(published, joinable, bounds, now)
     return _grow(published, ranked, joinable, bounds, now)
 
 
-def _trains_apart(published: Rendezvous, ranked: Sequence[Participant]) -> frozenset[int]:
+def _still_to_leave(
+    published: Rendezvous, ranked: Sequence[Participant], *, overdue: bool = False
+) -> frozenset[int]:
     """Members whose processes run, where no member of the next world waits for their end.
 
-    Members meet when the last process of each has ended. Who replaces all of a world meets without those who
-    leave, so they have to leave first: else two Pods would train as one rank.
+    Members meet when the last process of each has ended, and all of a world save together. Where nobody of it
+    goes on, the others have to leave first: else two Pods would train as one rank, and what the first one
+    saves would not be found. Rank 0's Pod has to in any case: it may save alone. Who else leaves with its Pod
+    has its own successor wait (`Participant.joinable`).
+
+    Args:
+        overdue: those that are to leave in a Pod that lives count as lost.
     """
     incarnations = published.incarnation_by_index()
     old = [p for p in ranked if p.alive and incarnations.get(p.index) == p.incarnation]
+    leaving = frozenset(p.index for p in ranked if p.leaving_pod)
     if any(p.joinable for p in old):
-        return frozenset()
-    return frozenset(p.index for p in old if p.report and p.report.state is AgentState.RUNNING)
+        return leaving.intersection(published.members[:1])
+    if overdue:
+        return leaving
+    return leaving.union(p.index for p in old if p.report and p.report.state is AgentState.RUNNING)
 
 
-def _with_leaving(waiting: Rendezvous, apart: frozenset[int]) -> Rendezvous:
-    """The world with who has still to leave it in `waitsFor`."""
-    return waiting.model_copy(update={"waits_for": f"processes of {named(apart)} still run"})
+def _with_leaving(waiting: Rendezvous, leaving: frozenset[int]) -> Rendezvous:
+    """The world with who has still to leave in `waitsFor`."""
+    return waiting.model_copy(update={"waits_for": f"processes of {named(leaving)} still run"})
 
 
 def leaves_dead_peers(breaks: Sequence[Break]) -> bool:
@@ -356,12 +366,14 @@ def _propose_when_reforming(
     can_form = bounds.floor(len(joinable)) > 0
     since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
-    apart = _trains_apart(published, ranked) if can_form else frozenset()
-    if apart and (to_leave := bounds.grace_seconds + wait) > 0:  # after that it counts as lost
-        return Decision(_with_leaving(published, apart), look_again_seconds=to_leave)
+    to_leave = bounds.grace_seconds + wait
+    apart = _still_to_leave(published, ranked, overdue=to_leave <= 0) if can_form else frozenset()
+    if apart:
+        wait_seconds = to_leave if to_leave > 0 else None  # what leaves with its Pod wakes us
+        return Decision(_with_leaving(published, apart), look_again_seconds=wait_seconds)
     if complete and can_form:
         return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
-    waiting = _with_shortage(published, joinable, bounds)
+    waiting = _with_shortage(published, ranked, bounds)
     if wait > 0:
         return Decision(waiting, look_again_seconds=wait)
     if not can_form:
@@ -382,8 +394,8 @@ def _propose_when_forming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
-    waiting = _with_shortage(published.model_copy(update={"reason": ""}), joinable, bounds)
-    if not bounds.floor(len(joinable)):
+    waiting = _with_shortage(published.model_copy(update={"reason": ""}), ranked, bounds)
+    if not bounds.floor(len(joinable)) or any(p.leaving_pod for p in ranked):
         return Decision(waiting)
     if len(joinable) >= bounds.desired:
         return Decision(form(published, joinable, bounds, "all workers are ready", now))
@@ -394,11 +406,14 @@ def _propose_when_forming(
     return Decision(form(published, joinable, bounds, reason, now))
 
 
-def _with_shortage(waiting: Rendezvous, joinable: Sequence[Participant], bounds: Bounds) -> Rendezvous:
-    """The world with the number of ready workers in `waitsFor`, if they are too few."""
-    is_short = joinable and not bounds.floor(len(joinable))
-    few = f"{len(joinable)} of at least {bounds.least} workers are ready" if is_short else ""
-    return waiting.model_copy(update={"waits_for": few})
+def _with_shortage(waiting: Rendezvous, ranked: Sequence[Participant], bounds: Bounds) -> Rendezvous:
+    """The world with who has still to leave in `waitsFor`; or the number of ready workers, if they are too
+    few."""
+    if leaving := frozenset(p.index for p in ranked if p.leaving_pod):
+        return _with_leaving(waiting, leaving)
+    ready = sum(p.joinable for p in ranked)
+    few = f"{ready} of at least {bounds.least} workers are ready" if ready else ""
+    return waiting.model_copy(update={"waits_for": "" if bounds.floor(ready) else few})
 
 
 def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:

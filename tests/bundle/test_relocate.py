@@ -1,11 +1,14 @@
 """Moving modules below another package changes what they import, and nothing else of them."""
 
 import ast
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import crds
+from dlr.bundle.agent import _PROTOCOL
 from dlr.bundle.relocate import PARTS, RelocationError, module_name, relocated
 
 MODULES = {"agent", "agent.world", "crds", "crds.names"}
@@ -74,3 +77,15 @@ def test_moving_twice_is_moving_once_and_keeps_the_lines(lines: list[str]) -> No
 )
 def test_a_modules_name_follows_from_its_path(path: str, name: str) -> None:
     assert module_name(path) == name
+
+
+def test_what_the_shared_modules_import_of_crds_is_shipped_with_them() -> None:
+    """Otherwise no injected agent starts."""
+    folder = Path(crds.__file__).parent
+    for name in _PROTOCOL:
+        for node in ast.walk(ast.parse((folder / name).read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("crds"):
+                continue
+            _, _, module = (node.module or "").partition(".")
+            imported = {module} if module else {each.name for each in node.names}
+            assert {f"{each}.py" for each in imported} <= {*_PROTOCOL}, f"crds/{name}"

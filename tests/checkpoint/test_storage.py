@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from agent.slots.pool import Pool
 from agent.slots.process_files import MemoryResume
 from agent.slots.server import SlotServer
 from agent.slots.slot import DamagedError, Slot
+from crds import names
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
@@ -105,6 +107,40 @@ def test_a_path_that_two_jobs_share_is_refused_with_both_names(tmp_path: Path) -
         choose(files_at(tmp_path), here("ns/two"))
     assert choose(files_at(tmp_path), here("ns/one")) is None
     assert choose(files_at(tmp_path), here()) is None
+
+
+@pytest.mark.parametrize("owner", ['{"job": "ns/one"}', "{", None])
+def test_a_run_is_continued_under_another_name_and_the_first_job_saves_there_no_more(
+    tmp_path: Path, owner: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_job(name: str, **options: Any) -> Checkpointer:
+        monkeypatch.setenv(names.ENV_NAMESPACE, "ns")
+        monkeypatch.setenv(names.ENV_JOB_NAME, name)
+        return Checkpointer(tmp_path, state(0), persist_every=1, **options)
+
+    (one := as_job("one")).step(1)
+    (tmp_path / storage.OWNER).unlink()
+    if owner is not None:
+        (tmp_path / storage.OWNER).write_text(owner)
+    two = as_job("two")
+    with pytest.raises(
+        StorageError, match=r"once ns/one has ended, continue .* Checkpointer\(…, adopt=True\)$"
+    ):
+        two.load()
+    two.close()
+    (tmp_path / storage.OWNER).unlink()  # what has no owner is given one before it is read
+    if owner is not None:
+        (tmp_path / storage.OWNER).write_text(owner)
+    (two := as_job("two", adopt=True)).load()
+    assert two.find() == 1
+    two.step(2)
+    two.close()
+    one.step(3)
+    one.close()
+    assert list(storage.steps_in(files_at(tmp_path))) == [2, 1]
+    assert as_job("two").load() == 2, "from now on they are its own"
+    with pytest.raises(StorageError, match="has the checkpoints of job ns/two, and this is job ns/one"):
+        as_job("one").load()
 
 
 def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) -> None:

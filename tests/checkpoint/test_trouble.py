@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import math
 import os
 import re
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from agent.slots.format import Mark
 from crds.checkpoint_files import CheckpointTrouble
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 from dlr import progress
-from dlr.checkpoint import Checkpointer, leaving, persistence, sharing, storage
+from dlr.checkpoint import Checkpointer, leaving, persistence, saver, sharing, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
@@ -341,3 +343,32 @@ def test_a_skipped_save_is_told_until_one_that_began_later_is_there(
     made.save(Mark(1, 5, 0, 1), capture(state(5)))
     assert not any(told(record).values())
     made.close()
+
+
+def test_a_saver_that_nobody_hears_begins_no_save_beside_the_next_starts(tmp_path: Path) -> None:
+    """It imports torch for seconds, in which its process may be killed, and another start may begin to save."""
+    slot = saved(state(7), Mark(1, 7, 0, 1))
+    line = f"1 {request(slot, Mark(1, 7, 0, 1), tmp_path).encode()}\n"
+    (later := tmp_path / "step-7" / "try-later").mkdir(parents=True)
+    saver.serve([line], answers := io.StringIO(), lambda: False)
+    assert later.exists() and not answers.getvalue()
+    saver.serve([line], answers, lambda: True)
+    assert '"done": true' in answers.getvalue()
+    slot.close()
+
+
+def test_a_save_whose_folder_others_have_removed_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> None:
+        shutil.rmtree(tmp_path / "step-7")
+        (tmp_path / storage.try_folder(7, wanted.attempt) / "__0_0.distcp").open("wb")
+
+    slot = saved(state(7), Mark(1, 7, 0, 1))
+    wanted = request(slot, Mark(1, 7, 0, 1), tmp_path)
+    monkeypatch.setattr(saver.Writing, "write", write)
+    assert saver.try_to_persist(wanted, lambda: None) == (
+        "others save a later step, and have removed what was written of this one"
+    )
+    assert not (tmp_path / "step-7").exists()
+    slot.close()

@@ -356,7 +356,13 @@ def call(called: bytes, args: bytes) -> bytes:
 
 _COUNTER = named("collections", "Counter")
 _LONG = of("a" * 100_000)
-_KEEP = pickle.LONG_BINGET + (0).to_bytes(4, "little")
+
+
+def _kept(number: int) -> bytes:
+    return pickle.LONG_BINGET + number.to_bytes(4, "little")
+
+
+_KEEP = _kept(0)
 
 
 def _laughing(levels: int) -> bytes:
@@ -367,12 +373,51 @@ def _laughing(levels: int) -> bytes:
     return of(value)
 
 
+def _memoized(value: bytes) -> bytes:
+    """The opcodes of a value that is only remembered, behind its texts."""
+    return value + pickle.MEMOIZE + pickle.POP
+
+
+_ZERO = (1 << 61) - 1
+"""A number whose hash is 0, as those of its multiples are."""
+_DEQUE = _kept(2) + pickle.EMPTY_TUPLE + pickle.REDUCE
+_NAMED_DEQUE = _memoized(named("collections", "deque"))
+_NAMED_DEFAULTDICT = _memoized(named("collections", "defaultdict"))
+
+
 @pytest.mark.parametrize(
     "program",
     {
+        "numbers of one hash": of({number * _ZERO: None for number in range(1, 99)}),
+        "tuples of one hash": of({(number * _ZERO, 0.5): None for number in range(1, 99)}),
+        "a set of one hash": of({number * _ZERO for number in range(1, 99)}),
+        "a frozenset of one hash": of(frozenset(number * _ZERO for number in range(1, 99))),
+        "a long tuple that is often a key": _memoized(of(tuple(range(9_999))))
+        + pickle.MARK
+        + (pickle.EMPTY_DICT + _KEEP + pickle.NONE + pickle.SETITEM) * 50_000,
+        "a long number that is often a key": _memoized(of(1 << 800_000))
+        + pickle.MARK
+        + (pickle.EMPTY_DICT + _KEEP + pickle.NONE + pickle.SETITEM) * 50_000,
+        "a long amount that is often a key": _memoized(call(named("decimal", "Decimal"), of(("9" * 99_999,))))
+        + pickle.MARK
+        + (pickle.EMPTY_SET + pickle.MARK + _kept(4) + pickle.ADDITEMS) * 50_000,
+        "deep deques": _NAMED_DEQUE + _DEQUE * 9_999 + pickle.APPEND * 9_998,
+        "deep defaultdicts": _NAMED_DEFAULTDICT
+        + (_DEQUE + pickle.NONE) * 9_999
+        + _DEQUE
+        + pickle.SETITEM * 9_999,
+        "deep deques from without": _NAMED_DEQUE
+        + (_DEQUE + pickle.MEMOIZE) * 2
+        + pickle.APPEND
+        + _kept(4)
+        + _DEQUE
+        + pickle.APPEND,
+        "a deep tuple": of(()) + pickle.TUPLE1 * 2_000,
+        "a method of an OrderedDict": call(named("collections", "OrderedDict"), of(()))
+        + of({"items": None})
+        + pickle.BUILD,
         "an attribute of a class": _COUNTER + of(None) + of({"update": 1}) + pickle.TUPLE2 + pickle.BUILD,
         "an attribute of a function": named(_OURS, "_array") + of((None, {"a": 1})) + pickle.BUILD,
-        "a place in the memo": of(1) + pickle.LONG_BINPUT + b"\xff\xff\xff\x7f",
         "a large array of bytes": pickle.BYTEARRAY8 + (1 << 40).to_bytes(8, "little"),
         "large bytes": pickle.BINBYTES8 + (1 << 40).to_bytes(8, "little"),
         "a frame": pickle.FRAME + (1 << 40).to_bytes(8, "little"),
@@ -422,6 +467,21 @@ def test_no_pickle_takes_more_memory_than_by_its_length_nor_time_without_end(
     finally:
         tracemalloc.stop()
     assert peak < (64 << 20) + 300 * len(data)
+
+
+def test_what_is_large_and_means_no_harm_comes_back() -> None:
+    deep: Any = 0
+    for _ in range(300):
+        deep = deque([(deep,)])
+    key = tuple(range(30))
+    for value in (
+        {(number, (number + 1, "x")): float(number) for number in range(5_000)},
+        {number / 7: number << 40 for number in range(5_000)} | {-number << 70: None for number in range(50)},
+        [{key: number} for number in range(5_000)],
+        {frozenset((number, number + 1)): (number,) for number in range(1_000)},
+    ):
+        assert back(value) == value
+    assert repr(back(deep)) == repr(deep)
 
 
 # --- In a training --------------------------------------------------------------------------------------

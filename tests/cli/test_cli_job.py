@@ -105,6 +105,17 @@ class TestSubmit:
         assert "job.yaml:8: spec.replicaSpecs.worker.replicas: Invalid value: -1: too small" in done.err
         assert "job.yaml:7: spec.replicaSpecs.worker.template: Required value" in done.err
 
+    def test_a_field_of_dlrovers_own_is_refused_with_the_command_that_carries_it_over(
+        self, server: Script, dlr: Dlr, tmp_path: Path
+    ) -> None:
+        strict = 'strict decoding error: unknown field "spec.brainService"'
+        server.answers[f"POST {JOBS}"] = refusal(400, "BadRequest", strict)
+        done = dlr("job", "submit", "-f", job_file(tmp_path))
+        assert "spec.brainService: unknown field" in done.err and "dlr convert -f FILE" in done.err
+        strict = 'strict decoding error: unknown field "spec.typo"'
+        server.answers[f"POST {JOBS}"] = refusal(400, "BadRequest", strict)
+        assert "dlr convert" not in dlr("job", "submit", "-f", job_file(tmp_path)).err
+
     def test_cluster_without_the_crds(self, server: Script, dlr: Dlr, tmp_path: Path) -> None:
         done = dlr("job", "submit", "-f", job_file(tmp_path))
         assert done.exit_code == 1

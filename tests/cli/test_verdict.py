@@ -238,6 +238,13 @@ def test_after_a_failure_for_want_of_memory_the_advice_says_what_was_given() -> 
     assert advice.text.startswith("Nothing is to be done where the template has a limit of memory")
 
 
+def test_a_pod_that_cannot_start_is_named_in_the_command_that_shows_it() -> None:
+    late = warning("WorkersNotStarted", "ImagePullBackOff", worker="digits-worker-1", count=2)
+    made = job(phase="Pending", reason="ImagePullBackOff", message="no image", warnings=[late])
+    ((advice,),) = [each.advice for each in of(made).findings]
+    assert "kubectl describe pod digits-worker-1-1 -n default" in advice.text
+
+
 STATES = st.sampled_from([None, *JobState])
 WARNINGS = (
     *("NonFiniteLoss", "CheckpointsFailing", "WorkersGivenUp", "Slow", "AgentsSilent", "HeartbeatLate"),

@@ -200,7 +200,26 @@ async def test_recording_never_raises_and_never_waits():
     for n in range(5000):
         obj = {**JOB, "metadata": {"name": f"j{n}", "namespace": "ns", "uid": f"{n}"}}
         recorder.event(obj, "Normal", "R", "m" * 9000)
-    assert len(recorder._pending) == 1000
+    assert len(recorder._pending["ns"]) == 1000
+
+
+def test_thousands_of_events_in_one_namespace_keep_none_of_another_waiting():
+    api = EventApi()
+
+    async def scenario():
+        async with recording(api) as recorder:
+            for number in range(3_000):
+                metadata = {
+                    "name": f"j{number}",
+                    "namespace": "evil" if number < 2_999 else "ns",
+                    "uid": f"{number}",
+                }
+                recorder.event({**JOB, "metadata": metadata}, "Normal", "R", "m")
+            await recorder.flush(60)
+
+    asyncio.run(scenario())
+    namespaces = [event["metadata"]["namespace"] for event in api.events.values()]
+    assert namespaces.index("ns") == 1 and len(namespaces) == 1_001
 
 
 def test_cluster_scoped_objects_have_their_events_in_default():

@@ -29,7 +29,7 @@ class Server:
 
 async def flood(limiter, server, count, flow="big"):
     """So many requests, all wanted at once."""
-    current_flow.set(flow)
+    current_flow.set((flow, None))
 
     async def request():
         async with limiter.slot():
@@ -115,7 +115,7 @@ async def test_who_gives_up_waiting_leaves_no_slot_behind():
 def test_flows_take_turns_and_each_keeps_its_order():
     queue = FairQueue()
     for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
-        queue.push(item[0], item)
+        queue.push((None, item[0]), item)
     assert [queue.pop() for _ in range(len(queue))] == ["a1", "b1", "c1", "a2", "c2", "a3"]
     with pytest.raises(IndexError):
         queue.pop()

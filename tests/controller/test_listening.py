@@ -7,9 +7,7 @@ import pytest
 from aiohttp import web
 
 from controller.serving import listening
-from controller.serving.listening import serve_http
-
-pytestmark = pytest.mark.real
+from controller.serving.listening import oldest_of_most, serve_http
 
 WAIT_SECONDS = 300.0
 NOT_HTTP = [
@@ -47,6 +45,15 @@ async def ask(port, request=b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n
         writer.close()
 
 
+@pytest.mark.parametrize(
+    ("addresses", "place"),
+    [("a", 0), ("ab", 0), ("abb", 1), (["kubelet", "flood", "flood"], 1), ("abab", 0), ("cabba", 1)],
+)
+def test_the_oldest_connection_of_the_address_that_has_the_most_is_closed(addresses, place):
+    assert oldest_of_most(addresses) == place
+
+
+@pytest.mark.real
 @pytest.mark.parametrize("request_", NOT_HTTP)
 async def test_what_is_no_request_is_refused_and_not_logged(caplog, request_):
     async with served() as port:
@@ -56,6 +63,7 @@ async def test_what_is_no_request_is_refused_and_not_logged(caplog, request_):
     assert not caplog.records
 
 
+@pytest.mark.real
 async def test_defect_of_ours_is_logged_with_its_traceback(caplog):
     async with served() as port:
         assert (await ask(port, b"GET /defect HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).split(b" ")[
@@ -64,10 +72,12 @@ async def test_defect_of_ours_is_logged_with_its_traceback(caplog):
     assert [record.exc_info[0] for record in caplog.records] == [KeyError]
 
 
+@pytest.mark.real
 async def test_whoever_holds_connections_keeps_nobody_out(monkeypatch):
     monkeypatch.setattr(listening, "MOST_CONNECTIONS", 4)
     async with served() as port:
         held = []
+        kubelet, probe = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
         for _ in range(12):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nX: half of a request\r\n")
@@ -78,5 +88,11 @@ async def test_whoever_holds_connections_keeps_nobody_out(monkeypatch):
                 with contextlib.suppress(ConnectionResetError):
                     assert await reader.read() == b"", "the oldest are closed"
         assert not held[-1][0].at_eof()
+        probe.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert (await kubelet.read()).endswith(b"ok"), (
+                "that of another address, the oldest of all, is not"
+            )
+        probe.close()
         for _, writer in held:
             writer.close()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.api.fairness import FairQueue
 from controller.clock import monotonic as now
 from controller.queue.workqueue import (
     BACKOFF_CAP_SECONDS,
@@ -11,6 +12,7 @@ from controller.queue.workqueue import (
     QueueShutDown,
     WorkQueue,
 )
+from controller.reconciler import Request
 
 
 async def take(queue, within=0.0):
@@ -92,6 +94,34 @@ async def test_thousands_are_added_without_keeping_others_waiting():
         turns += 1
     assert turns == 2
     assert [await take(queue) for _ in range(len(queue))] == list(range(3 * READY_AT_ONCE - 1))
+
+
+async def test_thousands_of_one_namespace_keep_nobody_else_waiting_and_administrators_come_first():
+    queue = WorkQueue(flow_of=Request._make, goes_first={"ops"}.__contains__)
+    for number in range(3_000):
+        queue.add(Request("evil", f"check-{number}"))
+    for namespace in ("team-a", "team-b", "ops"):
+        queue.add(Request(namespace, "mine"))
+        queue.add(Request(namespace, "other"))
+    taken = [(await take(queue)).namespace for _ in range(10)]
+    assert taken == ["ops", "ops", *["evil", "team-a", "team-b"] * 2, "evil", "evil"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=60))
+def test_between_two_of_a_namespace_each_other_that_waits_has_its_turn(flows):
+    queue = FairQueue()
+    for number, flow in enumerate(flows):
+        queue.push(flow, (*flow, number))
+    taken = [queue.pop() for _ in flows]
+    assert len(queue) == 0 and sorted(number for *_, number in taken) == list(range(len(flows)))
+    for place, (namespace, _, _) in enumerate(taken):
+        following = [later[0] for later in taken[place + 1 :]]
+        if namespace in following:
+            assert set(following) - {namespace} <= set(following[: following.index(namespace)])
+    for flow in set(flows):
+        assert [number for *of, number in taken if tuple(of) == flow] == [
+            n for n, f in enumerate(flows) if f == flow
+        ]
 
 
 async def test_overtaken_delays_do_not_pile_up():

@@ -124,6 +124,15 @@ def test_count_and_minimum_of_groups_may_change(schema: CompiledSchema) -> None:
     assert _update_faults(schema, job, other) == []
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Running", None])
+def test_an_ended_job_cannot_be_scaled(schema: CompiledSchema, phase: str | None) -> None:
+    job = grouped() | ({"status": {"phase": phase}} if phase else {})
+    other = edited(job, lambda spec, worker, groups: worker.update(replicas=10))
+    ended = phase in ("Succeeded", "Failed")
+    assert any("the job has ended" in each for each in _update_faults(schema, job, other)) is ended
+    assert _update_faults(schema, job, job | {"status": {"phase": "Failed"}}) == []
+
+
 def test_a_name_that_leaves_no_room_for_the_groups_is_refused(schema: CompiledSchema) -> None:
     assert faults(schema, grouped("x" * 35)) == []
     (fault,) = faults(schema, grouped("x" * 36))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,3 +183,28 @@ def test_training_over_nccl_goes_on_from_memory_as_if_nothing_had_happened(
     expected, found = (torch.load(folder / "final", map_location="cpu") for folder in (alone, killed))
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     slots.close()
+
+
+ON_GPU_1 = """
+import os, threading
+import pynvml, torch
+from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.state import capture
+from agent.slots.format import Mark
+
+torch.cuda.set_device(1)
+state = {"weight": torch.ones(1 << 20, device="cuda:1")}
+writer = Writer([private_slot(capture(state))])
+writer.expect(capture(state)), writer.prepare()
+writer.save(Mark(1, 1, 0, 1), capture(state))
+writer.close()
+pynvml.nvmlInit()
+first = pynvml.nvmlDeviceGetHandleByIndex(0)
+assert os.getpid() not in [it.pid for it in pynvml.nvmlDeviceGetComputeRunningProcesses(first)]
+"""
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it takes two GPUs")
+def test_a_save_on_gpu_1_makes_no_context_on_gpu_0() -> None:
+    """It needs NVML to see this container's processes by their own numbers, as without a PID namespace."""
+    subprocess.run([sys.executable, "-c", ON_GPU_1], check=True, timeout=120)

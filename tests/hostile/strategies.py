@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import crds
+from crds.failure_policy import MAX_PATTERN
 from localcluster.builtin import components
 from localcluster.field_errors import Reason
 from localcluster.schema import CompiledSchema
@@ -67,6 +68,43 @@ TEXTS = (
     "a" * 3_000,
 )
 NAMES = ("TF_CONFIG", "NODE_NUM", "PET_NNODES", "A", "B", "memory", "cpu", "nvidia.com/gpu", "", "x" * 300)
+
+_PIECES = (
+    "a",
+    "k",
+    "Xid ",
+    ".",
+    r"\w",
+    r"\W",
+    r"\C",
+    r"\b",
+    "^",
+    "$",
+    "[^a]",
+    "[a-zé-ſ]",
+    r"[\x{80}-\x{ffff}]",
+    "é",
+)
+_TIMES = ("?", "*", "+", "*?", "??", "{2}", "{0,9}", "{31}", "{99}", "{50,99}", "{3,}")
+PATTERNS = st.builds(
+    "{}{}".format,
+    st.sampled_from(("", "(?i)", "(?s)")),
+    st.recursive(
+        st.sampled_from(_PIECES),
+        lambda inner: (
+            st.builds("{}{}".format, inner, inner)
+            | st.builds("(?:{}|{})".format, inner, inner)
+            | st.builds("(?:{}){}".format, inner, st.sampled_from(_TIMES))
+            | st.builds(
+                lambda piece, times: (piece * times)[: 200 // len(piece) * len(piece)],
+                inner,
+                st.integers(2, 60),
+            )
+        ),
+        max_leaves=12,
+    ),
+).filter(lambda pattern: len(pattern) <= MAX_PATTERN)
+"""Patterns of failure rules, many of which compile to thousands of instructions."""
 
 _ANY_TEXT = st.sampled_from(TEXTS) | st.text(max_size=20)
 JUNK: st.SearchStrategy[Any] = st.recursive(
@@ -146,6 +184,8 @@ def _objects(schema: JSON, optional: float) -> st.SearchStrategy[JSON]:
 
 def _texts(schema: JSON) -> st.SearchStrategy[str]:
     least, most = schema.get("minLength", 0), schema.get("maxLength", 100_000)
+    if schema.get("x-kubernetes-validations", [{}])[0].get("rule", "").startswith("''.matches(self)"):
+        return PATTERNS
     if schema.get("format") == "date-time":
         found = [time for time in (*[TIMES[0]] * 12, *TIMES) if re.search(schema.get("pattern", ""), time)]
         return st.sampled_from(found)

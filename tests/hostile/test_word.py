@@ -260,6 +260,40 @@ async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administ
         )
 
 
+@pytest.mark.parametrize("waits_from_the_start", [True, False])
+async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seconds_if_anybody_waits(
+    waits_from_the_start: bool,
+) -> None:
+    made = stage()
+    hold(made)
+    with made.within(EVIL):
+        made.add_check("next", nodes=["n1"], accelerator="none", created=later(-8))
+        await until(made, "hold", "Running")
+        await made.reconcile("hold")
+        await made.reconcile("next")
+        if not waits_from_the_start:
+            made.seconds += 3_599
+    woken: list[Request] = []
+    made.reconciler.have_looked_at = woken.append
+    with made.within(VICTIM):
+        made.add_check("mine", nodes=["n2", "n1"])
+        await made.reconcile("mine")
+        assert made.condition("Running", "mine")["reason"] == "WaitingForCheck"
+    assert woken == [Request(EVIL, "hold")]
+    with made.within(EVIL):
+        if waits_from_the_start:
+            assert await made.reconcile("hold") == pytest.approx(HOLD_SECONDS)
+            assert not made.status("hold")["withdrawn"]
+            made.seconds += HOLD_SECONDS
+        await made.reconcile("hold")
+        assert [each["node"] for each in made.status("hold")["withdrawn"]] == ["n1", "n2"]
+        assert made.reconciler.made_way(made.get(NODECHECKS, "hold")) == [Request(VICTIM, "mine")]
+    with made.within(VICTIM):
+        await made.play("mine")
+        assert set(made.verdicts("mine").values()) == {"Healthy"}
+        assert made.reconciler.made_way(made.get(NODECHECKS, "mine")) == [Request(EVIL, "next")]
+
+
 async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_trains_without() -> None:
     made = stage(MUTE)
     with made.within(EVIL):
@@ -364,7 +398,8 @@ class Game:
         is_administrators = claim.precedence is Precedence.ADMINISTRATORS
         held_seconds = 0.0 if player.since is None else self.now - player.since
         if held_seconds >= HOLD_SECONDS and not is_administrators:
-            left = to_yield(claim, self.claims())
+            has_tested = player.tested_at is not None and self.now - player.tested_at >= HOLD_SECONDS
+            left = to_yield(claim, self.claims(), to_anybody=has_tested)
             claim = replace(claim, wanted=claim.wanted - left, present=claim.present - left)
         player.claim = claim
         if claim.tests:

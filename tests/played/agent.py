@@ -609,6 +609,7 @@ class Agent:
     def _leave_by_vote(self, tier: KeptIn | None, begun_at: float) -> Act:
         votes = self.votes
         if votes is None or (tier is not None and not votes.read().take_part):
+            self._note_young()
             return Outcome.OFF
         if tier is not None:
             votes.look()
@@ -639,8 +640,7 @@ class Agent:
     def _stop(self, grace: course.Grace) -> Act:
         part, begun_at = self.running, self.now
         deadline = begun_at + grace.seconds
-        if part.step is None and self.training is not None:
-            self.training.is_young = True
+        self._note_young()
         if part.alive() and not self.cluster.random.random() < 0.3:  # else it sits in C, deaf to SIGTERM
             seconds = self.cluster.random.uniform(0.0, self.cluster.lengths.save)
             self.cluster.schedule.after(seconds, f"{self} has stopped", lambda: self._stopped(part))
@@ -654,6 +654,11 @@ class Agent:
                 break
             yield deadline
         self._lose()
+
+    def _note_young(self) -> None:
+        """Take note of processes that stop before their first step, and so by no vote."""
+        if self.running.step is None and self.training is not None:
+            self.training.is_young = True
 
     def _stopped(self, part: Processes) -> None:
         if part.alive():

@@ -179,7 +179,9 @@ class Cluster:
             for agent in self.agents.values():
                 if agent.me.owner_name == entry.obj["metadata"]["name"]:
                     agent.feed(None if entry.deleted else entry.obj)
-        if entry.deleted and not self._collects:
+        if (
+            entry.deleted or resource is PODS
+        ) and not self._collects:  # a late Pod may have no owner any more
             self._collects = True
             seconds = self.random.uniform(0.0, self.delays.collector)
             self.schedule.after(seconds, "garbage is collected", self._collect)
@@ -390,7 +392,7 @@ class Cluster:
         key = job["metadata"]["uid"], world.round
         if key not in self.trainings:
             # Not of the round before: that may have been given up before it had processes.
-            before = max(self.trainings.values(), key=lambda each: each.world.round, default=None)
+            before = self.newest_training
             if before is None or not before.is_young:
                 self.redone += self.made - self.saved
             self.made = self.saved
@@ -401,7 +403,7 @@ class Cluster:
                 self.last_step,
                 self.lengths,
                 self._stepped,
-                self._save,
+                lambda step: self._save(key, step),
             )
         found = self.trainings[key]
         if found.world.members != world.members:
@@ -409,24 +411,37 @@ class Cluster:
         self._see_no_older(key, world)
         return found
 
+    @property
+    def newest_training(self) -> Training | None:
+        """The training of the newest round that has begun, of the newest job."""
+        newest = max(self.trainings, key=self._place, default=None)
+        return None if newest is None else self.trainings[newest]
+
+    def _place(self, key: tuple[str, int]) -> tuple[int, int]:
+        """What orders the rounds of all jobs that had the name, one after the other."""
+        job, round_ = key
+        return int(job.rpartition("#")[2] or 0), round_
+
     def _see_no_older(self, key: tuple[str, int], world: World) -> None:
-        """No process of an earlier round may run where one of this round is started."""
-        for (job, round_), training in self.trainings.items():
-            if job != key[0] or round_ >= key[1]:
-                continue
-            for member, part in training.parts.items():
-                if part.alive() and member in world.members:
-                    self.wrong.append(f"round {key[1]} begins and {member} is in round {round_}")
+        """No process of a slot may run where another one of it is started; nor any of the world before, where
+        nobody of that goes on."""
+        slots = {member.index for member in world.members}
+        older = [other for other in self.trainings if self._place(other) < self._place(key)]
+        last = max(older, key=self._place, default=None)
+        for other in older:
+            is_replaced = other == last and not set(self.trainings[other].world.members) & set(world.members)
+            for member, part in self.trainings[other].parts.items():
+                if part.alive() and (is_replaced or member.index in slots):
+                    self.wrong.append(f"round {key[1]} begins and {member} is in round {other[1]}")
+
+    def _see_no_later(self, key: tuple[str, int], what: str) -> None:
+        if any(it.parts and self._place(other) > self._place(key) for other, it in self.trainings.items()):
+            self.wrong.append(f"round {key[1]} {what} and a later one has begun")
 
     def _stepped(self, training: Training) -> None:
-        """No step of a round may end where a later one has begun, but in Pods that are being deleted.
-
-        These have their grace while their successors start.
-        """
-        later = any(it.world.round > training.world.round and it.parts for it in self.trainings.values())
-        stops = all(part.agent.is_terminating for part in training.parts.values())
-        if later and not stops:
-            self.wrong.append(f"round {training.world.round} ends a step and a later one has begun")
+        """No step of a round may end where a later one has begun."""
+        key = next(key for key, each in self.trainings.items() if each is training)
+        self._see_no_later(key, "ends a step")
         # A job that is suspended when its training has just ended makes the last step once more.
         self.made = min(training.step, self.last_step - 1)
         if training.step % SAVED_EVERY == 0 or training.step >= self.last_step:
@@ -434,8 +449,9 @@ class Cluster:
         for part in training.parts.values():
             part.agent.reporter.progress()
 
-    def _save(self, step: int) -> None:
+    def _save(self, key: tuple[str, int], step: int) -> None:
         """All processes of a world have left after the same step, which they have saved."""
+        self._see_no_later(key, f"saves step {step}")
         self.saved = max(self.saved, step)
 
 
@@ -449,6 +465,6 @@ def environment_of(pod: JSON) -> Environment:
         worker_index=index,
         incarnation=int(labels[names.LABEL_INCARNATION]),
         pod_uid=metadata["uid"],
-        pod_ip=f"10.0.{index}.{labels[names.LABEL_INCARNATION]}",
+        pod_ip=f"10.{metadata['uid'].rpartition('#')[2]}.{index}.{labels[names.LABEL_INCARNATION]}",
         node_name=pod["spec"]["nodeName"],
     )

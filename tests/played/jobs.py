@@ -95,8 +95,9 @@ class Life:
         policy = {"lastCallSeconds": 1, "shrinkAfterSeconds": 20, "heartbeatTimeoutSeconds": 30}
         policy |= {"hangTimeoutSeconds": HANG_SECONDS}
         workers = draw.choice((1, 2, 2, 3))
-        submit(cluster.api, elasticPolicy=policy)
-        edit(cluster.api, {"replicaSpecs": {"worker": {"replicas": workers, "minReplicas": min(workers, 2)}}})
+        self._policy, self._counts = policy, {"replicas": workers, "minReplicas": min(workers, 2)}
+        cluster.lengths.save = draw.choice((3.0, 3.0, 12.0))
+        self._submit()
         for _ in range(draw.choice((0, 1, 1, 2, 3))):
             name, act = draw.choice(BEFALLS)
             self._at(draw.uniform(1.0, TROUBLED_SECONDS), name, act)
@@ -107,6 +108,10 @@ class Life:
             cluster.wrong.append(str(error))
         cluster.is_over = True
         return self._wrong()
+
+    def _submit(self) -> None:
+        submit(self.cluster.api, elasticPolicy=self._policy)
+        edit(self.cluster.api, {"replicaSpecs": {"worker": self._counts}})
 
     def _at(self, seconds: float, name: str, act: Callable[[Life], object]) -> None:
         def do() -> None:
@@ -126,7 +131,7 @@ class Life:
 
     def _training(self) -> Training | None:
         """The newest training, where all processes run."""
-        newest = max(self.cluster.trainings.values(), key=lambda each: each.world.round, default=None)
+        newest = self.cluster.newest_training
         return newest if newest is not None and newest.trains else None
 
     def fail_process(self) -> bool:
@@ -171,6 +176,13 @@ class Life:
         self._lose(agent.me.worker_name)
         self.cluster.delete_pod(agent.me.pod_name)
         return True
+
+    def delete_all_pods(self) -> bool:
+        agents = [agent for agent in self.cluster.agents.values() if agent.lives]
+        for agent in agents:
+            self._lose(agent.me.worker_name)
+            self.cluster.delete_pod(agent.me.pod_name)
+        return bool(agents)
 
     def lose_node(self) -> bool:
         nodes = sorted({agent.me.node_name for agent in self.cluster.agents.values() if agent.lives})
@@ -232,6 +244,14 @@ class Life:
             return False
         self.is_deleted = True
         self.cluster.api.delete(ELASTICJOBS, JOB)
+        return True
+
+    def make_again(self) -> bool:
+        if self.job is None or self.cluster.is_away:
+            return False
+        self.is_planned, self.is_suspended = True, False
+        self.cluster.api.delete(ELASTICJOBS, JOB)
+        self._submit()
         return True
 
     # What must hold.
@@ -304,6 +324,7 @@ BEFALLS: tuple[tuple[str, Callable[[Life], bool]], ...] = (
     ("a process hangs", Life.hang),
     ("a Pod's container ends", Life.crash),
     ("a Pod is deleted", Life.delete_pod),
+    ("all Pods are deleted", Life.delete_all_pods),
     ("a node is lost", Life.lose_node),
     ("a user scales", Life.scale),
     ("a user has all Pods replaced", Life.roll),
@@ -311,6 +332,7 @@ BEFALLS: tuple[tuple[str, Callable[[Life], bool]], ...] = (
     ("the API server is away", Life.leave_the_api_server_away),
     ("the controller is killed", Life.kill_controller),
     ("a user deletes the job", Life.delete),
+    ("a user makes the job again", Life.make_again),
 )
 
 

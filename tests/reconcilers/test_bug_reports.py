@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crds.agent_report import AgentReport, AgentState
-from crds.elasticworker import ExitClass, WorkerPhase
+from crds.elasticworker import WorkerPhase
 from reconcilers.observed.ending import LEFT_EARLY, PROCESS_FAILED
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import INIT_CONTAINER, inject_agent
@@ -82,7 +82,7 @@ CASES = {
     "03 before its first report": Case(TYPO, "Succeeded", ended(0), "Unknown", LEFT_EARLY),
     "03 without injection": Case(TYPO, "Succeeded", ended(0), SUCCEEDED, inject=False),
     "03 that is done": Case(TO_TEE, "Succeeded", ended(0), SUCCEEDED, said=DONE),
-    "04 while it trains": Case(TRAP, "Succeeded", ended(0), "Unknown", LEFT_EARLY, TRAINS),
+    "04 while it trains": Case(TRAP, "Succeeded", ended(0), "Killed", LEFT_EARLY, TRAINS),
     "04 before round 1": Case(TRAP, "Succeeded", ended(0), "Unknown", LEFT_EARLY),
     "06 a sidecar crashes": Case(TRAIN, "Failed", ended(0), SUCCEEDED, said=DONE, beside=(PROXY, ended(1))),
     "07 OnFailure": Case(BAD_OPTION, "Running", crash_loop(2), "UserError", policy="OnFailure"),
@@ -98,6 +98,13 @@ CASES = {
         TRAIN, "Pending", STARTS, "UserError", before=(FETCH, crash_loop(128)), policy="OnFailure"
     ),
     "20 out of memory": Case(TRAIN, "Failed", STARTS, "OOM", before=(FETCH, ended(137, "OOMKilled"))),
+    "30 lost by the runtime": Case(TRAIN, "Failed", ended(255, "Unknown"), "NodeLost", "Unknown", TRAINS),
+    "30 without an agent": Case(PLAIN, "Failed", ended(255, "Unknown"), "NodeLost", "Unknown"),
+    "30 by another runtime": Case(TRAIN, "Failed", ended(255), "Killed", "Error", TRAINS),
+    "30 by an older one": Case(TRAIN, "Succeeded", ended(0), "Killed", LEFT_EARLY, TRAINS),
+    "30 before round 1": Case(TRAIN, "Succeeded", ended(0), "Killed", LEFT_EARLY, said(AgentState.READY)),
+    "30 after success": Case(TRAIN, "Failed", ended(255, "Unknown"), SUCCEEDED, said=DONE),
+    "30 a program's own 255": Case(ONCE, "Failed", ended(255), "UserError", said=FAILED),
     "28 without an agent": Case(PLAIN, "Running", ended(3), "UserError", beside=(PROXY, RUNS)),
     "28 with an agent": Case(ONCE, "Running", ended(1), "UserError", said=FAILED, beside=(PROXY, RUNS)),
     "28 that is done": Case(TRAIN, "Running", ended(0), SUCCEEDED, said=DONE, beside=(PROXY, RUNS)),
@@ -141,7 +148,7 @@ def test_a_pod_of_a_bug_report_comes_to_the_right_end(case: Case) -> None:
         assert (status.phase, end, status.restarts) == (case.expected, None, {})
         return
     assert end is not None and end.exit_class == case.expected
-    assert status.phase in (WorkerPhase.FAILED, WorkerPhase.PENDING) and end.exit_class != ExitClass.NODE_LOST
+    assert status.phase in (WorkerPhase.FAILED, WorkerPhase.PENDING)
     assert sum(status.restarts.values()) >= 1 and status.failure_budget is not None, "it is counted"
     assert not case.reason or end.reason == case.reason
     expected = case.before[0]["name"] if case.before and case.main == STARTS else ""

@@ -46,6 +46,7 @@ COMPUTED = {
         *(
             "WaitingForDeletion",
             "EarlierPodStuck",
+            "NamesTaken",
             "ImagePullBackOff",
             "CreateContainerConfigError",
             "FailedMount",

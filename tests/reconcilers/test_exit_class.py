@@ -72,6 +72,42 @@ def test_pod_ends_are_classified(ended: dict[str, Any], expected: ExitClass) -> 
     assert classify_pod(ended).exit_class is expected
 
 
+LOW = "The node was low on resource: {}. Threshold quantity: 100Mi, available: 9Mi. "
+LARGER = "Container {} was using 9Gi, request is 1Gi, has larger consumption of {}. "
+
+
+@pytest.mark.parametrize(
+    ("message", "expected", "container"),
+    [
+        (LOW.format("memory") + LARGER.format("main", "memory"), ExitClass.OOM, ""),
+        (
+            "The node was low on resource: memory. Container main was using 3Gi, which exceeds its request of 0.",
+            ExitClass.OOM,
+            "",
+        ),
+        (LOW.format("memory") + LARGER.format("proxy", "memory"), ExitClass.OOM, "proxy"),
+        (
+            LOW.format("ephemeral-storage") + LARGER.format("main", "ephemeral-storage"),
+            ExitClass.USER_ERROR,
+            "",
+        ),
+        (LOW.format("memory"), ExitClass.PREEMPTED, ""),
+        (LOW.format("pids"), ExitClass.PREEMPTED, ""),
+        ("The node had condition: [MemoryPressure]. ", ExitClass.PREEMPTED, ""),
+    ],
+)
+def test_48_an_eviction_for_more_than_the_pod_asked_for_is_its_own_doing(
+    message: str, expected: ExitClass, container: str
+) -> None:
+    containers = {"containers": [{"name": "main"}, {"name": "proxy"}]}
+    for evicted in (
+        pod(phase="Failed", reason="Evicted", message=message),
+        disrupted("TerminationByKubelet", message),
+    ):
+        end = classify_pod(evicted | {"spec": containers})
+        assert (end.exit_class, end.other_container) == (expected, container)
+
+
 TAINTS = pytest.mark.parametrize(
     ("taint", "expected"),
     [

@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from crds.failure_policy import FailureAction, FailureRule
+from reconcilers.conditions.pods import PATTERNS_NOT_APPLIED
+from reconcilers.failure.patterns import MOST_BYTES, Pattern, searched, unfit_patterns
 from reconcilers.failure.rules import action_for, of_pod, of_process
 from reconcilers.observed.exit_class import classify_pod, end_of_deleted
-from tests.reconcilers.build import failure, pod, terminated
+from tests.reconcilers.build import failure, job, pod, terminated
+from tests.reconcilers.judging import judge, warnings
 
 
 def rule(action: str = "FailJob", **matchers: Any) -> FailureRule:
@@ -95,6 +98,59 @@ def test_a_pod_that_is_gone_has_only_its_text() -> None:
     )
 
 
-def test_a_pattern_that_takes_others_for_ever_is_answered_at_once() -> None:
-    told = of_process(failure(message="a" * 4_000))
-    assert action_for([rule(onMessagePattern="(a+)+$b")], told) is None
+def patterns(*found: str) -> list[FailureRule]:
+    return [rule(onMessagePattern=pattern) for pattern in found]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(unclosed", "is no RE2: missing )"),
+        ("(?:.?){1000}x", "product above 99"),
+        ("(?:(?:a{10}){10}){10}", "product above 99"),
+        (r"(?i)(?:\pL?){4}x", r"Unicode characters (\p)"),
+        (r"\\\PN", r"Unicode characters (\p)"),
+        (".{90}", "compiles to 724 instructions, and those before it leave 592"),
+        ("(?:\\b*|a)" * 20 + "{99}", "compiles to"),
+    ],
+)
+def test_a_pattern_that_costs_too_much_is_not_applied_and_the_job_says_so(pattern: str, why: str) -> None:
+    told = of_process(failure(message="x" * 4_000))
+    rules = patterns("none", pattern, "x+")
+    assert action_for(rules, told) is FailureAction.FAIL_JOB and action_for(rules[:2], told) is None
+    of = job(failurePolicy={"rules": [each.to_wire() for each in rules]})
+    after, events = judge(of, PATTERNS_NOT_APPLIED)
+    message = warnings(after)[PATTERNS_NOT_APPLIED].message
+    assert (
+        message.startswith("spec.failurePolicy.rules[1].onMessagePattern is not applied: it ")
+        and why in message
+    )
+    assert [event.reason for event in events] == [PATTERNS_NOT_APPLIED]
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$b", r"C:\\pkg", r"\d{4}-\d{2}-\d{2}", "(?i)" + "k" * 140, "é{2}"])
+def test_other_patterns_are_applied(pattern: str) -> None:
+    assert unfit_patterns(patterns(pattern)) == []
+
+
+def test_all_patterns_of_a_job_are_small_together() -> None:
+    found = unfit_patterns(patterns(*(f"{number:02}" + "abcd" * 20 for number in range(20))))
+    assert len(found) == 20 - 600 // 86 and found[0].startswith("spec.failurePolicy.rules[6].")
+
+
+def test_the_beginning_and_the_end_of_a_long_text_are_searched() -> None:
+    told = of_process(failure(message="é" * 4_095 + "!", log_tail="\N{SNOWMAN}" * 4_095 + "?"))
+    assert len(searched(told.text)) == MOST_BYTES
+    assert [action_for(patterns(each), told) is not None for each in ("^é", "!", r"\?$", "\N{SNOWMAN}")] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_no_pattern_is_searched_where_the_exit_code_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = of_process(failure())
+    monkeypatch.setattr(Pattern, "is_in", lambda *_: pytest.fail("searched"))
+    unlike = rule(**exits("In", 9) | {"onMessagePattern": "bad"})
+    assert action_for([unlike, rule(**exits("In", 1)), *patterns("bad")], told) is FailureAction.FAIL_JOB

@@ -173,6 +173,16 @@ def plan(name: str, created: int = 0, index: int = 1) -> ScalePlan:
     return ScalePlan.model_validate({"metadata": metadata, "spec": spec})
 
 
+def test_a_look_refuses_some_plans_and_the_next_look_others() -> None:
+    plans = [plan("good", 1), *(plan(f"bad-{second}", second, index=9) for second in range(2, 27))]
+    looks = []
+    while plans:
+        write, judged_now = verdicts(known(), *plans)
+        looks.append((write, set(judged_now.values()), len(judged_now)))
+        plans = [each for each in plans if each.metadata.name not in judged_now] if write is None else []
+    assert looks == [(None, {"Refused"}, 10), (None, {"Refused"}, 10), ("good", {"Refused"}, 5)]
+
+
 def test_newest_plan_that_is_not_refused_is_applied_and_those_before_it_are_superseded() -> None:
     old, new, bad = plan("b", 1), plan("a", 2), plan("c", 3, index=9)
     assert verdicts(known(), old, bad, new) == ("a", {"c": "Refused", "b": "Superseded"})

@@ -157,6 +157,8 @@ async def test_a_job_whose_workers_are_refused_says_so_once_and_gets_them_when_t
     (told,) = (event for event in played.api.events if event.reason == "WriteRefused")
     assert told.message.startswith("the API server refuses what the job needs: ")
     assert "over quota" in told.message and asked == 1
+    status = (await played.client.get(ELASTICJOBS, "barred", NAMESPACE))["status"]
+    assert status["reason"] == "WriteRefused" and "over quota" in status["message"]
     process.before_write = lambda write: None
     await played.until("its Pod", lambda: played.client.get(PODS, "barred-worker-0-1", NAMESPACE))
 

@@ -185,6 +185,7 @@ TAKEN = name_taken(
         (Refused(409, "Conflict", 'admission webhook "w" denied the request: no'), POD_FORBIDDEN),
         (Forbidden(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), POD_FORBIDDEN),
         (Forbidden(403, "Forbidden", "exceeded quota: team"), POD_REFUSED),
+        (Forbidden(403, "Forbidden", "policy 'q' denied request: exceeded quota: team"), POD_REFUSED),
         (Forbidden(403, "Forbidden", 'User "u" cannot create resource "pods"'), POD_REFUSED),
         (TAKEN, POD_REFUSED),
         (Unavailable("Internal error: failed calling webhook", status=500), POD_REFUSED),

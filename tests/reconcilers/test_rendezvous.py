@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -225,6 +226,75 @@ def test_a_member_that_leaves_alone_hears_that_its_peers_are_dead() -> None:
     world = decide(formed(0, 1), people, bounds(2), NOW).rendezvous
     assert (world.phase, world.broken_round) == (REFORMING, 1)
     assert world.waits_for == "processes of worker 1 still run"
+
+
+def comes(index: int, leaving_pod: str = "") -> Participant:
+    """Whose agent is ready; its predecessor may still train."""
+    return participant(index, incarnation=2, leaving_pod=leaving_pod, seconds_since_joined=99)
+
+
+def leaves(index: int) -> Participant:
+    return participant(index, AgentState.RUNNING, 1, alive=False, stops_in_good_order=True, leaving_pod="p")
+
+
+STANDBY = participant(2, seconds_since_joined=99)
+
+
+@pytest.mark.parametrize(
+    ("people", "waits_for"),
+    [
+        ([comes(0, "p"), *running(1)], "processes of worker 0 still run"),
+        ([*running(0), comes(1, "p")], "processes of worker 1 still run"),
+        ([*running(0), comes(1)], ""),
+        ([comes(0, "p"), comes(1, "q")], "processes of workers 0, 1 still run"),
+        ([comes(0), comes(1, "q")], "processes of worker 1 still run"),
+        ([leaves(0), *running(1), STANDBY], "processes of worker 0 still run"),
+        ([*running(0), leaves(1), STANDBY], ""),
+    ],
+    ids=["first slot", "a slot", "left", "all", "all but one have left", "rank 0, a standby", "a standby"],
+)
+def test_no_slot_trains_twice_at_once_and_rank_0_saves_before_others_go_on(
+    people: list[Participant], waits_for: str
+) -> None:
+    """What a world may become when its Pods leave, and their successors are ready: also once the time for
+    replacements is over, which would allow a smaller world."""
+    world = formed(0, 1)
+    for seconds in (0, 1, 119):
+        found = decide(world, people, bounds(2, shrink_after_seconds=120, grace_seconds=600), later(seconds))
+        world = found.rendezvous
+        assert world.waits_for == waits_for, seconds
+    assert (world.round == 2) is (not waits_for)
+
+
+@pytest.mark.parametrize(
+    ("people", "members"),
+    [
+        ([*running(0), comes(1, "p")], [0]),
+        ([comes(0, "p"), *running(1)], []),
+        ([comes(0), comes(1, "p")], []),
+        ([comes(0), comes(1)], [0, 1]),
+    ],
+)
+def test_a_world_shrinks_without_a_slot_that_is_long_in_leaving_unless_it_is_rank_0s_or_all_leave(
+    people: list[Participant], members: list[int]
+) -> None:
+    limits = bounds(2, 1, shrink_after_seconds=60, last_call_seconds=5, grace_seconds=5)
+    held = decide(formed(0, 1), [leaves(0), leaves(1)], limits, NOW).rendezvous
+    after = decide(held, people, limits, later(600)).rendezvous
+    assert (after.members if after.round == 2 else []) == members
+
+
+def test_a_first_world_waits_for_the_processes_of_an_earlier_job_or_of_before_a_suspension() -> None:
+    slots = [comes(0), comes(1, "p")]
+    early = decide(Rendezvous(), slots, bounds(2, 1), NOW).rendezvous
+    assert (early.phase, early.waits_for) == (FORMING, "processes of worker 1 still run")
+    assert decide(early, [comes(0), comes(1)], bounds(2, 1), NOW).rendezvous.members == [0, 1]
+
+
+def test_new_nodes_are_checked_while_the_processes_of_the_pods_before_leave() -> None:
+    constraints = Constraints(unchecked=frozenset({0}))
+    decision = decide(formed(0, 1), [comes(0, "p"), *running(1)], bounds(2), NOW, constraints)
+    assert decision.check == (0, 1) and decision.rendezvous.phase is REFORMING
 
 
 # --- invariants -------------------------------------------------------------------------------------

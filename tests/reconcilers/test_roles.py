@@ -26,6 +26,7 @@ from reconcilers.job.seen import Seen
 from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
+from reconcilers.observed.suitable import Sizes
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import (
     FOLLOW_SECONDS,
@@ -408,7 +409,7 @@ def test_a_plan_for_more_tasks_than_can_be_told_is_refused_and_one_for_fewer_is_
     for before, after_, refuses in ((500, 1_000, True), (1_000, 900, False)):
         spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": after_}}}
         plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
-        refused = refusal(plan, long_named({"chief": 1, "ps": 16, "worker": before}), [], [])
+        refused = refusal(plan, long_named({"chief": 1, "ps": 16, "worker": before}), [], Sizes([]))
         assert (refused is not None) == refuses
         if refused is not None:
             assert refused.reason == "OutOfRange"
@@ -447,7 +448,7 @@ def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -
             "spec": {"ownerJob": "digits", "replicaResourceSpecs": {type_: {"replicas": count}}},
         }
     )
-    refused = refusal(plan, roles_job(), list(all_of().values()), [])
+    refused = refusal(plan, roles_job(), list(all_of().values()), Sizes([]))
     assert (
         refused is not None and f"{count} Pods of type {type_}, and a job with parameter" in refused.message
     )
@@ -456,7 +457,7 @@ def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -
 def test_a_plan_that_takes_the_last_server_by_name_is_refused() -> None:
     spec = {"ownerJob": "digits", "removePods": [{"name": "digits-ps-0"}, {"name": "digits-ps-1"}]}
     plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
-    refused = refusal(plan, roles_job(), list(all_of().values()), [])
+    refused = refusal(plan, roles_job(), list(all_of().values()), Sizes([]))
     assert refused is not None and refused.reason == "OutOfRange"
     assert refused.message == (
         "spec.removePods: 0 Pods of type ps, and a job with parameter servers has from 1 to 256 of them"

@@ -9,6 +9,7 @@ import pytest
 
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan
+from reconcilers.observed.suitable import Sizes
 from reconcilers.scale.plan import impossible, refusal, request_of
 from tests.reconcilers.build import job, worker
 
@@ -42,7 +43,7 @@ def of_worker(**asked: Any) -> dict[str, Any]:
 
 def why_not(asked: Mapping[str, Any], of: ElasticJob | None = None, labels: Any = None) -> tuple[str, str]:
     workers = [worker(index, incarnation=3 if index == 1 else 1) for index in range(4)]
-    found = refusal(plan(labels, **asked), of or four(), workers, NODES)
+    found = refusal(plan(labels, **asked), of or four(), workers, Sizes(NODES))
     assert found is not None, "it is not refused"
     return found.reason, found.message
 
@@ -185,7 +186,7 @@ def test_minimum_of_the_command_holds_as_well() -> None:
     assert found[0] == "BelowMinimum" and "fewer than the job's --nnodes minimum, 2" in found[1]
     command["command"][1] = "--nnodes=$NODE_NUM:$NODE_NUM"
     fixed = job(replicas=4, template={"spec": {"containers": [{"name": "main", "image": "x"} | command]}})
-    assert refusal(plan(**of_worker(replicas=1)), fixed, [], NODES) is None
+    assert refusal(plan(**of_worker(replicas=1)), fixed, [], Sizes(NODES)) is None
 
 
 def test_automatic_plan_keeps_off_types_that_are_not_to_scale_and_within_the_limits() -> None:
@@ -197,10 +198,12 @@ def test_automatic_plan_keeps_off_types_that_are_not_to_scale_and_within_the_lim
     found = why_not(of_worker(replicas=6), limited, auto)
     assert found[0] == "AboveResourceLimits"
     assert found[1].endswith("would ask for 12Gi of memory in all, more than its resourceLimits, 10Gi")
-    assert refusal(plan(auto, **of_worker(replicas=5)), limited, [], NODES) is None
-    assert refusal(plan(**of_worker(replicas=6)), limited, [], NODES) is None, "a person may"
+    assert refusal(plan(auto, **of_worker(replicas=5)), limited, [], Sizes(NODES)) is None
+    assert refusal(plan(**of_worker(replicas=6)), limited, [], Sizes(NODES)) is None, "a person may"
     lowered = job(replicas=8, template=TEMPLATE, resourceLimits={"memory": "10Gi"})
-    assert refusal(plan(auto, **of_worker(replicas=7)), lowered, [], NODES) is None, "it gives some back"
+    assert refusal(plan(auto, **of_worker(replicas=7)), lowered, [], Sizes(NODES)) is None, (
+        "it gives some back"
+    )
     assert why_not(of_worker(replicas=9), lowered, auto)[0] == "AboveResourceLimits"
 
 
@@ -227,8 +230,8 @@ def test_a_plan_whose_request_does_not_fit_into_the_job_is_refused() -> None:
 
 def test_a_plan_whose_memory_leaves_no_room_for_checkpoints_is_refused() -> None:
     of = four(memoryCheckpoint={"size": "512Mi"})
-    assert refusal(plan(**of_worker(resource={"memory": "2Gi"})), of, [], []) is None
-    assert refusal(plan(**of_worker(resource={"cpu": 2})), of, [], []) is None
+    assert refusal(plan(**of_worker(resource={"memory": "2Gi"})), of, [], Sizes([])) is None
+    assert refusal(plan(**of_worker(resource={"cpu": 2})), of, [], Sizes([])) is None
     reason, message = why_not(of_worker(resource={"memory": "512Mi"}), of)
     assert reason == "Contradiction" and "512Mi does not fit into the first container's" in message
 
@@ -237,7 +240,9 @@ def test_a_plan_for_more_resources_than_the_jobs_status_holds_is_refused() -> No
     """The look that merged it would fail, as would each that follows."""
     known = {"resources": {"worker": {"limits": {f"example.com/{number}": 1 for number in range(31)}}}}
     of = job(replicas=4, template=TEMPLATE, status=known)
-    assert refusal(plan(**of_worker(resource={"memory": "1Gi", "example.com/0": 1})), of, [], []) is None
+    assert (
+        refusal(plan(**of_worker(resource={"memory": "1Gi", "example.com/0": 1})), of, [], Sizes([])) is None
+    )
     found = why_not(of_worker(resource={"memory": "1Gi", "cpu": 1}), of)
     more = "with those of earlier plans, more than 32 resources"
     assert found == ("NotSupported", f"spec.replicaResourceSpecs[worker].resource: {more}")
@@ -264,4 +269,4 @@ def test_amounts_are_what_the_container_asks_and_may_use() -> None:
 
 
 def test_nothing_is_said_of_nodes_that_are_not_known() -> None:
-    assert refusal(plan(**of_worker(resource={"memory": "999Gi"})), four(), [], []) is None
+    assert refusal(plan(**of_worker(resource={"memory": "999Gi"})), four(), [], Sizes([])) is None

@@ -32,9 +32,14 @@ async def test_a_job_says_that_orphans_have_the_names_of_its_workers() -> None:
     delete_as_orphans(api)
     submit(api)
     assert await settled(api) == "Pending"
-    told = {event.message for event in api.events if event.reason == "WriteRefused"}
-    why = f"the ElasticWorker {JOB}-worker-0 is not of this ElasticJob {JOB}"
-    assert told and all(why in message for message in told)
+    status = api.get(ELASTICJOBS, JOB)["status"]
+    whose = " ".join(f"{JOB}-worker-{index}" for index in range(3))
+    assert status["reason"] == "NamesTaken"
+    assert status["message"].endswith(f"kubectl delete elasticworkers -n default {whose}")
+    (ready,) = (each for each in status["conditions"] if each["type"] == "WorkersReady")
+    assert (ready["status"], ready["reason"]) == ("False", "NamesTaken")
+    (told,) = (event.message for event in api.events if event.reason == "NamesTaken")
+    assert told == status["message"]
     for orphan in api.list(ELASTICWORKERS):
         api.delete(ELASTICWORKERS, orphan["metadata"]["name"])
     assert await settled(api) == "Running"

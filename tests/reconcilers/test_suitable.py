@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from localcluster.scheduler.constraints import matches_node, untolerated_taint
 from reconcilers.observed.resources import CUT
-from reconcilers.observed.suitable import is_suitable, others_of
+from reconcilers.observed.suitable import MOST_REQUIREMENTS, Placement, others_of
+from tests.counting import calls
 
 JSON = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -72,20 +73,20 @@ def test_a_node_is_suitable_if_the_scheduler_says_so(
         affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": required}}
         spec["affinity"] = {"nodeAffinity": affinity}
     expected = matches_node(spec, node) and untolerated_taint(tainted, tolerated) is None
-    assert is_suitable(node, {"spec": spec}) is expected
+    assert Placement({"spec": spec}).takes(node) is expected
 
 
 @pytest.mark.parametrize("key", [GPU, "node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable"])
 def test_taints_that_admission_lets_pods_bear_or_that_pass_are_none(key: str) -> None:
     node = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}}
     container = {"name": "main", "resources": {"limits": {GPU: "8"}}}
-    assert is_suitable(node, {"spec": {"containers": [container]}})
-    assert is_suitable(node, {"spec": {"containers": [{"name": "main"}]}}) is (key != GPU)
+    assert Placement({"spec": {"containers": [container]}}).takes(node)
+    assert Placement({"spec": {"containers": [{"name": "main"}]}}).takes(node) is (key != GPU)
 
 
 def test_a_template_that_is_not_whole_excludes_no_node() -> None:
     node = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
-    assert is_suitable(node, {"spec": {"containers": [{"name": "main"}]}, CUT: "digest"})
+    assert Placement({"spec": {"containers": [{"name": "main"}]}, CUT: "digest"}).takes(node)
 
 
 def test_sidecars_run_beside_the_first_container_and_other_init_containers_before_it() -> None:
@@ -109,7 +110,7 @@ def test_what_the_crd_takes_and_no_pod_may_have_makes_no_node_suitable(expressio
     node = {"metadata": {"name": "n", "labels": {"zone": "1"}}}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    assert not is_suitable(node, {"spec": {"containers": [{"name": "main"}], "affinity": affinity}})
+    assert not Placement({"spec": {"containers": [{"name": "main"}], "affinity": affinity}}).takes(node)
 
 
 @pytest.mark.parametrize(
@@ -126,4 +127,19 @@ def test_a_taint_is_compared_with_a_number(toleration: JSON, is_borne: bool) -> 
     taint = {"key": "sla", "value": "950", "effect": "NoSchedule"}
     node = {"metadata": {"name": "n"}, "spec": {"taints": [taint]}}
     template = {"spec": {"containers": [{"name": "main"}], "tolerations": [toleration]}}
-    assert is_suitable(node, template) is is_borne
+    assert Placement(template).takes(node) is is_borne
+
+
+def test_a_template_with_too_many_requirements_excludes_no_node_and_costs_no_more() -> None:
+    node = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}] * 9}}
+
+    def placement(count: int) -> Placement:
+        zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"] * count}]}] * count
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zones}}
+        resources = {"limits": {f"a/{number}": "1" for number in range(32)}}
+        containers = [{"name": "main", "resources": resources}] * count
+        return Placement({"spec": {"containers": containers, "affinity": {"nodeAffinity": required}}})
+
+    few, many = placement(7), placement(60)
+    assert not few.takes(node) and many.takes(node)
+    assert calls(lambda: few.takes(node)) < 3 * MOST_REQUIREMENTS > calls(lambda: many.takes(node))

@@ -9,7 +9,8 @@ import pytest
 
 from controller.client import Client
 from controller.manager import Manager, ManagerOptions
-from controller.resources import LEASES, NODES, Resource
+from controller.reconciler import Request
+from controller.resources import LEASES, NAMESPACES, NODES, Resource
 from controller.store import Change
 from crds import names
 from crds.agent_report import AgentReport
@@ -173,3 +174,17 @@ async def test_a_node_that_gives_room_under_the_limit_wakes_none_of_those_that_w
     for index in range(WORKERS):
         town.put(NODES, node(index, "Held" if index else "Cordoned"))
     assert town.put(NODES, node(0, "Lifted"))["nodecordon"] == 1
+
+
+async def test_each_controller_serves_another_namespace_next_and_checks_of_administrators_first(
+    town: Town,
+) -> None:
+    town.put(NAMESPACES, {"metadata": {"name": "ops", "labels": {names.LABEL_MAY_CORDON: "true"}}})
+    for controller in town.manager._controllers:
+        for name in (f"evil-{number}" for number in range(3_000)):
+            controller.look_at(Request("evil", name))
+        controller.look_at(Request("team-a", "theirs"))
+        controller.look_at(Request("ops", "theirs"))
+        served = [(await controller._queue.get()).namespace for _ in range(3)]
+        expected = ["ops", "evil", "team-a"] if controller.name == "nodecheck" else ["evil", "team-a", "ops"]
+        assert served == expected, controller.name

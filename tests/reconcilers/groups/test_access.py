@@ -15,7 +15,7 @@ from crds.grouping import GroupOf
 from reconcilers.groups.children import group_job
 from reconcilers.job.published import world_of
 from reconcilers.observed.builder import owner_reference
-from reconcilers.observed.groups import group_labels, group_of, stranger_to
+from reconcilers.observed.groups import group_labels, group_of, is_unknown_to, stranger_to
 from reconcilers.observed.workers import new_worker
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.access import OwnerKeys, access_of, rules_of, secret_of
@@ -31,7 +31,13 @@ SECRET = "dlr-key-uid-big"
 def grouped(namespace: str = "default") -> dict[str, Any]:
     made = job(GROUPED, replicas=6, elasticPolicy={"replicaGroups": {"workers": 2}}).to_wire()
     metadata = made["metadata"] | {"namespace": namespace, "generation": 1}
-    return made | {"apiVersion": names.API_VERSION, "kind": "ElasticJob", "metadata": metadata}
+    status = {"groups": [{"index": index, "uid": f"uid-group-{index}"} for index in range(3)]}
+    return made | {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticJob",
+        "metadata": metadata,
+        "status": status,
+    }
 
 
 def child(index: int, **metadata: Any) -> dict[str, Any]:
@@ -164,6 +170,13 @@ def test_whoever_names_a_job_as_its_owner_is_no_group_unless_the_job_wants_one_o
     assert "there is no such job" in stranger_to(child(1), other)
     assert "which has none" in stranger_to(child(1), ungrouped)
     assert stranger_to(child(3), grouped()) == "big-group-3 is no replica group of big, which has 3"
+
+
+def test_a_job_of_a_groups_name_and_owner_is_none_unless_its_job_has_its_uid() -> None:
+    forged = impostor(ownerReferences=[owner()])
+    assert stranger_to(forged, grouped()) == "the status of big does not have big-group-1"
+    assert is_unknown_to(forged, grouped()) and not is_unknown_to(child(1), grouped())
+    assert is_unknown_to(child(1), grouped() | {"status": {}}) and not is_unknown_to(child(3), grouped())
 
 
 # --- One key, made once -----------------------------------------------------------------------------------

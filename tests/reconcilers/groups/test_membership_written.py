@@ -63,8 +63,11 @@ def api() -> Api:
     api.put(ELASTICJOBS, made)
     for index in range(GROUPS):
         made = group_job(api.get(ELASTICJOBS, JOB), index)
-        api.put(ELASTICJOBS, made | {"metadata": made["metadata"] | {"generation": 1}})
+        metadata = made["metadata"] | {"generation": 1, "uid": f"uid-group-{index}"}
+        api.put(ELASTICJOBS, made | {"metadata": metadata})
         trains(api, index)
+    groups = [{"index": index, "uid": f"uid-group-{index}"} for index in range(GROUPS)]
+    api.put(ELASTICJOBS, merged(api.get(ELASTICJOBS, JOB), {"status": {"groups": groups}}))
     return api
 
 
@@ -186,6 +189,32 @@ async def test_an_elasticjob_of_another_namespace_or_name_is_no_group_whatever_i
     assert published(api) == (1, [(0, 1), (2, 1)])
 
 
+async def test_a_false_group_of_the_right_name_owner_and_annotation_is_deleted_and_the_true_one_made(
+    api: Api,
+) -> None:
+    """Its author takes the name while the true one is deleted, or before there is one."""
+    api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    forged = group_job(api.get(ELASTICJOBS, JOB), 1)
+    forged["metadata"] |= {"generation": 1, "uid": "uid-forged"}
+    api.put(ELASTICJOBS, forged)
+    trains(api, 1)
+    controller = GroupsController(api)
+    await controller.look_at_job()
+    assert published(api) == (1, [(0, 1), (2, 1)])
+    assert [reason for reason, _ in api.events if reason == "FalseGroupDeleted"] == ["FalseGroupDeleted"]
+    assert "deletionTimestamp" in api.get(ELASTICJOBS, f"{JOB}-group-1")["metadata"]
+    api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    await controller.look_at_job()
+    true = merged(api.get(ELASTICJOBS, f"{JOB}-group-1"), {"metadata": {"generation": 1}})
+    api.put(ELASTICJOBS, true)
+    recorded = api.get(ELASTICJOBS, JOB)["status"]["groups"]
+    assert [each["uid"] for each in recorded] == ["uid-group-0", true["metadata"]["uid"], "uid-group-2"]
+    trains(api, 1)
+    await GroupsController(api).look_at_job()
+    assert published(api) == (2, [(0, 1), (1, 1), (2, 1)])
+    assert "deletionTimestamp" not in api.get(ELASTICJOBS, f"{JOB}-group-1")["metadata"]
+
+
 async def test_an_elasticjob_that_the_job_owns_without_controlling_it_is_named_as_in_the_way(
     api: Api,
 ) -> None:
@@ -210,8 +239,13 @@ async def test_the_most_groups_are_looked_at_beside_the_event_loop(
     api.put(ELASTICJOBS, made)
     for index in range(MAX_GROUPS):
         made = group_job(api.get(ELASTICJOBS, JOB), index)
-        api.put(ELASTICJOBS, made | {"metadata": made["metadata"] | {"generation": 1}})
+        api.put(
+            ELASTICJOBS,
+            made | {"metadata": made["metadata"] | {"generation": 1, "uid": f"uid-group-{index}"}},
+        )
         trains(api, index)
+    groups = [{"index": index, "uid": f"uid-group-{index}"} for index in range(MAX_GROUPS)]
+    api.put(ELASTICJOBS, merged(api.get(ELASTICJOBS, JOB), {"status": {"groups": groups}}))
     controller = GroupsController(api)
     controller.deliver()
     threads = []

@@ -1,0 +1,132 @@
+"""Pods of a slot that leave while their training processes may still run: whom the slot's next Pod waits for.
+
+A Pod that is deleted has its grace to save. Its successor may be made at once, but it joins no world before
+these processes have ended: else two of them would train as one rank, and the second would not find what the
+first one saves. A Pod whose container has ended, that has no grace left, or whose node is lost is not waited
+for, nor is one whose grace is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from controller.cache import Cache
+from controller.contact import Contact
+from controller.resources import NODES, PODS, Object
+from crds.agent_report import AgentState
+from crds.elasticworker import MAX_LEAVING, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
+from reconcilers.observed.builder import grace_seconds, pod_name
+from reconcilers.observed.containers import containers_of, may_run, training_container
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.ownership import belongs_to
+from reconcilers.observed.silence import why_not_ready
+from reconcilers.observed.worker_state import ENDED
+
+BY_SLOT = "slot"
+"""Index of Pods, by `slot_keys`."""
+OVERDUE_SECONDS = 5.0
+"""Time after a Pod's grace in which a kubelet that works says that the Pod has ended."""
+LOOK_SECONDS = 5.0
+"""Time between two looks at a Pod that leaves: that its node is lost wakes nobody."""
+
+
+def slot_keys(pod: Object) -> Iterable[str]:
+    """Index function: namespace and name of the ElasticWorker that controls a Pod, or did: the slot's worker
+    may have been made again since."""
+    metadata = pod["metadata"]
+    return [
+        f"{metadata.get('namespace')}/{owner['name']}"
+        for owner in metadata.get("ownerReferences") or ()
+        if owner.get("controller") and owner.get("kind") == "ElasticWorker"
+    ]
+
+
+def may_train(pod: Object | None) -> bool:
+    """Whether the training container of a Pod runs, as far as is known, and has time to save.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
+    """
+    if pod is None or pod.get("status", {}).get("phase") != "Running":
+        return False
+    is_killed = pod["metadata"].get("deletionGracePeriodSeconds") == 0
+    return not is_killed and may_run(training_container(containers_of(pod)))
+
+
+@dataclass(frozen=True)
+class Leavers:
+    """The Pods of a slot, as one look finds them."""
+
+    training: frozenset[str] = frozenset()
+    """Names of the Pods whose training processes may run, the present one included."""
+    look_again_seconds: float | None = None
+
+
+class SlotPods:
+    """The Pods of slots in the cache. A grace counts from when we first saw that the Pod leaves, and is never
+    over before our own contact with the API server has lasted as long: a kubelet may have had none either."""
+
+    def __init__(self, cache: Cache, contact: Contact, monotonic: Callable[[], float]) -> None:
+        self._pods = cache.store(PODS)
+        self._nodes = cache.store(NODES)
+        self._contact = contact
+        self._monotonic = monotonic
+        self._leaving = Observations(self._pods, monotonic)
+
+    def of(self, worker: ElasticWorker) -> Leavers:
+        """Return the Pods of a worker's slot."""
+        key = f"{worker.metadata.namespace}/{worker.metadata.name}"
+        training, waits = set[str](), list[float]()
+        for pod in self._pods.by_index(BY_SLOT, key):
+            if not may_train(pod) or why_not_ready(self._nodes.get(None, pod["spec"].get("nodeName", ""))):
+                continue
+            if _leaves(pod, worker):
+                left_seconds = self._seconds_left(pod)
+                if left_seconds <= 0:
+                    continue
+                waits.append(left_seconds)
+            training.add(pod["metadata"]["name"])
+        return Leavers(frozenset(training), min((*waits, LOOK_SECONDS)) if waits else None)
+
+    def _seconds_left(self, pod: Object) -> float:
+        """Return the longest time for which its processes may still run."""
+        metadata = pod["metadata"]
+        grace = metadata.get("deletionGracePeriodSeconds")
+        limit_seconds = (grace_seconds(pod["spec"]) if grace is None else grace) + OVERDUE_SECONDS
+        in_contact_seconds = self._monotonic() - self._contact.since
+        return limit_seconds - min(self._leaving.age_seconds(metadata["uid"], True), in_contact_seconds)
+
+
+def _leaves(pod: Object, worker: ElasticWorker) -> bool:
+    """Whether it is any other than the incarnation's Pod that goes on."""
+    metadata = pod["metadata"]
+    is_present = metadata["name"] == pod_name(worker) and belongs_to(pod, worker.metadata.uid)
+    return not is_present or "deletionTimestamp" in metadata or worker.status.phase in ENDED
+
+
+def still_leaving(worker: ElasticWorker, status: ElasticWorkerStatus, training: frozenset[str]) -> list[str]:
+    """Return `leavingPods` of the new status. A Pod that was found to have left once is not added again.
+
+    Args:
+        status: the new status otherwise.
+        training: names of the slot's Pods whose training processes may run.
+    """
+    before, report = worker.status, worker.status.agent
+    if before.observed_incarnation is None:
+        leaving = training - {pod_name(worker)}
+    else:
+        leaving = training & set(before.leaving_pods)
+        is_next = status.observed_incarnation != before.observed_incarnation
+        if is_next and before.phase not in ENDED and before.pod_name in training:
+            leaving |= {before.pod_name}
+    ends_now = status.phase is WorkerPhase.FAILED and (
+        before.phase not in ENDED or status.observed_incarnation != before.observed_incarnation
+    )
+    end = status.last_exit
+    if ends_now and end is not None and end.exit_class is not ExitClass.NODE_LOST:
+        leaving |= training & {pod_name(worker)}
+    if report is not None and report.pod_uid == before.pod_uid:
+        over = report.state is AgentState.STOPPED
+        over |= report.state is AgentState.FAILED and worker.spec.replaced_for is not None
+        leaving -= {before.pod_name} if over else set()
+    return sorted(leaving)[-MAX_LEAVING:]
