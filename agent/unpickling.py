@@ -135,18 +135,23 @@ class Unpickler(pickle._Unpickler):
         self._note(made, 0, 1 + (before - self._work_left) // _OF_PART)
 
     def load_newobj(self) -> None:
-        self._check_made(*self.stack[-2:])
+        _, args = self._to_be_made(self.stack[-2:])
         super().load_newobj()  # type: ignore[misc]
+        self.note_parts(self.stack[-1], args)  # of a named tuple, these are its parts
 
     def load_newobj_ex(self) -> None:
-        self._check_made(*self.stack[-3:-1])
+        _, args = self._to_be_made(self.stack[-3:-1])
         super().load_newobj_ex()  # type: ignore[misc]
+        self.note_parts(self.stack[-1], args)
 
     def load_build(self) -> None:
-        if self.set_state(*self.stack[-2:]):
+        made, state = self.stack[-2:]
+        if self.set_state(made, state):
             self.stack.pop()
-        else:
-            super().load_build()  # type: ignore[misc]
+            return
+        super().load_build()  # type: ignore[misc]
+        if type(state) is dict:
+            self.note_parts(made, state.values())
 
     def load_frozenset(self) -> None:
         items = self.pop_mark()
@@ -159,9 +164,11 @@ class Unpickler(pickle._Unpickler):
         nbytes = int.from_bytes(self.read(8), "little")
         self.append(bytearray(self.read(nbytes)))  # pickle would make room for as many before it reads them
 
-    def _check_made(self, cls: Any, args: Any) -> None:
+    def _to_be_made(self, what: list[Any]) -> tuple[Any, Any]:
+        cls, args = what
         if not self.may_make(cls, args):
             raise pickle.UnpicklingError(f"{kind_of(cls)} is not made this way")
+        return cls, args
 
     def _check_filled(self, target: Any, items: Sequence[Any], kinds: tuple[type, ...]) -> None:
         if type(target) not in kinds:

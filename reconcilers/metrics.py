@@ -93,7 +93,9 @@ JOB_RESTARTS = _define(
     "Worlds that broke because processes failed in place; a later finding may take one back",
 )
 JOB_FAILURES = _define(
-    "dlr_job_failures", (*JOB, "class"), "The same by class; a later finding may move one to another class"
+    "dlr_job_failures",
+    (*JOB, "class"),
+    "All failures by class; a later finding may move one to another class",
 )
 JOB_SHARDS = _define(
     "dlr_job_shard_elements",
@@ -190,7 +192,7 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
         yield from _group_samples(key, job, finished)
         return  # its groups are jobs, whose counts would count twice
     for class_ in FAILURES:
-        yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
+        yield Sample(JOB_FAILURES, (*key, class_.value), status.failures.get(class_.value, 0))
     yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))
     yield from _world_samples(key, status.world, finished)
     for type_, counts in status.replica_statuses.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from crds.names import API_VERSION, WORKER
+from crds.names import API_VERSION, LABEL_MANAGED_BY, WORKER
 from dlr.convert.command import launched
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
@@ -96,6 +96,10 @@ def elastic_job(metadata: JSON, workers: Workers, reader: Reader, at: str, conta
         replica["maxReplicas"] = workers.most
     if workers.restarts is not None:
         replica["restartCount"] = workers.restarts
+    labels = (workers.template.get("metadata") or {}).get("labels") or {}
+    if (manager := labels.pop(LABEL_MANAGED_BY, None)) is not None:
+        why = f"{manager}: dlr manages the Pods, and finds them by it"
+        reader.remarks.append(Remark(f"{at}.metadata.labels", why, is_loss=False))
     replica["template"] = workers.template
     spec: JSON = {"replicaSpecs": {WORKER: replica}}
     for path, value in workers.fields.items():

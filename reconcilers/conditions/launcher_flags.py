@@ -6,8 +6,8 @@ set, and here fields of the ElasticJob set it. Flags whose fields are set likewi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache, reduce
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from pydantic.alias_generators import to_snake
 
@@ -16,7 +16,7 @@ from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from reconcilers.conditions.facts import Facts, Trouble
-from reconcilers.observed.command import command_words, launches_in
+from reconcilers.observed.command import Remembered, command_words, launches_in
 from reconcilers.observed.minimum import expanded_words, known_variables
 
 LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
@@ -36,16 +36,16 @@ def ignored_flags(job: ElasticJob) -> list[str]:
     variables = known_variables(worker, job.spec.envs, container)
     return [
         flag.advice
-        for flag in _ignored(command_words(container), tuple(variables.items()))
+        for flag in _ignored(command_words(container), variables)
         if worker.replicas >= flag.flag.workers and not _says_itself(job, flag)
     ]
 
 
-@lru_cache(maxsize=1024)  # each look at a job asks for them
-def _ignored(words: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Sequence[Ignored]:
+@Remembered
+def _ignored(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[Ignored]:
     """What the first of DLRover's launchers in a command ignores."""
     arguments = next((each.arguments for each in launches_in(words) if each.name == LAUNCHER), ())
-    return ignored(options(expanded_words(arguments, dict(variables))))
+    return ignored(options(expanded_words(arguments, variables)))
 
 
 def _says_itself(job: ElasticJob, flag: Ignored) -> bool:

@@ -13,6 +13,9 @@ from crds.job_status import JobFailure
 from reconcilers.observed.worker_state import REPLACED
 from reconcilers.observed.workers import Workers
 
+RESTARTED = " restarted"
+"""What the message of a worker's end says of its node, after the node's name."""
+
 
 def last_failure(job: ElasticJob, workers: Workers, *, with_planned: bool = False) -> JobFailure | None:
     """The newest end of a Pod, unless the job already shows a newer failure.

@@ -24,6 +24,7 @@ from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     MOST_NODES,
+    REST_SECONDS,
     Claim,
     Precedence,
     agent_is_ready,
@@ -247,16 +248,20 @@ class Permit:
     """The nodes that it does not get, each with the claim that is in the way."""
     nodes_of_namespace: int = 0
     """Nodes that other checks of its namespace have, if these leave no room for it."""
+    rest_seconds: float = 0.0
+    """Time until its namespace may have nodes again that it has just left to others."""
 
     @property
     def is_refused(self) -> bool:
-        return bool(self.contested or self.nodes_of_namespace)
+        return bool(self.contested or self.nodes_of_namespace or self.rest_seconds)
 
     def reason_to_wait(self, check: NodeCheck) -> str:
         """What the check waits for, in words."""
         namespace = check.metadata.namespace
         if self.contested:
             return f"waits: {sentence_on(self.contested, namespace)}"
+        if self.rest_seconds:
+            return f"waits: checks of the namespace {namespace} have just left nodes to others that wait"
         nodes = counted(self.nodes_of_namespace, "node")
         return (
             f"waits: other checks in the namespace {namespace} have {nodes}; "
@@ -289,6 +294,9 @@ class Claiming:
         self._checks = cache.store(NODECHECKS)
         self._parse = cache.models(NODECHECKS, NodeCheck)
         self._have_looked_at = have_looked_at
+        self._monotonic = monotonic
+        self._left: dict[tuple[str, str], float] = {}
+        """When a namespace left a node to others, in that order."""
         self._held = Observations(self._checks, monotonic)
         self._in_phase = Observations(self._checks, monotonic)
         self._one_at_a_time = asyncio.Lock()
@@ -320,13 +328,16 @@ class Claiming:
                 claims = [*await self._view.claims(mine), *beginning.values()]
                 size = sum(len(claim.wanted) for claim in claims)
                 contested = await computed(size, in_the_way, mine, claims)
-                permit = Permit(contested, 0 if contested else self._nodes_beside(check, mine, beginning))
+                room = 0 if contested else self._nodes_beside(check, mine, beginning)
+                permit = Permit(contested, room, self._rest_seconds(mine))
                 self._outrank(me, mine, claims)
                 if not permit.is_refused or without_contested:
                     wanted = mine.wanted - contested.keys()
                     self._beginning[me] = replace(mine, wanted=wanted, is_fixed=True, tests=tests)
                     return permit
                 owners = {node: _name_of(claim) for node, claim in contested.items()}
+                if not owners and not permit.nodes_of_namespace:
+                    return permit  # only time has to pass
                 owners = owners or {ROOM: _room_of(me.namespace)}
                 if self._made_way.isdisjoint(owners.values()):
                     self._queues.wait(me, mine.order, owners)
@@ -377,13 +388,30 @@ class Claiming:
         tested_seconds = self._in_phase.age_seconds(mine.uid, check.status.phase) if mine.tests else 0.0
         if tested_seconds >= HOLD_SECONDS:
             waiting_in = self._queues.namespaces_behind(Request(mine.namespace, mine.name))
-            return to_yield(mine, await self._view.claims(mine, None, waiting_in), to_anybody=True), None
+            claims = await self._view.claims(mine, None, waiting_in)
+            return self._leave(mine, to_yield(mine, claims, to_anybody=True)), None
         nodes = to_yield(mine, await self._view.claims(mine, before=mine.precedence))
         if nodes and held_seconds >= HOLD_SECONDS:
-            return nodes, None
+            return self._leave(mine, nodes), None
         if nodes:
             return frozenset(), HOLD_SECONDS - held_seconds
         return frozenset(), HOLD_SECONDS - tested_seconds if mine.tests else None
+
+    def _leave(self, mine: Claim, nodes: frozenset[str]) -> frozenset[str]:
+        now = self._monotonic()
+        while self._left and next(iter(self._left.values())) <= now - REST_SECONDS:
+            del self._left[next(iter(self._left))]
+        for node in nodes:
+            self._left.pop((mine.namespace, node), None)
+            self._left[(mine.namespace, node)] = now
+        return nodes
+
+    def _rest_seconds(self, mine: Claim) -> float:
+        """Time until the namespace may have all the nodes that a check wants: others are to look before."""
+        if mine.precedence is Precedence.ADMINISTRATORS or mine.is_fixed:
+            return 0.0
+        left_at = (self._left[key] for node in mine.wanted if (key := (mine.namespace, node)) in self._left)
+        return max(max(left_at, default=-REST_SECONDS) + REST_SECONDS - self._monotonic(), 0.0)
 
     def _nodes_beside(self, check: NodeCheck, mine: Claim, beginning: Mapping[Request, Claim]) -> int:
         """The nodes that other checks of the namespace have; 0 if there is room for the check beside them.

@@ -29,6 +29,8 @@ WAITING_FOR_AGENTS = "WaitingForAgents"
 HOLD_SECONDS = 300.0
 """Time for which a check that is no administrator's may wait for its agents, keeps nodes that a check of
 higher precedence waits for, and tests nodes that a check of another namespace waits for."""
+REST_SECONDS = 30.0
+"""Time for which a namespace does not get nodes again that it has left to others, which look meanwhile."""
 MOST_NODES = 1_000
 """Nodes that several checks of one namespace may have at a time, unless it is an administrator's: each node
 takes an ElasticWorker, a Lease and a Pod."""

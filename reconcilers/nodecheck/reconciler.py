@@ -276,7 +276,7 @@ class NodeCheckReconciler(Reconciler):
         return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
 
     def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:
-        turn.look_again_within(WAITING_SECONDS)
+        turn.look_again_within(permit.rest_seconds or WAITING_SECONDS)
         reason = permit.reason_to_wait(turn.check)
         return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
 

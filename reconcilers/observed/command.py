@@ -8,17 +8,24 @@ ask for is another: there it is enough that a launcher stands somewhere.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import orjson
 
 from crds.dlrover import BACKENDS, LAUNCHER, Option, options
 from crds.names import POD_COMMANDS
 
 Object = Mapping[str, Any]
+T = TypeVar("T")
+MOST_REMEMBERED = 1_024
+"""Results of one function of commands."""
 
 TORCHRUN = "torchrun"
 OURS = "dlr"
@@ -48,6 +55,30 @@ _BRANCHES = frozenset(
 )
 """Words of a shell's text behind which a command may be left out."""
 _ASSIGNMENT = re.compile(r"\w+=")
+
+
+class Remembered(Generic[T]):
+    """Results of a function of a command and its variables, which each look at a job asks for.
+
+    They are kept by a digest: commands and variables of a thousand jobs would fill the memory.
+    """
+
+    def __init__(self, function: Callable[[Sequence[str], Mapping[str, str]], T]) -> None:
+        self._function = function
+        self._found: dict[bytes, T] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, words: Sequence[str], variables: Mapping[str, str]) -> T:
+        key = hashlib.sha256(orjson.dumps([words, variables])).digest()
+        with self._lock:
+            if key in self._found:
+                return self._found[key]
+        result = self._function(words, variables)
+        with self._lock:
+            self._found[key] = result
+            if len(self._found) > MOST_REMEMBERED:
+                del self._found[next(iter(self._found))]
+        return result
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ the flag. Where nothing says so: no fewer than `replicas`, or than was asked for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,7 +17,7 @@ import re2
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
-from reconcilers.observed.command import MAX_TEXT, command_words, flags_in
+from reconcilers.observed.command import MAX_TEXT, Remembered, command_words, flags_in
 
 Variables = Mapping[str, str]
 
@@ -56,12 +55,11 @@ def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
     """MIN, if the command or the environment gives a range that can be made out."""
     container = worker.template["spec"]["containers"][0]
     variables = known_variables(worker, envs, container)
-    return _least(command_words(container), tuple(variables.items()))
+    return _least(command_words(container), variables)
 
 
-@lru_cache(maxsize=1024)  # each look at a job asks for it
-def _least(words: tuple[str, ...], known: tuple[tuple[str, str], ...]) -> int | None:
-    variables = dict(known)
+@Remembered
+def _least(words: Sequence[str], variables: Variables) -> int | None:
     said = [flag.value or "" for flag in flags_in(words) if flag.name == "nnodes"]
     found = _RANGE.fullmatch(expanded(said[0] if said else variables.get("PET_NNODES", ""), variables))
     if found is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.resources import Object
 from reconcilers.observed.builder import REQUIRED
-from reconcilers.observed.quantities import parse
+from reconcilers.observed.quantities import MAX_CHARACTERS, parse
 from reconcilers.observed.resources import KINDS, is_cut, mapping
 
 Part = Mapping[str, Any]
@@ -49,7 +49,8 @@ def allocatable(node: Part, name: str) -> Fraction:
 
 
 def amount_of(quantity: Any) -> Fraction:
-    return _amount(str(quantity))
+    text = str(quantity)
+    return _amount(text) if len(text) <= MAX_CHARACTERS else Fraction(0)  # the texts stay in memory
 
 
 @lru_cache(maxsize=4096)  # thousands of nodes have few different ones
@@ -84,7 +85,7 @@ class Sizes:
 
 
 class Placement:
-    """Where node selector, required node affinity and tolerations of a template let its Pods be."""
+    """The nodes that selector, affinity and tolerations of a template let its Pods be on."""
 
     def __init__(self, template: Object) -> None:
         spec = template["spec"]

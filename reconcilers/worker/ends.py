@@ -24,7 +24,7 @@ from crds.elasticworker import (
 from crds.failure_policy import FailureRule
 from crds.texts import shortened
 from reconcilers.failure import budgets
-from reconcilers.failure.facts import highest_step
+from reconcilers.failure.facts import RESTARTED, highest_step
 from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.ending import reported_failure
@@ -186,7 +186,7 @@ def ended(
         counted_round: round in which the job has counted a failure in place of this worker's.
     """
     if end.exit_class is ExitClass.NODE_LOST and end.container and status.node_name:
-        end = replace(end, message=f"{status.node_name} restarted")
+        end = replace(end, message=f"{status.node_name}{RESTARTED}")
     is_others = (end.exit_class in FREE and end.message) or end.other_container
     failure = None if is_others else reported_failure(report)
     words = _words(failure, end.message, end.log)

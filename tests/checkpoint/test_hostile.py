@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import pathlib
 import pickle
-import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,10 +34,6 @@ _INDEX = b"ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"
         pytest.param(_PATH + b"N}\x8c\x0b__truediv__" + _PATH + b"s\x86b", id="a method of a class"),
         pytest.param(_LAYOUT + b"}\x8c\x05cacheNsb", id="an attribute of a function"),
         pytest.param(_INDEX + b"}\x8c\x0c__setstate__" + _LAYOUT + b"sb", id="a method of an object"),
-        pytest.param(
-            b"N\x8c\x01ar" + struct.pack("<I", 10**9) + b"}N" + b"\x85" * 10**6 + b"Ns", id="a deep key"
-        ),
-        pytest.param(b"}Nq\x010" + b"h\x01h\x01\x86q\x010" * 99 + b"h\x01Ns", id="a key of many parts"),
         pytest.param(_INDEX + b"}\x8c\x03fqnNq\x01" + b"\x85" * 10**6 + b"sb", id="a deep name"),
         pytest.param(_PATH + b"]\x85R", id="a path of a list"),
     ],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from dlr.checkpoint.values import TensorReference, load_values
 from tests.checkpoint import elsewhere
 from tests.checkpoint.test_replica_groups import Groups, as_group
 
+SYSTEMS = Path("/usr/bin/python3")
+
 
 @pytest.fixture
 def registered() -> Any:
@@ -27,6 +32,23 @@ def registered() -> Any:
 
 def test_folders_that_python_3_11_2_has_written_are_read(registered: None, tmp_path: Path) -> None:
     elsewhere.read(elsewhere.OF_OLD_PYTHON, tmp_path)
+
+
+@pytest.mark.real
+def test_the_systems_python_reads_what_this_one_has_written(registered: None, tmp_path: Path) -> None:
+    """Debian 12's is 3.11.2. It takes this one's packages only where it is of the same minor version."""
+    says = "import sys; print(sys.version_info[:2])"
+    found = (
+        subprocess.run([SYSTEMS, "-c", says], capture_output=True, text=True) if SYSTEMS.exists() else None
+    )
+    if found is None or found.stdout.strip() != str(sys.version_info[:2]):
+        pytest.skip(f"{SYSTEMS} is no Python {sys.version_info[0]}.{sys.version_info[1]}")
+    (scratch := tmp_path / "scratch").mkdir()
+    elsewhere.write(tmp_path / "written")
+    command = [SYSTEMS, "-m", elsewhere.__name__, "read", tmp_path / "written", scratch]
+    subprocess.run(
+        command, check=True, env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, timeout=300
+    )
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

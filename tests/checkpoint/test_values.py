@@ -378,6 +378,8 @@ def _memoized(value: bytes) -> bytes:
     return value + pickle.MEMOIZE + pickle.POP
 
 
+_LAST = pickle.LONG_BINPUT + (9).to_bytes(4, "little") + _kept(9)
+"""The last value once more."""
 _ZERO = (1 << 61) - 1
 """A number whose hash is 0, as those of its multiples are."""
 _DEQUE = _kept(2) + pickle.EMPTY_TUPLE + pickle.REDUCE
@@ -467,6 +469,20 @@ def test_no_pickle_takes_more_memory_than_by_its_length_nor_time_without_end(
     finally:
         tracemalloc.stop()
     assert peak < (64 << 20) + 300 * len(data)
+
+
+@pytest.mark.parametrize(
+    ("levels", "each", "match"),
+    [(9_999, pickle.NONE, "it is nested too deeply"), (60, _LAST, "more time than its length allows")],
+    ids=["deep", "of many parts"],
+)
+def test_named_tuples_that_are_registered_are_measured_as_tuples_are(
+    levels: int, each: bytes, match: str
+) -> None:
+    points = _kept(2) * levels + pickle.NONE + (each + pickle.TUPLE2 + pickle.NEWOBJ) * levels
+    program = _memoized(named(__name__, "Point")) + pickle.EMPTY_DICT + points + pickle.NONE + pickle.SETITEM
+    with torch.serialization.safe_globals([Point]), pytest.raises(pickle.UnpicklingError, match=match):
+        load_values(_whole_pickle(program), TensorReference)
 
 
 def test_what_is_large_and_means_no_harm_comes_back() -> None:

@@ -196,6 +196,23 @@ def report_facts(made: JSON) -> list[tuple[str, str]]:
     return [(fact.label, fact.text) for fact in facts_of(case(made))]
 
 
+@pytest.mark.parametrize(
+    ("class_", "message", "expected"),
+    [
+        ("NodeLost", "node-2 restarted", "Recovers on 3 of 3 workers: node-2 restarted; "),
+        ("NodeLost", "no heartbeat", "Recovers on 3 of 3 workers: worker 1 was lost with its node; "),
+        ("Killed", "SIGKILL", "Recovers on 3 of 3 workers: worker 1 was killed from outside; "),
+        ("Unknown", "gloo", "Recovers on 3 of 3 workers; "),
+        ("Other", "of a later version", "Recovers on 3 of 3 workers; "),
+    ],
+)
+def test_a_job_that_recovers_says_from_what(class_: str, message: str, expected: str) -> None:
+    failure = {"worker": "digits-worker-1", "exitClass": class_, "message": message, "time": at(200)}
+    assert of(in_state("Recovering", lastFailure=failure)).text.startswith(expected)
+    earlier = failure | {"time": at(100)}
+    assert of(in_state("Recovering", lastFailure=earlier)).text.startswith("Recovers on 3 of 3 workers; ")
+
+
 def test_a_job_that_trains_with_fewer_workers_has_one_verdict_and_no_advice_to_want_fewer() -> None:
     world = troubled_job()["status"]["rendezvous"] | {"members": "0-1"}
     made = troubled_job(

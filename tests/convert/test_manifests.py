@@ -218,6 +218,14 @@ def test_plain_job_with_torchrun() -> None:
     assert [remark.path for remark in remarks if remark.is_loss] == ["spec.podFailurePolicy.rules[1].action"]
 
 
+def test_a_label_by_which_dlr_finds_its_pods_is_left_out_of_the_template_and_named() -> None:
+    job = copy.deepcopy(JOB)
+    job["spec"]["template"]["metadata"] = {"labels": {"app.kubernetes.io/managed-by": "Helm", "team": "x"}}
+    ((made, remarks),) = convert([job]).jobs
+    assert worker_of(made)["template"]["metadata"]["labels"] == {"team": "x"}
+    assert "spec.template.metadata.labels" in [remark.path for remark in remarks if not remark.is_loss]
+
+
 TRAINJOB = {
     "apiVersion": "trainer.kubeflow.org/v1alpha1",
     "kind": "TrainJob",

@@ -82,10 +82,9 @@ OF_OTHER_JOBS = (
     *("NoSteps", "ProcessLingers"),  # of one that trains, or of one whose training is over
     "HeartbeatLate",  # instead of AgentsSilent
     "RanksBehind",  # only while there is a world
+    "PatternsNotApplied",  # there from submission on, long before the worst day
 )
 """Warnings that do not come together with all others."""
-OF_OWN_WORDS = ("PatternsNotApplied",)
-"""Warnings that quote next to nothing, and so never have the longest message."""
 WARNING_TYPES = [kind.type for kind in (*WARNINGS, *SIZES) if kind.type not in OF_OTHER_JOBS]
 CLASSES = (
     "UserError",
@@ -248,9 +247,6 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
         "PodsNotAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
         'allowPrivilegeEscalation != false (container "main" must set securityContext.allowPrivilegeEscalation=false)'
         f"{HAS_BEGUN}",
-        "PatternsNotApplied": "spec.failurePolicy.rules[12].onMessagePattern is not applied: it compiles to 186 instructions, "
-        "and those before it leave 184 of a job's 600: make it shorter, with * instead of counts; "
-        "7 further patterns are not applied",
         "StartUnknown": START_UNKNOWN_MESSAGE,
         "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
         "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
@@ -300,10 +296,7 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
                 )
                 for type_, states in CONDITIONS.items()
             ],
-            "warnings": [
-                warning(type_, real[type_] if type_ in OF_OWN_WORDS else message(real[type_]))
-                for type_ in WARNING_TYPES
-            ],
+            "warnings": [warning(type_, message(real[type_])) for type_ in WARNING_TYPES],
             "profile": {
                 "outcome": "Taken",
                 "message": message(

@@ -31,6 +31,7 @@ from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
+    REST_SECONDS,
     Claim,
     Precedence,
     in_the_way,
@@ -260,16 +261,22 @@ async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administ
         )
 
 
-@pytest.mark.parametrize("waits_from_the_start", [True, False])
+@pytest.mark.parametrize(("of_job", "waits_from_the_start"), [(False, True), (False, False), (True, True)])
 async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seconds_if_anybody_waits(
-    waits_from_the_start: bool,
+    of_job: bool, waits_from_the_start: bool
 ) -> None:
     made = stage()
-    hold(made)
     with made.within(EVIL):
-        made.add_check("next", nodes=["n1"], accelerator="none", created=later(-8))
+        if of_job:
+            made.add_job("j", replicas=6, activeCheck="hold")
+            for index, node in enumerate(SIX):
+                made.add_worker(index, node)
+            made.add_check("hold", jobName="j", timeoutSeconds=3_600)
+        else:
+            hold(made)
         await until(made, "hold", "Running")
         await made.reconcile("hold")
+        made.add_check("next", nodes=["n1"], accelerator="none")
         await made.reconcile("next")
         if not waits_from_the_start:
             made.seconds += 3_599
@@ -288,6 +295,9 @@ async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seco
         await made.reconcile("hold")
         assert [each["node"] for each in made.status("hold")["withdrawn"]] == ["n1", "n2"]
         assert made.reconciler.made_way(made.get(NODECHECKS, "hold")) == [Request(VICTIM, "mine")]
+        made.add_check("another", nodes=["n1"], accelerator="none")
+        assert await made.reconcile("another") == pytest.approx(REST_SECONDS)
+        assert "just left nodes to others" in made.condition("Running", "another")["message"]
     with made.within(VICTIM):
         await made.play("mine")
         assert set(made.verdicts("mine").values()) == {"Healthy"}

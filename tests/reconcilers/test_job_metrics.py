@@ -83,6 +83,7 @@ def running_job(**status: Any) -> Any:
         "phase": "Running",
         "rendezvous": FORMED,
         "restarts": {"UserError": 2, "Hang": 1},
+        "failures": {"UserError": 2, "Hang": 1, "OOM": 1},
         "replicaStatuses": {"worker": {"desired": 3, "active": 2, "pending": 1}},
         "goodput": GOODPUT,
     }
@@ -96,7 +97,8 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 7
     assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
     assert found["dlr_job_restarts"] == {(): 3}
-    assert {k: v for k, v in found["dlr_job_failures"].items() if v} == {("UserError",): 2, ("Hang",): 1}
+    failures = {("UserError",): 2, ("Hang",): 1, ("OOM",): 1}
+    assert {k: v for k, v in found["dlr_job_failures"].items() if v} == failures
     assert len(found["dlr_job_failures"]) == 10, "zeros too, so that the first failure is an increase"
     assert found["dlr_job_round"] == {(): 3}
     assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 16}, {(): 2})

@@ -25,7 +25,6 @@ from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Verb
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale.request import Origin, ScaleRequest
 from reconcilers.scale.writer import ScaleWriter
 from tests.counting import calls, cpu_seconds
@@ -219,8 +218,7 @@ async def look(api: Api, found: Seen) -> list[str]:
     cache = Cache(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is watched
     scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
     parts = {"_client": api, "_recorder": api, "_clock": clock, "_view": View(found), "_scale": scale}
-    vars(reconciler).update(parts, _refused_until=Memory[float]({}), _written_at=Memory[float]({}))
-    vars(reconciler)["_workers"] = cache.store(ELASTICWORKERS)
+    vars(reconciler).update(parts, _refused=Memory[Any]({}), _written_at=Memory[float]({}))
     vars(reconciler)["_writes_of_world"] = lambda _: ()  # test_published_world.py
     await reconciler.reconcile(Request("default", "digits"))
     return api.done
