@@ -39,7 +39,7 @@ from reconcilers.job.workers import created, needs_standby_update, relaunches_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline, seconds_to_expiry
-from reconcilers.observed.status_patch import merge_patch, validated_patch
+from reconcilers.observed.status_patch import patch_of, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles import tasks
@@ -378,7 +378,7 @@ def _written(
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
-    differs = bool(merge_patch(raw, status.to_wire()))
+    differs = bool(patch_of(raw, status.to_wire()))
     after = with_account(moment, differs, look.seen.account_age_seconds)
     after = _with_usage(look, after, differs or after is not status)
     concerned = look.workers if standby else look.workers.exceptional
