@@ -21,7 +21,7 @@ from agent.environment import Environment, grace_of_processes
 from agent.rendezvous.handler import JOIN_TIMEOUT_SECONDS
 from agent.torch_compat import elastic
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
-from crds.dlrover import OUR_BACKEND
+from crds.dlrover import OUR_BACKEND, OUR_FLAGS, options
 from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -97,24 +97,24 @@ def parse(argv: Sequence[str]) -> Any:
         SystemExit: they ask for help.
         ValueError: they cannot be read, or ask for what only torchrun can do.
     """
-    parser = get_args_parser()
-    parser.prog = "dlr run"
-    parser.error = _unreadable(parser)  # type: ignore[method-assign, assignment]
-    parser.description = "Runs the training processes of one worker of an ElasticJob."
-    _add_our_flags(parser)
-    for action in parser._actions:
-        if "--standalone" in action.option_strings:
-            action.help = "train on this machine alone, without a cluster"
-    ours = {
+    parser, ours = _parsers()
+    defaults = {
         "max_restarts": UNLIMITED_RESTARTS,
         "rdzv_backend": OUR_BACKEND,
         "master_addr": None,
         "master_port": None,
     }
     parser.set_defaults(
-        **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}
+        **{name: value for name, value in defaults.items() if f"PET_{name.upper()}" not in os.environ}
     )
-    args = parser.parse_args(list(argv))
+    # What is behind the script is the script's; torch's parser would take it for its flags, shortened.
+    found = options(argv)
+    front = sum(len(option.words) for option in found)
+    end = front + (2 if argv[front : front + 1] == ["--"] else 1)
+    torchs = [word for option in found if option.name not in OUR_FLAGS for word in option.words]
+    args = parser.parse_args([*torchs, *argv[front:end]])
+    ours.parse_args([word for each in found if each.name in OUR_FLAGS for word in each.words], args)
+    args.training_script_args = list(argv[end:])
     if args.standalone:
         standalone.check(args.nnodes, os.environ)
         if "PET_MAX_RESTARTS" not in os.environ and args.max_restarts == UNLIMITED_RESTARTS:
@@ -133,10 +133,27 @@ def parse(argv: Sequence[str]) -> Any:
     # These have no say either; torch would warn of what the controller set for stock torchrun.
     args.rdzv_endpoint, args.node_rank = args.rdzv_endpoint or "elasticjob", 0
     args.nnodes = os.path.expandvars(args.nnodes)  # as in `command: [dlr, run, "--nnodes=1:$NODE_NUM"]`
-    if args.redirects == "0" and args.tee == "0":
+    args.names_ranks = (args.redirects, args.tee) != ("0", "0")
+    if not args.names_ranks:
         # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.
         args.tee = str(int(Std.ERR))
     return args
+
+
+def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
+    """Return the parser of torchrun's flags, whose help has ours too, and that of ours, which are whole."""
+    parser, both, ours = get_args_parser(), get_args_parser(), ArgumentParser(allow_abbrev=False)
+    for each in (parser, both, ours):
+        each.prog = "dlr run"
+        each.error = _unreadable(parser)  # type: ignore[method-assign, assignment]
+    both.description = "Runs the training processes of one worker of an ElasticJob."
+    for action in both._actions:
+        if "--standalone" in action.option_strings:
+            action.help = "train on this machine alone, without a cluster"
+    _add_our_flags(both)
+    _add_our_flags(ours)
+    parser.format_help = both.format_help  # type: ignore[method-assign]
+    return parser, ours
 
 
 def _unreadable(parser: ArgumentParser) -> Callable[[str], NoReturn]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,7 +19,7 @@ from agent.monitor.usage import UsageMeter, meter_of_pod
 from agent.replicas.facts import Groups
 from agent.report.elasticworker import is_of_this_pod, last_report, section_of, sequence_after
 from agent.report.heartbeat import Heartbeat
-from agent.report.report import Facts, Report
+from agent.report.report import NO_SECTIONS, Facts, Report, Sections
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from crds.agent_report import AgentCheck, AgentCheckpointTrouble, AgentState, RoundProgress, Series, Slow
@@ -109,14 +109,14 @@ class Link:
         cleanup: contextlib.ExitStack,
         *,
         figures: Callable[[], Figures] | None = None,
-        sections: Mapping[str, Callable[[], Any]] | None = None,
+        sections: Sections = NO_SECTIONS,
     ) -> Reporter:
         """Return what reports this agent, once it is started; from now on processes may pull shards.
 
         Args:
             cleanup: has the last report written, and ends it.
             figures: how far training is, read for each report.
-            sections: further parts of a report that are read for each one, by field of `AgentReport`.
+            sections: further parts of a report that are read for each one.
         """
         me = self.environment
         reporter = Reporter(
@@ -127,7 +127,7 @@ class Link:
             progress_seconds=me.heartbeat_seconds,
             sequence=sequence_after(self.predecessor, me),
             figures=figures,
-            sections={"usage": self._meter.latest, "shards": self.desk.to_status, **(sections or {})},
+            sections=replace(sections, usage=self._meter.latest, shards=self.desk.to_status),
             on_final_refusal=self._heartbeat.stop,
         )
         cleanup.callback(reporter.stop)

@@ -44,12 +44,13 @@ from agent.replicas.desk import ReplicasDesk
 from agent.report.elasticworker import Place
 from agent.report.failed_start import refuse_to_start
 from agent.report.progress_monitor import Progress, ProgressMonitor
-from agent.report.report import Facts
+from agent.report.report import Facts, Sections
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision import asked
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
+from agent.supervision.lingering import Lingering
 from agent.supervision.process_env import ProcessEnvironment
 from agent.supervision.votes import Votes
 from agent.torch_compat import elastic
@@ -148,18 +149,19 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     asked_stacks = asked.asked_stacks(guard, link.first_view.asks_for_stacks)
     asked_profile = asked.asked_profile(guard, link.first_view.asks_for_profile)
     interfaces = SocketInterfaces(os.environ)
-    progress = Progress(files, link.first_report)
+    progress, lingering = Progress(files, link.first_report), Lingering(files, stacks)
     reporter = link.reporter(
         Facts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections={
-            "network": interfaces.to_status,
-            **({"replicas": replicas.to_status} if replicas is not None else {}),
-            "asked_stacks": asked_stacks.to_status,
-            "profile": asked_profile.to_status,
-            **({"memory": memory.to_status} if memory is not None else {}),
-        },
+        sections=Sections(
+            network=interfaces.to_status,
+            replicas=replicas.to_status if replicas is not None else None,
+            asked_stacks=asked_stacks.to_status,
+            profile=asked_profile.to_status,
+            memory=memory.to_status if memory is not None else None,
+            lingers=lingering.to_status,
+        ),
     )
     if replicas is not None:
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
@@ -196,12 +198,14 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
         votes=votes,
         good_ends=good_ends,
         guard=guard,
+        lingering=lingering,
         asked=(asked_stacks, asked_profile),
         oom=OomWatch.of_pod(me.pod_uid),
         stop_grace_seconds=grace_seconds,
         failure_grace_seconds=failure_grace_seconds,
         start_method=config.start_method,
-        log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
+        log_line_prefix_template=config.log_line_prefix_template,
+        names_ranks=launch.args.names_ranks,
         warm_start=warm_start,
     )
     cleanup.callback(agent.kill)

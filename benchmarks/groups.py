@@ -35,6 +35,7 @@ from controller.resources import PODS, Object
 from crds import names
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.shapes import SHAPES
 
 JOB = "hollow"
 
@@ -126,6 +127,7 @@ async def training(
         )
         selectors = {PODS: f"{names.LABEL_GROUPED_JOB}={JOB}"}
         cache = Cache(client, namespace=cluster.namespace, label_selectors=selectors)
+        cache.keep_only(SHAPES)
         cache.add_handler(PODS, nodes.handle)
         meter = Meter(cluster, Writes(agent_client), Writes(kubelet_client))
         async with background(cache.run()), background(nodes.run()):

@@ -40,6 +40,7 @@ from controller.resources import PODS, Object
 from crds import names
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.shapes import SHAPES
 
 REPORT = Path(__file__).parent.parent / "docs" / "hollow-agents.md"
 FIGURES = REPORT.with_suffix(".json")
@@ -95,6 +96,7 @@ async def run_trial(cluster: Cluster, agents: int, reforms: int, steady_seconds:
             held_back=agents - 1,
         )
         cache = Cache(client, namespace=cluster.namespace, label_selectors={PODS: f"{names.LABEL_JOB}={JOB}"})
+        cache.keep_only(SHAPES)
         cache.add_handler(PODS, nodes.handle)
         async with background(cache.run()), background(nodes.run()):
             await cache.wait_synced(START_TIMEOUT_SECONDS)

@@ -30,6 +30,7 @@ from crds import names
 from localcluster.paths import Home
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+from reconcilers.shapes import SHAPES
 
 REPORT = Path(__file__).parent.parent / "docs" / "node-check-scale.md"
 CHECK = "hollow"
@@ -64,6 +65,7 @@ async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: i
         faulty = frozenset(nodes[:: len(nodes) // max(bad, 1)][:bad])
         pods = HollowPods(kubelet_client, agent_client, CHECK, faulty, beat_seconds)
         cache = Cache(client, label_selectors={PODS: f"{names.LABEL_CHECK}={CHECK}"})
+        cache.keep_only(SHAPES)
         cache.add_handler(PODS, pods.handle)
         async with _beside(cache.run(), pods.run(agents_per_watch), _watch_over(cluster)):
             await cache.wait_synced(TRIAL_TIMEOUT_SECONDS)

@@ -28,6 +28,7 @@ from controller.store import Change
 from crds import names
 from localcluster.paths import Home
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.shapes import SHAPES
 
 JOBS = 10
 WORKERS = 4
@@ -96,6 +97,7 @@ async def measure(seconds: float) -> list[Quiet]:
 async def _measure(cluster: Cluster, client: Client, agents: Client, seconds: float) -> list[Quiet]:
     fleet = Fleet(client, agents)
     cache = Cache(client, label_selectors={PODS: f"{names.LABEL_MANAGED_BY}={names.MANAGER}"})
+    cache.keep_only(SHAPES)
     cache.add_handler(PODS, fleet.handle)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(background(cache.run()))

@@ -51,6 +51,7 @@ from controller.reconciler import Request
 from controller.resources import LEASES, Object
 from crds.elasticjob import ElasticJob
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.shapes import SHAPES
 
 DOCS = Path(__file__).parent.parent / "docs"
 REPORT, FIGURES = "scale.md", "scale.json"
@@ -177,6 +178,7 @@ async def heartbeats(fleet: Fleet) -> None:
             nodes.renew(worker)
     controller, silent = fleet.controller, next(iter(nodes.agents))
     leases = Cache(controller.client)
+    leases.keep_only(SHAPES)
     leases.store(LEASES)
     with fleet.measured("an informer takes in the Leases"):
         listing = asyncio.create_task(leases.run())

@@ -41,6 +41,7 @@ from controller.resources import PODS
 from crds import names
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.shapes import SHAPES
 from tests.dashboard.browser import CHROMIUM, browser
 
 HEARTBEAT_TIMEOUT_SECONDS = 300.0
@@ -95,6 +96,7 @@ async def training(cluster: Cluster, ranks: int) -> AsyncIterator[HollowNodes]:
             held_back=None,
         )
         cache = Cache(client, namespace=cluster.namespace, label_selectors={PODS: f"{names.LABEL_JOB}={JOB}"})
+        cache.keep_only(SHAPES)
         cache.add_handler(PODS, nodes.handle)
         async with background(cache.run()), background(nodes.run()):
             await cache.wait_synced(START_TIMEOUT_SECONDS)

@@ -37,9 +37,11 @@ from crds.elasticjob import ElasticJob
 from crds.model import Model
 from crds.nodecheck import NodeCheck
 from localcluster.patches import merge_patch
+from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
+from reconcilers.shapes import memory_units
 
 LATENCY_SECONDS = 0.005
 """From a request to its answer."""
@@ -382,17 +384,23 @@ class _VirtualClient(Client):
         )
 
 
+MOST_WORKERS = 30_000
+
+
 class VirtualController(Manager):
     """All controllers, less servers and leader election, which wait for real sockets and threads."""
 
     def __init__(self, server: ApiServer) -> None:
-        super().__init__(
-            _VirtualClient(server), ManagerOptions(leader_election=False, label_selectors=WATCHED_BY_LABEL)
+        options = ManagerOptions(
+            leader_election=False,
+            label_selectors=WATCHED_BY_LABEL,
+            memory_units=memory_units(MOST_WORKERS),
         )
+        super().__init__(_VirtualClient(server), options)
         self._added: dict[str, Controller] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.clock = Clock(now, monotonic)
-        add_all(self, clock=self.clock)
+        add_all(self, pods=PodOptions(workers_per_namespace=MOST_WORKERS), clock=self.clock)
 
     def add(self, controller: Controller) -> None:
         super().add(controller)

@@ -14,8 +14,11 @@ from controller.client import Client
 from controller.errors import Unavailable
 from controller.resources import Object, Resource
 from controller.salvage import Unreadable
+from controller.shape import Shape
+from controller.shares import MEMORY_UNITS, Shares
 from controller.store import IndexFunction, Key, Memory, Store
-from controller.watch.informer import Handler, Informer, Shape, UnreadableHandler, WatchTiming
+from controller.watch.informer import Informer, WatchTiming
+from controller.watch.intake import Handler, UnreadableHandler
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
@@ -24,7 +27,8 @@ R = TypeVar("R")
 class Cache:
     """Stores by resource. A resource asked for after the start is watched from then on.
 
-    `namespace` and `label_selectors` (`key=value,…`) narrow what is watched, and so what it costs.
+    `namespace` and `label_selectors` (`key=value,…`) narrow what is watched, and so what it costs;
+    `memory_units` bounds what is kept of one namespace (`controller/shares.py`).
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class Cache:
         namespace: str | None = None,
         label_selectors: Mapping[Resource, str] | None = None,
         timing: WatchTiming | None = None,
+        memory_units: int = MEMORY_UNITS,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._client = client
@@ -41,6 +46,9 @@ class Cache:
         self._namespace = namespace
         self._label_selectors = dict(label_selectors or {})
         self._timing = timing
+        self.shapes: dict[Resource, Shape] = {}
+        """What is kept of the objects of each resource."""
+        self._shares = Shares(memory_units)
         self._informers: dict[Resource, Informer] = {}
         self._models: dict[tuple[Resource, type], Models[Any]] = {}
         self._readers: dict[Callable[[Cache], Any], Any] = {}
@@ -72,24 +80,26 @@ class Cache:
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)
 
-    def keep_only(self, resource: Resource, shape: Shape) -> None:
-        """Keeps of each object what `shape` makes of it, before anything of it is read. Before the start."""
-        self._informer(resource).keep_only(shape)
+    def keep_only(self, shapes: Mapping[Resource, Shape]) -> None:
+        """Say what is kept of the objects of these resources. No resource is watched without that."""
+        self.shapes.update(shapes)
 
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
         """Tells `handler` of objects that cannot be read, of all resources that are watched by now."""
         for informer in self._informers.values():
-            informer.add_unreadable_handler(handler)
+            informer.intake.add_unreadable_handler(handler)
 
     def unreadable(self) -> list[tuple[Resource, Unreadable]]:
         """All objects that cannot be read."""
-        return [(resource, f) for resource, i in self._informers.items() for f in i.unreadable.values()]
+        return [
+            (resource, f) for resource, i in self._informers.items() for f in i.intake.unreadable.values()
+        ]
 
     def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
         """The resource of this name, and why its object cannot be read; None if it can, or is gone."""
         for resource, informer in self._informers.items():
             if resource.group_resource == group_resource:
-                return resource, informer.unreadable.get(key)
+                return resource, informer.intake.unreadable.get(key)
         return None, None
 
     def unreadable_counts(self) -> dict[str, int]:
@@ -98,7 +108,7 @@ class Cache:
         Of those that are no model of ours, those count that somebody has tried to read.
         """
         parsed = list(self._models.items())  # first: each has an informer, which is older
-        counts = {i.resource.group_resource: len(i.unreadable) for i in list(self._informers.values())}
+        counts = {i.resource.group_resource: len(i.intake.unreadable) for i in list(self._informers.values())}
         for (resource, _), models in parsed:
             counts[resource.group_resource] += models.unreadable
         return counts
@@ -119,11 +129,11 @@ class Cache:
 
     def add_handler(self, resource: Resource, handler: Handler) -> None:
         """Tells `handler` of every change from now on."""
-        self._informer(resource).add_handler(handler)
+        self._informer(resource).intake.add_handler(handler)
 
     async def tell_all(self, resource: Resource, handler: Handler) -> None:
         """Tells `handler` of every object there is, as if it had just appeared."""
-        await self._informer(resource).tell_all(handler)
+        await self._informer(resource).intake.tell_all(handler)
 
     def note_write(self, resource: Resource, obj: Object) -> None:
         """Take in the server's answer to a write of this process, for `Client.guarded`."""
@@ -192,15 +202,25 @@ class Cache:
             informer = Informer(
                 self._client,
                 resource,
+                self._shape_of(resource),
                 namespace=self._namespace,
                 label_selector=self._label_selectors.get(resource),
                 timing=self._timing,
+                shares=self._shares,
                 monotonic=self._monotonic,
             )
             self._informers[resource] = informer
             if self._tasks is not None:
                 self._watch(self._tasks, informer)
         return informer
+
+    def _shape_of(self, resource: Resource) -> Shape:
+        try:
+            return self.shapes[resource]
+        except KeyError:
+            raise LookupError(
+                f"nothing says what is kept of {resource.group_resource}: call keep_only"
+            ) from None
 
     def _watch(self, tasks: asyncio.TaskGroup, informer: Informer) -> None:
         name = f"watch {informer.resource.group_resource}"

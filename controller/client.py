@@ -8,21 +8,50 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import orjson
 
 from controller.api.api_wait import current_wait
-from controller.api.calls import JSON, MERGE_PATCH, Answer, Call, query_of, read_object, read_page
+from controller.api.calls import (
+    JSON,
+    MERGE_PATCH,
+    METADATA,
+    METADATA_LIST,
+    Answer,
+    Call,
+    query_of,
+    read_items,
+    read_object,
+    read_page,
+    read_shaped,
+    split_page,
+)
 from controller.api.limiter import RequestLimiter
-from controller.api.pages import LIST_PAGE_SIZE
+from controller.api.pages import (
+    LIST_PAGE_SIZE,
+    MOST_LISTED_UNITS,
+    MOST_PAGE_BYTES,
+    MOST_WHOLE_BYTES,
+    PageSize,
+)
 from controller.api.transport import Transport, WatchStream
 from controller.backoff import Backoff
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ApiError, Gone, Invalid, InvalidStatus, NotFound, Unavailable, is_denial
+from controller.errors import (
+    ApiError,
+    Gone,
+    Invalid,
+    InvalidStatus,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    is_denial,
+)
 from controller.resources import Object, Resource
+from controller.shape import NAMES, Shape, named_in
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3
@@ -59,6 +88,7 @@ class Client:
         self._guard: Callable[[], None] | None = None
         self._note_write: Callable[[Resource, Object], None] | None = None
         self._limiter: RequestLimiter | None = None
+        self._shapes: Mapping[Resource, Shape] = {}
 
     async def __aenter__(self) -> Client:
         return self
@@ -74,17 +104,20 @@ class Client:
         guard: Callable[[], None] | None,
         note_write: Callable[[Resource, Object], None] | None = None,
         limiter: RequestLimiter | None = None,
+        shapes: Mapping[Resource, Shape] | None = None,
     ) -> Client:
         """This client, sharing its connections, for those who write under conditions.
 
         `guard` runs right before a write leaves, and may raise to hold it back; `note_write` gets the object
-        that the server answers to one; `limiter` says when a request may leave, watches apart.
+        that the server answers to one; `limiter` says when a request may leave, watches apart. Of a kind that
+        has one of the `shapes`, what the cache would keep is read.
         """
         view = Client.__new__(Client)
         view.__dict__.update(self.__dict__)
         view._guard = guard
         view._note_write = note_write
         view._limiter = limiter
+        view._shapes = shapes or {}
         return view
 
     def apart(self, *, call_timeout_seconds: float, attempts: int) -> Client:
@@ -96,12 +129,26 @@ class Client:
             transport=self._transport.apart(),
         )
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        """Raises NotFound, without a request, for a name by which the path would be the collection's."""
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        metadata_only: bool = False,
+    ) -> Object:
+        """Raises NotFound, without a request, for a name by which the path would be the collection's.
+
+        Raises:
+            TooLarge: the object is larger than what is read.
+        """
         if name in _NO_NAMES:
             message = f'{resource.group_resource} "{name}" not found'
             raise NotFound(404, "NotFound", message, {"name": repr(name)})
-        return await self._object(Call("GET", resource.path(namespace, name)))
+        accept = METADATA if metadata_only else JSON
+        call = Call("GET", resource.path(namespace, name), accept=accept)
+        shape = NAMES if metadata_only else self._shapes.get(resource)
+        return read_shaped(await self._send_retrying(call), resource, shape)
 
     async def list(
         self,
@@ -110,11 +157,17 @@ class Client:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        metadata_only: bool = False,
     ) -> Object:
-        """The whole list in one body: pages are followed, and read in one piece if a token expires."""
-        items: list[Object] = []
-        page_size: int | None = LIST_PAGE_SIZE
+        """The whole list in one body: pages that fit are followed, and it is read in one piece if a token
+        expires.
+
+        Raises:
+            TooLarge: it has more than what is read beside the cache.
+        """
+        items, pages, is_paged = list[Object](), PageSize(), True
         token: str | None = None
+        size_bytes = counted = 0
         while True:
             try:
                 page = await self.list_page(
@@ -122,15 +175,26 @@ class Client:
                     namespace,
                     label_selector=label_selector,
                     field_selector=field_selector,
-                    page_size=page_size,
+                    metadata_only=metadata_only,
+                    page_size=pages.limit if is_paged else None,
                     continue_token=token,
+                    most_bytes=pages.most_bytes if is_paged else MOST_WHOLE_BYTES,
                 )
             except Gone:
-                if page_size is None:
+                if not is_paged:
                     raise
-                items, page_size, token = [], None, None
+                items, token, is_paged, size_bytes, counted = [], None, False, 0, 0
+                continue
+            except TooLarge as error:
+                if not is_paged or pages.limit == 1:
+                    raise
+                pages.too_large(error)
                 continue
             items.extend(page["items"])
+            pages.arrived(len(page["items"]), page["bytes"])
+            size_bytes, counted = size_bytes + page["bytes"], counted + page["units"]
+            if size_bytes > MOST_WHOLE_BYTES or counted > MOST_LISTED_UNITS:
+                raise TooLarge(f"the list of {resource.group_resource} is larger than what is read at once")
             token = page.get("metadata", {}).get("continue")
             if not token:
                 return {**page, "items": items}
@@ -142,14 +206,22 @@ class Client:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        metadata_only: bool = False,
+        shape: Shape | None = None,
+        is_split: bool = False,
         page_size: int | None = LIST_PAGE_SIZE,
         continue_token: str | None = None,
-        most_bytes: int | None = None,
+        most_bytes: int = MOST_PAGE_BYTES,
     ) -> Object:
-        """One page: `items`, `metadata`, its size in `bytes`, and what could not be read in `unreadable`.
+        """One page: `items`, `metadata`, and its size in `bytes`.
+
+        Args:
+            shape: its objects are read by this, and those that it cannot read are left out.
+            is_split: its objects are split by the shape, and none of them is read.
 
         Raises:
             PageTooLarge: it has more than `most_bytes`.
+            TooLarge: it has too many values.
         """
         query = query_of(
             labelSelector=label_selector,
@@ -157,8 +229,14 @@ class Client:
             limit=page_size,
             continue_=continue_token,
         )
-        call = Call("GET", resource.path(namespace), query, most_bytes=most_bytes)
-        return await read_page(await self._send_retrying(call), resource)
+        accept = METADATA_LIST if metadata_only else JSON
+        call = Call("GET", resource.path(namespace), query, accept=accept, most_bytes=most_bytes)
+        answer = await self._send_retrying(call)
+        shape = shape or (NAMES if metadata_only else self._shapes.get(resource))
+        if shape is None:
+            return await read_page(answer, resource)
+        page = await split_page(answer, shape)
+        return page if is_split else await read_items(page, resource, shape)
 
     async def create(self, resource: Resource, obj: Object, *, strict: bool = False) -> Object:
         """
@@ -243,8 +321,11 @@ class Client:
             yield stream
 
     async def _write(self, resource: Resource, call: Call, subresource: str | None = None) -> Object:
+        answer = await self._send_retrying(call)
         try:
-            written = await self._object(call)
+            written = read_shaped(answer, resource, self._shapes.get(resource))
+        except TooLarge:
+            return named_in(answer.body)
         except Invalid as error:
             if subresource == "status" and not is_denial(error):
                 raise InvalidStatus(error.status, error.reason, str(error), error.details) from error

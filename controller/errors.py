@@ -118,11 +118,15 @@ class SilentWatch(Unavailable):
     """A watch has said nothing for so long that its connection may be dead."""
 
 
-class PageTooLarge(ApiError):
-    """A page of a list is larger than it may be; the rest of it was not read."""
+class TooLarge(ApiError):
+    """An answer is larger than it may be, and was not read."""
+
+
+class PageTooLarge(TooLarge):
+    """A page of a list has too many bytes; the rest of it was not read."""
 
     def __init__(self, size_bytes: int, wanted_bytes: int) -> None:
-        super().__init__(f"a page of a list has more than {size_bytes} bytes")
+        super().__init__(f"an answer has more than {size_bytes} bytes")
         self.size_bytes = size_bytes
         self.wanted_bytes = wanted_bytes
 

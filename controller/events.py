@@ -22,7 +22,7 @@ from controller.backoff import Backoff
 from controller.client import Client
 from controller.errors import AlreadyExists, NamespaceTerminating, NotFound, Unavailable
 from controller.resources import EVENTS, Object
-from controller.wording import shortened
+from controller.wording import printable, shortened
 
 SIMILAR_LIMIT = 4
 """Of one reason. What goes wrong again and again has three reasons or four: fewer than 20 Events in all."""
@@ -156,7 +156,7 @@ class EventRecorder:
         """Notes that `reason` (CamelCase, one word) happened to `obj`. Never waits, never raises."""
         try:
             occurrence = Occurrence(
-                _subject(obj, field, host), type, reason, shortened(message, _MESSAGE_LIMIT)
+                _subject(obj, field, host), type, reason, shortened(printable(message), _MESSAGE_LIMIT)
             )
         except (KeyError, TypeError) as error:
             log.error("event about something that is no object reason=%s error=%r", reason, error)

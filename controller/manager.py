@@ -28,6 +28,7 @@ from controller.queue.controller import Controller
 from controller.resources import LEASES, Resource
 from controller.serving.metrics_access import MetricsAccess
 from controller.serving.servers import Health, Listen, Ports, serve
+from controller.shares import MEMORY_UNITS
 from controller.tasks import Background, LoopThread
 
 PROGRESS_PERIOD_SECONDS = 5.0
@@ -43,6 +44,8 @@ class ManagerOptions:
     """Watch only this one; None watches all."""
     label_selectors: Mapping[Resource, str] = field(default_factory=dict)
     """What to watch of a resource; all of it by default."""
+    memory_units: int = MEMORY_UNITS
+    """How much may be kept of the objects of one namespace (`controller/shares.py`)."""
     listen: Listen = field(default_factory=Listen)
     metrics_auth: bool = False
     """Whether metrics are shown only to the bearer of a token that may get /metrics."""
@@ -72,7 +75,10 @@ class Manager:
         self.options = options or ManagerOptions()
         self.contact = client.contact
         self.cache = Cache(
-            client, namespace=self.options.namespace, label_selectors=self.options.label_selectors
+            client,
+            namespace=self.options.namespace,
+            label_selectors=self.options.label_selectors,
+            memory_units=self.options.memory_units,
         )
         self.recorder = EventRecorder(client, self.options.name)
         self.metrics_registry = CollectorRegistry()
@@ -89,7 +95,7 @@ class Manager:
         )
         self._elector = self._make_elector(self._lease_client) if self.options.leader_election else None
         guard = self._elector.check if self._elector else None
-        self.client = client.guarded(guard, self.cache.note_write, RequestLimiter())
+        self.client = client.guarded(guard, self.cache.note_write, RequestLimiter(), self.cache.shapes)
         self._controllers: list[Controller] = []
         counted = metrics.ClientMetrics(self.metrics_registry, client.connection.server).observe
         client.observers.append(counted)

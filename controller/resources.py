@@ -23,8 +23,6 @@ class Resource:
     plural: str
     kind: str
     namespaced: bool = True
-    keeps_managed_fields: bool = False
-    """Whether the cache keeps who wrote what: for large collections, that is half of their memory."""
     gather_seconds: float = 0.0
     """Seconds for which a watch gathers changes before it reads them: for kinds that change all the time, and
     rarely in a way that matters."""
@@ -41,6 +39,10 @@ class Resource:
     def manifest(self, metadata: Object, **parts: Any) -> Object:
         """An object of this kind, to create."""
         return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **parts}
+
+    def named(self, obj: Object) -> Object:
+        """The object with its apiVersion and kind, which the server leaves out of lists."""
+        return {"apiVersion": self.api_version, "kind": self.kind} | obj
 
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None

@@ -24,7 +24,7 @@ MOST_LEVELS = 250
 """Levels of a text that are kept where it has too many: orjson writes four more."""
 TOO_DEEP = "it is nested too deeply"
 
-_CUT = b'"dlr: nested too deeply"'
+CUT = b'"dlr: nested too deeply"'
 """What stands in place of each value that is cut out."""
 _BRACKETS = re.compile(
     rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+(?:([\[{]++)|([\]}]++)|\Z)', re.DOTALL
@@ -66,7 +66,7 @@ async def parsed_shallow(text: bytes) -> Any:
 
 
 def is_cut(obj: Any) -> bool:
-    return _CUT in orjson.dumps(obj)
+    return CUT in orjson.dumps(obj)
 
 
 def strangeness(obj: Object) -> str | None:
@@ -135,7 +135,7 @@ def shallow(text: bytes) -> bytes:
         opening, closing = match.span(1), match.span(2)
         after = depth + opening[1] - opening[0] - closing[1] + closing[0]
         if depth <= MOST_LEVELS < after:
-            pieces += (text[start : opening[0] + MOST_LEVELS - depth], _CUT)
+            pieces += (text[start : opening[0] + MOST_LEVELS - depth], CUT)
         elif after <= MOST_LEVELS < depth:
             start = closing[0] + depth - MOST_LEVELS
         depth = after

@@ -135,6 +135,8 @@ class FailureCause(Word):
     """No step for too long: the agent ended the processes."""
     DEVICE = "Device"
     """The driver reported a device's fault (an Xid)."""
+    TIMED_OUT = "TimedOut"
+    """A collective waited for another process until its time was up."""
     KILLED_CHILD = "KilledChild"
     """SIGKILL ended a process that the failed one had started, such as a data loader's."""
 
@@ -196,7 +198,8 @@ class AgentFailure(OnWire):
     time: Time
     """Time by the node's clock, for people: it is compared with no other machine's."""
     after_seconds: Seconds | None = None
-    """Time from the start of the round's processes, which all agents start together, to the failure."""
+    """Time from the start of the round's processes, which all agents start together, to the failure; of a
+    hang to the last sign of life."""
 
 
 @dataclass(frozen=True)
@@ -519,3 +522,5 @@ class AgentReport(OnWire):
     """The sets that its processes pull from; unset if they pull from none."""
     replicas: ReplicasReport | None = None
     """Unset until all processes of a replica group are ready to take part."""
+    lingers: Sentence | None = None
+    """What keeps a process alive whose script is over, or kept it until it was ended."""

@@ -75,12 +75,21 @@ SETTINGS: Mapping[str, Flag] = {
 }
 """Of `--rdzv-conf`, by key; the agent reads the others that mean anything here."""
 
+TORCHS_SWITCHES = frozenset(
+    ("h", "help", "standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
+)
+TORCHS_FLAGS = TORCHS_SWITCHES | {
+    *("nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts"),
+    *("monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee"),
+    *("local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank"),
+    *("master-addr", "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle"),
+    *("shutdown-timeout",),
+}
+"""torchrun's flags, which may be shortened."""
+OUR_FLAGS = frozenset(("no-warm-start", "preload", "failure-grace", "hang-timeout", "memory-checkpoint"))
+"""Flags that dlr adds, which may not."""
 SWITCHES = frozenset(
-    {
-        *(flag.name for flag in FLAGS.values() if not flag.takes_value),
-        *("h", "help", "standalone", "m", "module", "no-python", "run-path", "virtual-local-rank"),
-        "no-warm-start",
-    }
+    {*(flag.name for flag in FLAGS.values() if not flag.takes_value), *TORCHS_SWITCHES, "no-warm-start"}
 )
 """The flags that have no value, DLRover's, torchrun's and ours; all others take the next word, if not `=`."""
 
@@ -127,7 +136,7 @@ def options(words: Sequence[str]) -> list[Option]:
     while number < len(words) and _is_flag(words[number]):
         word = words[number]
         name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
-        name = name.replace("_", "-")
+        name = _whole(name.replace("_", "-")) if word.startswith("--") else name
         following = words[number + 1 : number + 2]
         taken: tuple[str, ...] = (word,)
         option = Option(name, value if equals else None, taken)
@@ -138,6 +147,14 @@ def options(words: Sequence[str]) -> list[Option]:
         found.append(option)
         number += len(option.words)
     return found
+
+
+def _whole(name: str) -> str:
+    """Return the name of torchrun's flag that begins so; the name itself if there is no such one."""
+    if name in FLAGS or name in OUR_FLAGS or name in TORCHS_FLAGS:
+        return name
+    meant = [flag for flag in TORCHS_FLAGS if flag.startswith(name) and len(flag) > 1]
+    return meant[0] if len(meant) == 1 else name
 
 
 def ignored(found: Sequence[Option]) -> list[Ignored]:

@@ -8,19 +8,31 @@ from typing import Any
 FOLLOWS_FROM_A_PEER = (
     # gloo/transport/tcp/pair.cc: "[…/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:53"
     r"gloo/[^\n]*(?:Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused)",
-    r"gloo/[^\n]*(?:Timed out waiting|Application timeout caused pair closure|Read error|Socket closed)",
+    r"gloo/[^\n]*(?:Read error|Socket closed)",
     r"Connection closed by peer",
     # c10d/TCPStore.cpp: "Failed to recv, got 0 bytes", "sendBytes failed on SocketImpl(…): Broken pipe"
     r"[Ff]ailed to recv|(?:sendBytes|recvValue|recvValueWithTimeout) failed on",
     r"The client socket has (?:timed out|failed to connect)",
     r"DistNetworkError|DistStoreError",
     # c10d/ProcessGroupNCCL.cpp: the watchdog, and what its other ranks then say
-    r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception",
+    r"[Ww]atchdog thread terminated with exception",
     r"remote process exited or there was a network error|ncclRemoteError",
     r"NCCL communicator was aborted|another rank reported",
     r"caused by unexpected exit of a remote peer",
 )
 """Texts of torch 2.x, as its sources and libraries have them."""
+
+COLLECTIVE_TIMED_OUT = (
+    # gloo/transport/tcp: "Timed out waiting 12000ms for recv operation to complete"; and ProcessGroupGloo.cpp
+    r"gloo/[^\n]*(?:Timed out waiting|Application timeout caused pair closure)",
+    r"(?:failed to pass|timed out in) monitoredBarrier|reached monitoredBarrier, but received errors",
+    # c10d/ProcessGroupNCCL.cpp
+    r"[Cc]aught collective operation timeout|milliseconds before timing out|timed out in blocking wait",
+    r"due to a collective timeout|Observed flight recorder dump signal from another rank",
+    # The first meeting of a group: distributed_c10d.py, c10d/TCPStore.cpp
+    r"Timed out initializing process group|[Ww]ait timeout after \d+ms|\d+/\d+ clients joined",
+)
+"""Texts of a process that waited for another one until its time was up."""
 
 ITS_OWN_FAILURE = (
     # The port is taken, or the master's name is wrong
@@ -62,7 +74,8 @@ class PeerDeathTexts:
     """
 
     def __init__(self, compile: Callable[[str], Any]) -> None:
-        self._following = compile("|".join(FOLLOWS_FROM_A_PEER))
+        self._following = compile("|".join((*FOLLOWS_FROM_A_PEER, *COLLECTIVE_TIMED_OUT)))
+        self._timed_out = compile("|".join(COLLECTIVE_TIMED_OUT))
         self._own = compile("|".join(ITS_OWN_FAILURE))
 
     def explain(self, message: str, log_tail: str = "") -> bool:
@@ -72,6 +85,13 @@ class PeerDeathTexts:
             message: of the failure, as the agent reports it.
             log_tail: the end of the process's log; it counts only where the message has no exception.
         """
+        return self._says(self._following, message, log_tail)
+
+    def time_out(self, message: str, log_tail: str = "") -> bool:
+        """Whether the process waited for another until its time was up; the arguments are `explain`'s."""
+        return self._says(self._timed_out, message, log_tail)
+
+    def _says(self, texts: Any, message: str, log_tail: str) -> bool:
         silent = not message or message.startswith((KILLED_BY, EXITED_WITH))
         text = f"{message}\n{log_tail}" if silent else message
-        return self._following.search(text) is not None and self._own.search(text) is None
+        return texts.search(text) is not None and self._own.search(text) is None

@@ -22,8 +22,9 @@ MAX_RESULT = 8_192
 """Characters of it."""
 
 ENDED_SUFFIX = ".ended"
-"""Of the record's name, for the empty file beside it that a forked process makes when its script has ended
-without an exception. The interpreter may take a second to shut down, and peers notice it before the agent."""
+"""Of the record's name, for the JSON file beside it that a forked process makes when its script has ended:
+`{"code": …, "raised": …, "at": …, "threads": {…}}`, that is the exit code, whether an exception ended it, the
+time (CLOCK_MONOTONIC), and by identifier the names of the threads that the interpreter waits for."""
 
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"

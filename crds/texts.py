@@ -21,6 +21,28 @@ _MOST_BYTES = 6
 """Bytes of one character."""
 
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+"""What a terminal obeys, or what ends a line elsewhere; newline and tabulator stay."""
+_TERMINAL_COMMAND = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*\x07?)")
+"""Such as a colour, or the title of a window (ECMA-48)."""
+
+
+def plain(text: str) -> str:
+    """Return a text from outside without terminal commands, and a blank for each other control character."""
+    if _CONTROL.search(text) is None:
+        return text
+    return _CONTROL.sub(" ", _TERMINAL_COMMAND.sub("", text.replace("\r\n", "\n")))
+
+
+def all_plain(value: Any) -> Any:
+    """Return a JSON value with all of its texts, and names, as `plain` has them."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {plain(name): all_plain(each) for name, each in value.items()}
+    return [all_plain(each) for each in value] if isinstance(value, list) else value
+
+
 def json_bytes(value: Any) -> int:
     """Return the size of a value's JSON as Go writes it."""
     text = _ENCODER.encode(value)

@@ -63,10 +63,10 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
 from reconcilers.scale.writer import BY_OWNER_JOB, owner_job, pods_job
+from reconcilers.shapes import SHAPES
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
-from reconcilers.worker.shapes import keep_what_is_read
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 WATCHED_BY_LABEL = dict.fromkeys(
@@ -93,13 +93,13 @@ def add_all(
 ) -> None:
     """Register every controller with the manager. Benchmarks bring their own clock."""
     clock = clock or Clock()
-    keep_what_is_read(manager.cache)
+    manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
-    add_jobs(manager, clock)
+    add_jobs(manager, clock, pods or PodOptions())
     add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
-    add_node_checks(manager, clock)
+    add_node_checks(manager, clock, pods or PodOptions())
     _add_cordon(manager, clock, cordon or CordonOptions())
     _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
@@ -122,8 +122,9 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
-def add_jobs(manager: Manager, clock: Clock) -> None:
-    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock)
+def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
+    most = options.workers_per_namespace
+    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, most)
     (
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)
@@ -241,7 +242,7 @@ def add_companions(manager: Manager, clock: Clock) -> None:
     )
 
 
-def add_node_checks(manager: Manager, clock: Clock) -> None:
+def add_node_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
     cache = manager.cache
     jobs, checks = cache.store(ELASTICJOBS), cache.store(NODECHECKS)
 
@@ -256,7 +257,9 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         metadata = job["metadata"]
         return _requests(checks.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
 
-    reconciler = NodeCheckReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
+    reconciler = NodeCheckReconciler(
+        manager.client, cache, manager.recorder, manager.contact, clock, options.workers_per_namespace
+    )
     controller = (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)

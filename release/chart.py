@@ -71,6 +71,18 @@ replicas: 2
 # Of several releases, each has another one, and all but the first leave out crds and userRoles.
 jobsNamespace: ""
 
+# ElasticWorkers that dlr makes in one namespace at most. What the objects of one namespace may take of the
+# controller's memory follows from it, 20 KB for each: raise the Deployment's limit of memory with it.
+workersPerNamespace: 12000
+
+# A ResourceQuota in each of these namespaces, for dlr's kinds.
+quotas:
+  namespaces: []
+  elasticjobs: 100
+  scaleplans: 100
+  nodechecks: 50
+  elasticworkers: 2000
+
 # The CRDs. They stay when the chart is uninstalled, since the jobs would go with them.
 crds: true
 
@@ -91,6 +103,26 @@ priorityClass: false
 
 # For the Prometheus Operator and Grafana: PodMonitor, alerts, dashboard, and an account that reads metrics.
 metrics: false
+"""
+
+QUOTAS = """\
+{{- range .Values.quotas.namespaces }}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata:
+  name: dlr
+  namespace: {{ . | quote }}
+  labels:
+    app.kubernetes.io/part-of: dlr
+spec:
+  hard:
+    count/elasticjobs.elastic.iml.github.io: {{ $.Values.quotas.elasticjobs }}
+    count/scaleplans.elastic.iml.github.io: {{ $.Values.quotas.scaleplans }}
+    count/nodechecks.elastic.iml.github.io: {{ $.Values.quotas.nodechecks }}
+    count/elasticworkers.elastic.iml.github.io: {{ $.Values.quotas.elasticworkers }}
+    count/elasticworlds.elastic.iml.github.io: {{ $.Values.quotas.elasticjobs }}
+{{- end }}
 """
 
 NOTES = """\
@@ -114,6 +146,7 @@ def files() -> dict[str, str]:
         "values.yaml": VALUES,
         "values.schema.json": schema,
         "templates/NOTES.txt": NOTES,
+        "templates/quotas.yaml": QUOTAS,
         **templates,
     }
 
@@ -123,6 +156,8 @@ def _schema(value: Any) -> Document:
     if isinstance(value, dict):
         properties = {name: _schema(each) for name, each in value.items()}
         return {"type": "object", "additionalProperties": False, "properties": properties | _SUBCHART}
+    if isinstance(value, list):
+        return {"type": "array", "items": {"type": "string", "minLength": 1}}
     if isinstance(value, bool):
         return {"type": "boolean"}
     if isinstance(value, int):
@@ -215,6 +250,8 @@ def _lines(document: Document, *, names_jobs: bool = True) -> list[str]:
     text = _TEXT.sub(lambda found: found.group() if found.group() in kept else TEXTS[found.group()], text)
     if kind == "Deployment":
         text = re.sub(r"^  replicas: \d+$", "  replicas: {{ .Values.replicas }}", text, flags=re.MULTILINE)
+        most = "--workers-per-namespace="
+        text = re.sub(rf"{most}\d+", f"{most}{{{{ int .Values.workersPerNamespace }}}}", text)
     return ["---", *text.splitlines()]
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/concepts.md").read_text()
 WALK = re.findall(r"^\d+\. `(\S+\.py)`", PAGE, re.MULTILINE)
 ENTRIES = {
-    "controller/watch/informer.py": "_tell_handlers",
+    "controller/watch/intake.py": "tell",
     "controller/queue/controller.py": "requests",
     "reconcilers/job/reconciler.py": "reconcile",
     "reconcilers/job/seen.py": "of",

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import select
+import signal
 import socket
 import threading
 import time
@@ -62,8 +63,7 @@ class Listener:
         self._epoll = select.epoll()
         self._epoll.register(self._socket, select.EPOLLIN)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="dlr-listener", daemon=True)
-        self._thread.start()
+        self._thread = start_vital("dlr-listener", self._run)
 
     @property
     def address(self) -> str:
@@ -185,6 +185,24 @@ class Listener:
         if (connection := self._connections.pop(fd, None)) is not None:
             self._epoll.unregister(fd)
         return connection
+
+
+def start_vital(name: str, run: Callable[[], None]) -> threading.Thread:
+    """Start a thread without which no round can meet: if it dies, the agent ends."""
+    thread = threading.Thread(target=run_vital, args=(name, run), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def run_vital(name: str, run: Callable[[], None]) -> None:
+    """Run what such a thread does; end the agent in good order if it raises anything."""
+    try:
+        run()
+    except BaseException:
+        logger.exception(
+            "the agent ends, since its thread %s has died, without which no round can meet", name
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Inbox:

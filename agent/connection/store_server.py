@@ -6,11 +6,10 @@ import logging
 import os
 import select
 import socket
-import threading
 import time
 from dataclasses import dataclass, field
 
-from agent.connection.listener import Inbox, Listener
+from agent.connection.listener import Inbox, Listener, start_vital
 from agent.connection.store_state import StoreState, Values
 
 logger = logging.getLogger(__name__)
@@ -40,8 +39,7 @@ class StoreServer:
         self._epoll = select.epoll()
         self._epoll.register(self._inbox, select.EPOLLIN)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="dlr-store", daemon=True)
-        self._thread.start()
+        self._thread = start_vital("dlr-store", self._run)
         self._listener = listener
         listener.offer(SERVICE, self._inbox.put)
 

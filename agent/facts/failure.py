@@ -12,7 +12,7 @@ import logging
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,12 +20,16 @@ from typing import TYPE_CHECKING
 
 from crds.agent_report import AgentFailure, FailureCause
 from crds.failure_texts import EXITED_WITH, KILLED_BY, PeerDeathTexts
+from crds.texts import plain
 from crds.wire import LOCAL
 
 logger = logging.getLogger(__name__)
 
-follows_from_a_peer = PeerDeathTexts(re.compile).explain
+_texts = PeerDeathTexts(re.compile)
+follows_from_a_peer = _texts.explain
 """Whether a failure merely follows from a peer's death: another process of the worker is to blame for it."""
+times_out = _texts.time_out
+"""Whether a process waited for another until its time was up."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """The variable that names the agent's own error file, as torchrun has it. Launchers such as TorchX set it,
@@ -59,6 +63,9 @@ _SAID_IN_GROUP = re.compile(r"^(?P<before> +)\| (?P<said>(?!Traceback |Exception
 _OF_A_GROUP = (" sub-exception)", " sub-exceptions)")
 _OUTERMOST = 2
 """Spaces before what the group says of itself; those in it have more."""
+_WHAT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
+"""What std::terminate prints of an exception."""
+_KILLS = (-signal.SIGKILL, -signal.SIGTERM)
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
 _SYNTAX_ERROR = re.compile(
@@ -105,7 +112,9 @@ class Failure(AgentFailure):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it looks like the mere consequence of another process's end."""
+        """Whether it looks like the mere consequence of another process's end, or of its hang."""
+        if self.cause is FailureCause.TIMED_OUT:
+            return True
         return self.cause is None and follows_from_a_peer(self.message, self.log_tail)
 
 
@@ -117,7 +126,6 @@ def failure_of_process(
     rank: int | None,
     stderr: Path | None,
     time: datetime,
-    cause: FailureCause | None = None,
     step: int | None = None,
 ) -> Failure:
     """Make the report of one process that has ended.
@@ -131,16 +139,19 @@ def failure_of_process(
     log = read_tail(stderr, _SEARCH_BYTES) if stderr else ""
     recorded = _recorded(process)
     raised = recorded or last_chain(log)
+    message = clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES)
+    tail = clip(log, TEXT_BYTES, head=0)
+    is_timeout = process.exitcode not in _KILLS and times_out(message, tail)
     return Failure(
         sequence=sequence,
         round=round_,
         rank=rank,
         local_rank=process.local_rank,
         exit_code=process.exitcode,
-        message=clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES),
-        log_tail=clip(log, TEXT_BYTES, head=0),
+        message=message,
+        log_tail=tail,
         time=time,
-        cause=cause,
+        cause=FailureCause.TIMED_OUT if is_timeout else None,
         step=step,
         child_was_killed=_CHILD_WAS_KILLED.search(raised) is not None,
         child_signal=_child_signal(raised),
@@ -174,13 +185,22 @@ def exit_text(exit_code: int, log: str = "") -> str:
     process that chose to exit it has the last line on stderr, which often says why.
     """
     if name := _signal_name(exit_code):
-        return "\n".join(part for part in (f"{KILLED_BY} {name}", last_crash(log)) if part)
+        ended = ": ".join(filter(None, (f"{KILLED_BY} {name}", _last_words(log))))
+        return "\n".join(filter(None, (ended, last_crash(log))))
     log = _RANK_PREFIX.sub("", log).rstrip()
     if found := _SYNTAX_ERROR.search(log, max(log.rfind('  File "'), 0)):
         place, _, error = found.group().rpartition("\n")
         return f"{error} ({Path(found['file']).name}, line {found['line']})\n{place}"
     last_line = log.strip().rpartition("\n")[2]
     return f"{EXITED_WITH} {exit_code}" + (f": {last_line}" if last_line else "")
+
+
+def _last_words(log: str) -> str:
+    """Return the line in which C++ says why it ends the process; "" if there is none."""
+    if said := _WHAT.findall(log):
+        return str(said[-1])
+    lines = reversed(log.splitlines()) if times_out(log) else ()
+    return next((line for line in lines if times_out(line)), "")
 
 
 def last_traceback(log: str) -> str:
@@ -239,7 +259,7 @@ def last_crash(log: str) -> str:
 def read_tail(path: Path, limit_bytes: int) -> str:
     """Return the end of a log, from the start of a line on, or "" if it cannot be read.
 
-    Progress bars are as a terminal would leave them.
+    Progress bars are as a terminal would leave them; the line that names an exception is whole.
     """
     try:
         with path.open("rb") as file:
@@ -250,8 +270,17 @@ def read_tail(path: Path, limit_bytes: int) -> str:
         return ""
     if size > limit_bytes:
         data = data.partition(b"\n")[2] or data
-    text = data.decode(errors="replace").replace("\0", "")
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return plain("\n".join(_drawn(data.decode(errors="replace").replace("\0", "").split("\n"))))
+
+
+def _drawn(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a log without what a carriage return has drawn over."""
+    in_stack = False
+    for line in lines:
+        words = _RANK_PREFIX.sub("", line)
+        names_error = in_stack and words[:1] not in ("", " ")
+        in_stack = words.rstrip("\r").endswith(TRACEBACK) or (in_stack and not names_error)
+        yield line if names_error else line.rstrip("\r").rpartition("\r")[2]
 
 
 def end_of_log(file: str | None) -> str:
@@ -280,9 +309,9 @@ def _recorded(process: ProcessFailure) -> str:
     recorded = process.error_file_data.get("message")
     if not isinstance(recorded, dict):
         return "" if recorded in (None, _NO_MESSAGE) else str(recorded)
-    headline = str(recorded.get("message") or "")
+    headline = plain(str(recorded.get("message") or ""))
     extra = recorded.get("extraInfo")
-    traceback = str((extra.get("py_callstack") if isinstance(extra, dict) else None) or "").strip()
+    traceback = plain(str((extra.get("py_callstack") if isinstance(extra, dict) else None) or "")).strip()
     return "\n".join(part for part in (headline, traceback) if part)
 
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from agent.facts.failure import LAUNCHER, OURS
 from crds.agent_report import MAX_FRAMES
 
-_HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
+_HEADER = re.compile(
+    r"^(?P<whose>Current thread|Thread) 0x(?P<ident>[0-9a-f]{1,16}).*\(most recent call first\):$"
+)
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 _STANDARD_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3\.\d+/(?!site-packages/|dist-packages/)")
@@ -61,22 +63,38 @@ def main_thread(dump: str) -> tuple[Frame, ...]:
     If a text has several dumps, the last one counts. Frames of our own code, and what lies below them, are
     left out.
     """
-    threads: list[tuple[bool, list[Frame]]] = []
-    in_thread = False
-    for line in dump.splitlines():
-        if header := _HEADER.match(line):
-            threads.append((header[1] == "Current thread", []))
-            in_thread = True
-        elif in_thread and (frame := _FRAME.match(line)):
-            number = int(frame["line"]) if frame["line"].isdigit() else 0
-            threads[-1][1].append(Frame(frame["file"], number, frame["function"]))
-        elif not line:
-            in_thread = False  # what follows may be the stack of the C code
-    current = [frames for is_current, frames in threads if is_current]
-    last = current[-1:] or [frames for _, frames in threads[-1:]]  # the main thread is the oldest, thus last
+    threads = _threads(dump)
+    current = [frames for _, is_current, frames in threads if is_current]
+    last = current[-1:] or [frames for *_, frames in threads[-1:]]  # the main thread is the oldest, thus last
     frames = last[0] if last else []
     above = itertools.takewhile(lambda frame: frame.file != LAUNCHER, frames)
     return tuple(frame for frame in above if not frame.file.startswith(OURS))
+
+
+def oldest_thread(dump: str) -> tuple[Frame, ...]:
+    """Return the frames of the main thread where another one may have written the dump, as at a crash."""
+    return main_thread(dump.replace("Current thread", "Thread"))
+
+
+def threads(dump: str) -> dict[int, tuple[Frame, ...]]:
+    """Return the frames of all threads by their identifiers, the innermost first."""
+    return {ident: tuple(frames) for ident, _, frames in _threads(dump)}
+
+
+def _threads(dump: str) -> list[tuple[int, bool, list[Frame]]]:
+    """Return the identifier of each thread, whether it has written the dump, and its frames."""
+    found: list[tuple[int, bool, list[Frame]]] = []
+    in_thread = False
+    for line in dump.splitlines():
+        if header := _HEADER.match(line):
+            found.append((int(header["ident"], 16), header["whose"] == "Current thread", []))
+            in_thread = True
+        elif in_thread and (frame := _FRAME.match(line)):
+            number = int(frame["line"]) if frame["line"].isdigit() else 0
+            found[-1][2].append(Frame(frame["file"], number, frame["function"]))
+        elif not line:
+            in_thread = False  # what follows may be the stack of the C code
+    return found
 
 
 def is_complete(dump: str) -> bool:
@@ -84,7 +102,7 @@ def is_complete(dump: str) -> bool:
     return bool(main_thread(dump)) and "\nCurrent thread 0x" in f"\n{dump}"
 
 
-def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False) -> bool:
+def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False, computes: bool = False) -> bool:
     """Whether a thread waits for other ranks, as far as its stack tells.
 
     It does if the innermost code outside of the standard library is torch's, but for parts that load or save,
@@ -94,7 +112,11 @@ def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False) -> 
     Args:
         nccl_is_done: all collectives are completed that NCCL knows of. Then it waits in a call of
             torch.distributed alone: for Gloo, a store, or the first meeting of a group.
+        computes: it uses a CPU, and no accelerator, on which it might spin while it waits. Then it does not
+            wait, wherever in torch it is.
     """
+    if computes:
+        return False
     for depth, frame in enumerate(frames):
         if frame.is_standard_library:
             continue

@@ -18,6 +18,9 @@ STEP_INTERVALS = 5
 """A step that takes longer than the limit is only slow, as long as it takes less than so many times the
 longest step of its round."""
 
+SUSPECT_INTERVALS = 2
+"""The same, once somebody has waited for others until its time was up."""
+
 FIRST_STEP_FACTOR = 3
 """The first step after a start may take so many times the limit, because loading and compiling precede it."""
 
@@ -95,12 +98,14 @@ class Liveness:
         """Whether a world that broke may have hung here, because more than half of the limit has passed.
 
         Args:
-            asked: it is known to hang somewhere. Then processes that have told no step are suspects too, and
-                the first step has no more time than any other.
+            asked: it is known to hang somewhere, or a collective has timed out, whose limit may be any. Then
+                who has been silent for longer than its steps take is a suspect, and so is who has told no
+                step.
         """
         limit = self.limit_seconds(hang_timeout_seconds)
         if asked:
-            limit = 0.0 if limit is None else min(limit, hang_timeout_seconds)
+            unusual = SUSPECT_INTERVALS * max(self.longest_step_seconds, LOOK_SECONDS)
+            limit = 0.0 if limit is None else min(hang_timeout_seconds, 2 * unusual)
         return limit is not None and self.stalled_seconds(now) > limit / 2
 
 

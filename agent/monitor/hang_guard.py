@@ -49,12 +49,14 @@ class HangGuard:
         self._stack_files = stack_files
         self._reporting = reporting
         self._started = Started(0, {})
-        self._liveness = hang.begin(reporting, first=False, now=time.monotonic())
+        self._began_at = time.monotonic()
+        self._liveness = hang.begin(reporting, first=False, now=self._began_at)
 
     def begin(self, started: Started) -> None:
         """Take note of processes that were started just now."""
         self._started = started
-        self._liveness = hang.begin(self._reporting, first=started.first, now=time.monotonic())
+        self._began_at = time.monotonic()
+        self._liveness = hang.begin(self._reporting, first=started.first, now=self._began_at)
 
     def look(self) -> None:
         """Read what the processes have reported. Call it every second or so."""
@@ -139,6 +141,7 @@ class HangGuard:
             cause=FailureCause.HANG if hangs else None,
             step=blamed.step,
             stacks=tuple(suspects[:MAX_STACKS]),
+            after_seconds=round(max(self._liveness.alive_at - self._began_at, 0.0), 3),
         )
 
     def stacks_of(self, pids: Mapping[int, int], *, native: bool = False) -> Callable[[], list[RankStack]]:
@@ -185,7 +188,9 @@ class HangGuard:
             rank=started.ranks[local_rank],
             step=self._files.read_rank(local_rank).step,
             in_collective=bool(record is not None and record.pending)
-            or dump.waits_for_others(capture.frames, nccl_is_done=record is not None),
+            or dump.waits_for_others(
+                capture.frames, nccl_is_done=record is not None, computes=capture.computes
+            ),
             frames=frames,
             offered=capture.offered,
         )

@@ -14,7 +14,7 @@ import io
 import os
 from collections.abc import Callable
 from threading import Event
-from typing import TextIO
+from typing import Any, TextIO
 
 READ_BYTES = 64 << 10
 """So much is read at a time. A line that is longer is copied in parts."""
@@ -56,6 +56,11 @@ def copy_log(
                 return
             else:
                 finished.wait(interval_sec)
+
+
+def copy_as_it_is(header: str, *args: Any, **options: Any) -> None:
+    """Copy with nothing before each line: to the user, the log goes straight through."""
+    copy_log("", *args, **options)
 
 
 def _next_data(fd: int, at: int) -> int:

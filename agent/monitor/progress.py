@@ -52,6 +52,20 @@ class RankProgress:
     """Whether it reports steps, and not just checkpoints."""
 
 
+@dataclass(frozen=True)
+class ScriptEnd:
+    """How a script has ended whose process may still live."""
+
+    code: int
+    """Exit code of the process, if nothing else ends it."""
+    raised: bool
+    """An exception ended the script."""
+    at: float
+    """Time of CLOCK_MONOTONIC."""
+    threads: Mapping[int, str] = field(default_factory=dict)
+    """Names of the threads that the interpreter waits for, by identifier."""
+
+
 class ProgressFiles:
     """The progress files of one agent's training processes.
 
@@ -159,15 +173,17 @@ class ProgressFiles:
         at = max(newest.at, record.checkpoint.at) if record.checkpoint else newest.at
         return RankProgress(newest.step, at, record.busy_until, reports_steps=step is not None)
 
-    def seconds_since_end(self, local_rank: int) -> float:
-        """Return the time since the script of one process has ended; infinity if that is not known."""
+    def script_end(self, local_rank: int) -> ScriptEnd | None:
+        """Return how the script of one forked process has ended; None while it runs, or if it is unknown."""
         if local_rank >= len(self._steps):
-            return math.inf
+            return None
         record = self._steps[local_rank]
         try:
-            return time.time() - record.with_name(f"{record.name}{layout.ENDED_SUFFIX}").stat().st_mtime
-        except OSError:
-            return math.inf
+            mark = json.loads(record.with_name(f"{record.name}{layout.ENDED_SUFFIX}").read_bytes())
+            threads = {int(ident, 16): str(name) for ident, name in mark["threads"].items()}
+            return ScriptEnd(int(mark["code"]), bool(mark["raised"]), float(mark["at"]), threads)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
 
     def result(self, ranks: Mapping[int, int]) -> str | None:
         """Return the JSON text that rank 0 has left by `dlr.report_result`; None if it runs elsewhere.

@@ -14,10 +14,11 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.monitor.dump import Frame, is_complete, main_thread, with_source
+from agent.processes.devices import open_device
 from crds.progress_record import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
 
 ENV_FAULTHANDLER = "PYTHONFAULTHANDLER"
@@ -54,6 +55,8 @@ class Capture:
     """Why there are no frames."""
     offered: bool = True
     """Whether the process offers its stack."""
+    computes: bool = False
+    """The main thread used a CPU meanwhile, or was in the queue for one, and it uses no accelerator."""
 
 
 class StackFiles:
@@ -123,15 +126,37 @@ def capture(pids: Mapping[int, int], files: Mapping[int, Path], signum: int) -> 
         files: where each of them writes its stacks, by local rank.
         signum: the signal that makes them do so.
     """
-    asked = {}
+    asked, before = {}, {pid: _wanted_seconds(pid) for pid in pids.values()}
+    begun_at = time.monotonic()
     for rank, pid in pids.items():
         file = files.get(rank)
         with contextlib.suppress(OSError, ValueError):  # it has ended, or it does not offer any
             if file and handles(trainer := offering_process(file, pid), signum):
                 asked[rank] = file, file.stat().st_size
                 os.kill(trainer, signum)
-    dumps = _await_dumps(asked)
-    return {rank: _captured(dumps.get(rank), pid) for rank, pid in pids.items()}
+    dumps, seconds = _await_dumps(asked), time.monotonic() - begun_at
+    found = {rank: _captured(dumps.get(rank), pid) for rank, pid in pids.items()}
+    busy = {rank: _wanted_seconds(pid) - before[pid] >= seconds / 2 for rank, pid in pids.items()}
+    return {
+        rank: replace(capture, computes=busy[rank] and not _uses_device(pids[rank]))
+        for rank, capture in found.items()
+    }
+
+
+def _wanted_seconds(pid: int) -> float:
+    """Return for how long its main thread has run or waited for a CPU (proc(5), schedstat); 0 if unknown."""
+    try:
+        ran, waited = Path(f"/proc/{pid}/schedstat").read_bytes().split()[:2]
+        return (int(ran) + int(waited)) / 1e9
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _uses_device(pid: int) -> bool:
+    try:
+        return bool(open_device(pid))
+    except OSError:
+        return True
 
 
 def wait_state(pid: int) -> str:

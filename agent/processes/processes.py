@@ -50,6 +50,8 @@ class TrainingProcesses:
         orphans.started(self._pids.values())
         self._exit_fds = {rank: open_exit_fd(pid) for rank, pid in self._pids.items()}
         self._exited: dict[int, int] = {}
+        self._ends_as: dict[int, int] = {}
+        """Exit codes that processes count with which were ended after their scripts, by local rank."""
         self._closing: threading.Thread | None = None
         self._released = False
         self._written: dict[int, int] = {}
@@ -92,7 +94,8 @@ class TrainingProcesses:
                 continue
             if result is not None:
                 killed = result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-                fresh[rank] = -result.si_status if killed else result.si_status
+                code = -result.si_status if killed else result.si_status
+                fresh[rank] = self._ends_as.get(rank, code)
         self._exited.update(fresh)
         return fresh
 
@@ -207,14 +210,23 @@ class TrainingProcesses:
                 return False
         return True
 
+    def end(self, local_rank: int, exit_code: int) -> None:
+        """End one process whose script is over, with what it started; its end counts with this code."""
+        self._ends_as[local_rank] = exit_code
+        _kill_group(self._pids[local_rank])
+
     def _kill_groups(self) -> None:
         """Send SIGKILL to whole process groups, as torch does."""
         for pid in self.alive().values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
-                if os.getpgid(pid) == pid:
-                    os.killpg(pid, signal.SIGKILL)
-                else:
-                    os.kill(pid, signal.SIGKILL)
+            _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
 
 
 def _bytes_written(pid: int) -> int:

@@ -37,7 +37,7 @@ from agent.network import SocketInterfaces
 from agent.node_check.duties import ActiveCheck
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.replicas.desk import ReplicasDesk
-from agent.report.report import Facts
+from agent.report.report import Facts, Sections
 from agent.report.reporter import Reporter
 from agent.torch_compat import elastic
 from crds.agent_report import AgentState
@@ -269,10 +269,9 @@ def create_handler(
         reporter = link.reporter(
             Facts(listener.port, processes, accelerators.detect()),
             cleanup,
-            sections={
-                "network": interfaces.to_status,
-                **({"replicas": replicas.to_status} if replicas is not None else {}),
-            },
+            sections=Sections(
+                network=interfaces.to_status, replicas=replicas.to_status if replicas is not None else None
+            ),
         )
 
         def note_meeting(_agents: Store, world: World) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from agent.environment import Environment
 from agent.facts.failure import Failure
@@ -18,14 +18,21 @@ from crds.agent_report import (
     AgentFailure,
     AgentReport,
     AgentState,
+    AskedStacks,
+    CheckpointMemory,
     Departure,
+    Network,
+    Profile,
     RankStack,
+    ReplicasReport,
     RoundProgress,
     Series,
+    ShardsReport,
     Slow,
     StepProgress,
+    Usage,
 )
-from crds.texts import ending, json_bytes, shortened
+from crds.texts import all_plain, ending, json_bytes, shortened
 
 SHORT = 256
 """Bytes, in JSON, of a text that is shortened."""
@@ -66,6 +73,28 @@ class Facts:
     accelerators: Accelerators
 
 
+@dataclass(frozen=True)
+class Sections:
+    """What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
+
+    usage: Callable[[], Usage | None] | None = None
+    network: Callable[[], Network | None] | None = None
+    memory: Callable[[], CheckpointMemory] | None = None
+    shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None
+    replicas: Callable[[], ReplicasReport | None] | None = None
+    asked_stacks: Callable[[], AskedStacks | None] | None = None
+    profile: Callable[[], Profile | None] | None = None
+    lingers: Callable[[], str | None] | None = None
+
+    def made_by(self, make: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
+        """Return the parts by field, each made by `make` of its name and what makes it."""
+        makers = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: make(name, maker) for name, maker in makers.items() if maker is not None}
+
+
+NO_SECTIONS = Sections()
+
+
 def whole(
     me: Environment, facts: Facts, report: Report, sequence: int, sections: Mapping[str, Any]
 ) -> AgentReport:
@@ -102,13 +131,13 @@ def whole(
 
 def fitting(report: AgentReport) -> dict[str, Any]:
     """Return the report as JSON-ready data of at most MAX_REPORT_BYTES, as the API server writes it."""
-    wire = report.to_wire()
+    wire = all_plain(report.to_wire())
     for shorten in STEPS:
         if json_bytes(wire) <= MAX_REPORT_BYTES:
             break
         report = shorten(report)
-        wire = report.to_wire()
-    return wire
+        wire = all_plain(report.to_wire())
+    return cast(dict[str, Any], wire)
 
 
 def _without_past(report: AgentReport) -> AgentReport:

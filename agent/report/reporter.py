@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.outbox import Outbox, changed
 from agent.report.refusal import LeftOut, final_refusal
-from agent.report.report import Facts, Report, fitting, whole
+from agent.report.report import NO_SECTIONS, Facts, Report, Sections, fitting, whole
 from agent.signals import deferred
 from controller.errors import ApiError, NotFound
 from crds.agent_report import AgentCheck, AgentState, Departure
@@ -47,8 +47,7 @@ class Reporter(threading.Thread):
         progress_seconds: between two writes for the sake of steps.
         sequence: the number that those of this agent's writes follow.
         figures: how far training is, read for each report. It may look at `latest`, and must not report.
-        sections: parts of a report that are read for each one, by field of `AgentReport`. They are no reason
-            to write one.
+        sections: parts of a report that are read for each one. They are no reason to write one.
         on_final_refusal: called in this thread.
         now: returns the time.
     """
@@ -63,7 +62,7 @@ class Reporter(threading.Thread):
         progress_seconds: float,
         sequence: int = 0,
         figures: Callable[[], Figures] | None = None,
-        sections: Mapping[str, Callable[[], Any]] | None = None,
+        sections: Sections = NO_SECTIONS,
         on_final_refusal: Callable[[], None] = lambda: None,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
@@ -73,7 +72,7 @@ class Reporter(threading.Thread):
         self._me = me
         self._facts = facts
         self._figures = figures
-        self._sections = dict(sections or {})
+        self._sections = sections
         self._on_final_refusal = on_final_refusal
         self._now = now
         self._changed = threading.Condition()
@@ -222,7 +221,7 @@ class Reporter(threading.Thread):
             report, sequence = self._outbox.first(), self._outbox.next_sequence()
         if report is None:
             return
-        sections = {name: self._made(name, make) for name, make in self._sections.items()}
+        sections = self._sections.made_by(self._made)
         status = fitting(whole(self._me, self._facts, report, sequence, sections))
         try:
             self._patch(status)

@@ -123,6 +123,7 @@ class Subject(Enum):
     PROCESSES = "processes that have failed"
     ENDING = "processes that fail just now, before they get a signal"
     EARLY_FINISH = "a process that ended well before the others"
+    WAITED_FOR = "where the others are, if a collective of those that failed has timed out"
     HANG = "where processes hang"
     ASKED = "where processes are that are well, because the job asks"
 
@@ -131,7 +132,7 @@ class Subject(Enum):
 class ReportFailure:
     """Report a failure, if there is one. The answer is a bool: there was one.
 
-    For `ENDING` it is that a failure of this round is reported, by now or before.
+    For `ENDING` it is that a failure of this round is reported, by now or before, that explains others.
     """
 
     subject: Subject
@@ -342,6 +343,8 @@ class Course:
             # Report first, and then stop the others: the controller forms the next round meanwhile.
             yield ReportFailure(Subject.PROCESSES, AgentState.FAILED)
             yield ReportFailure(Subject.ENDING)
+            if (yield ReportFailure(Subject.WAITED_FOR)):
+                yield from self._await_judgement()
             return (yield from self._fail())
         ended: Ended = (yield CollectEnds()) if seen.all_ended else Ended.NOT_YET
         if ended is Ended.FAILED:
@@ -372,7 +375,7 @@ class Course:
         news: News = yield AwaitNews()
         seconds = self._grace_seconds - (news.now - begun_at)
         standing, exits = news.standing, news.action.verb is Verb.EXIT
-        if news.action.verb is Verb.STAND_BY and standing.peers_are_dead and not standing.asks_where_it_hangs:
+        if news.action.verb is Verb.STAND_BY and standing.peers_are_dead:
             seen: Seen = yield AwaitEnds(ENDING_SECONDS)
             end = yield from self._end_of_processes(seen, broken=True)
             if end is not None:

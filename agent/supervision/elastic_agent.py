@@ -49,6 +49,7 @@ from agent.supervision.asked import Asked
 from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome
+from agent.supervision.lingering import Lingering
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.supervision.starting import Starting, WorldMovedOnError
@@ -58,8 +59,9 @@ from agent.torch_compat.elastic import (
     LocalElasticAgent,
     LogsAndEnvironment,
     return_value_fds,
+    started_process,
 )
-from agent.warm.warm_parent import WarmStart
+from agent.warm.warm_parent import ForkedProcess, WarmStart
 from crds.agent_report import AgentState
 
 logger = logging.getLogger(__name__)
@@ -73,11 +75,13 @@ class DlrElasticAgent(LocalElasticAgent):
         environment: what completes their environment.
         votes: by which its processes leave.
         guard: watches its processes for hangs.
+        lingering: looks after those whose scripts are over.
         asked: what answers requests for stacks, and for a profile.
         oom: tells whether the kernel has killed a process for memory.
         stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
         failure_grace_seconds: the same for processes whose peer has failed.
         start_method: of torch, for functions.
+        names_ranks: each line that is copied from a log begins with the rank.
         warm_start: what forks the processes; None if they are spawned.
 
     Raises:
@@ -96,12 +100,14 @@ class DlrElasticAgent(LocalElasticAgent):
         votes: Votes,
         good_ends: GoodEnds,
         guard: HangGuard,
+        lingering: Lingering,
         asked: tuple[Asked[Any], Asked[Any]],
         oom: OomWatch,
         stop_grace_seconds: float,
         failure_grace_seconds: float,
         start_method: str,
         log_line_prefix_template: str | None,
+        names_ranks: bool,
         warm_start: WarmStart | None,
     ) -> None:
         super().__init__(
@@ -117,6 +123,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._votes = votes
         self._good_ends = good_ends
         self._hang_guard = guard
+        self._lingering = lingering
         self._asked_stacks, self._asked_profile = asked
         self._stop_grace_seconds = stop_grace_seconds
         self._course = course.Course(
@@ -138,7 +145,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans = Orphans(
             environment.progress.marker, warm_start.sessions if warm_start is not None else tuple
         )
-        self._starting = Starting(membership, warm_start, self._orphans)
+        self._starting = Starting(membership, warm_start, self._orphans, names_ranks=names_ranks)
         adopt("training processes")
         self._post_mortem = PostMortem(logs, environment.progress, oom)
         self._device_watch = DeviceWatch()
@@ -266,6 +273,10 @@ class DlrElasticAgent(LocalElasticAgent):
         processes, guard = self._running(), self._hang_guard
         action, view = self._membership.look()
         guard.look()
+        limit_seconds = view.hang_timeout_seconds
+        alive, now = processes.alive(), time.monotonic()
+        if self._lingering.look(alive, self._ranks, limit_seconds, self._end_after_script, now):
+            self._report_soon()
         if answers:
             self._asked_stacks.look(view.asks_for_stacks, processes, self._report_soon)
             self._asked_profile.look(view.asks_for_profile, processes, self._report_soon)
@@ -278,8 +289,8 @@ class DlrElasticAgent(LocalElasticAgent):
             failed=bool(failed),
             all_ended=processes.all_exited or bool(return_value_fds(self._pcontext)),
             alive=bool(processes.alive()),
-            hangs=guard.hangs(view.hang_timeout_seconds),
-            may_hang=guard.may_hang(view.hang_timeout_seconds, asked=standing.asks_where_it_hangs),
+            hangs=guard.hangs(limit_seconds) and bool(self._post_mortem.with_scripts(processes)),
+            may_hang=guard.may_hang(limit_seconds, asked=standing.asks_where_it_hangs),
         )
 
     def _await_news(self, seconds: float) -> course.News:
@@ -296,7 +307,7 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _works_alone(self, processes: TrainingProcesses) -> bool:
         """Whether one process is left of several, and waits for nobody: it may export for hours."""
-        alive = processes.alive()
+        alive = self._post_mortem.with_scripts(processes)
         if len(processes.pids) == 1 and self._good_ends.is_alone:
             return False
         if len(alive) > 1 or any(processes.exit_codes.values()) or not self._good_ends.are_all_others():
@@ -325,9 +336,12 @@ class DlrElasticAgent(LocalElasticAgent):
                 failures.report_ending_processes(ranks, processes)
             case course.Subject.EARLY_FINISH:
                 return failures.report_early_finish(ranks, processes, state)
+            case course.Subject.WAITED_FOR:
+                return failures.report_who_was_waited_for(ranks, processes, state)
             case _:
                 return failures.report_hang(processes, state, hangs=subject is course.Subject.HANG)
-        return failures.last_failure is not None
+        last = failures.last_failure
+        return last is not None and not last.is_consequence
 
     def _collect_ends(self, group: WorkerGroup) -> course.Ended:
         """Have torch collect the processes, if all have ended or returned."""
@@ -376,11 +390,20 @@ class DlrElasticAgent(LocalElasticAgent):
     def _ranks(self) -> dict[int, int]:
         return _global_ranks(self._worker_group)
 
+    def _end_after_script(self, local_rank: int, exit_code: int) -> bool:
+        process = started_process(self._pcontext, local_rank)
+        if not isinstance(process, ForkedProcess):
+            return False
+        process.ends_as = exit_code
+        self._running().end(local_rank, exit_code)
+        return True
+
     # The processes.
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._starting.await_warm_parent()
         self._post_mortem.begin()
+        self._lingering.begin()
         self._pcontext = None
         try:
             with self._starting.by_us():

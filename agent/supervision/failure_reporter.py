@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from agent.facts.failure import Failure
+from agent.facts.failure import TEXT_BYTES, Failure, clip
 from agent.membership import Membership
 from agent.monitor.hang_guard import HangGuard
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.xid import DeviceWatch
 from agent.processes.processes import TrainingProcesses
 from agent.report.reporter import Reporter
+from agent.supervision import course
 from agent.supervision.post_mortem import PostMortem, explains_more
-from crds.agent_report import AgentState
+from crds.agent_report import AgentState, FailureCause
 
 logger = logging.getLogger(__name__)
 
@@ -96,17 +98,37 @@ class FailureReporter:
         self._report(failure, state)
         return True
 
+    def report_who_was_waited_for(
+        self, ranks: Ranks, processes: TrainingProcesses, state: AgentState
+    ) -> bool:
+        """Report where the living processes are, if a collective of the failed ones has timed out.
+
+        Those that only lose them now get the time to end; one of these may have ended first.
+        """
+        if timed_out := self._post_mortem.timed_out(processes):
+            processes.await_ends(timed_out, course.ENDING_SECONDS)
+            if failed := self._post_mortem.new_failures(processes):
+                self.report_processes(ranks, failed, state, processes)
+        last = self.last_failure
+        if last is None or last.cause is not FailureCause.TIMED_OUT:
+            return False
+        processes.await_ends(processes.alive(), course.ENDING_SECONDS)
+        limit_seconds = self._membership.view.hang_timeout_seconds
+        hangs = self._hang_guard.may_hang(limit_seconds, asked=True)
+        return hangs and self.report_hang(processes, state)
+
     def report_hang(self, processes: TrainingProcesses, state: AgentState, *, hangs: bool = True) -> bool:
-        """Report a state and where the living processes are.
+        """Report a state and where the processes are whose scripts run.
 
         Returns:
-            False, with nothing reported, if none lives any more, or if a hang has just ended.
+            False, with nothing reported, if there is none any more, or if a hang has just ended.
 
         Args:
             hangs: False if they are well, and only the job asks.
         """
+        last = self.last_failure
         failure = self._hang_guard.describe(
-            processes.alive(),
+            self._post_mortem.with_scripts(processes),
             self._logs.latest.stderrs,
             self._reporter.latest.failures + 1,
             self._membership.view.hang_timeout_seconds,
@@ -114,6 +136,10 @@ class FailureReporter:
         )
         if failure is None or (state is AgentState.FAILED and failure.cause is None):
             return False
+        if last is not None and last.cause is FailureCause.TIMED_OUT:
+            place, _, rest = failure.message.partition("\n")
+            waited = f"Rank {last.rank} has waited for it: " + last.message.partition("\n")[0]
+            failure = replace(failure, message=clip(f"{place}\n{waited}\n{rest}", TEXT_BYTES))
         logger.error(
             "training hangs: %s" if failure.cause else "training of others hangs; here it %s", failure.message
         )
@@ -129,7 +155,7 @@ class FailureReporter:
 
     def _describe_early_finish(self, ranks: Ranks, processes: TrainingProcesses) -> Failure | None:
         last = self._reporter.latest
-        codes = processes.exit_codes
+        codes = self._post_mortem.exit_codes(processes)
         return self._post_mortem.describe_early_finish(codes, ranks, last.observed_round, last.failures + 1)
 
     def _report(self, failure: Failure, state: AgentState) -> None:

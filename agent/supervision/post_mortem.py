@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import re
 import shutil
 import time
@@ -24,7 +26,9 @@ from agent.facts.failure import (
     follows_from_a_peer,
     last_traceback,
     read_tail,
+    times_out,
 )
+from agent.monitor import dump
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
@@ -32,7 +36,7 @@ from agent.monitor.xid import DeviceFault
 from agent.processes.processes import TrainingProcesses
 from agent.signals import deferred
 from agent.torch_compat.elastic import EXCEPTHOOK_PREFIX
-from crds.agent_report import FailureCause
+from crds.agent_report import FailureCause, RankStack
 from crds.failure_texts import FROM_OUTSIDE, KILLED_BY, KILLED_CHILD, early_finish_text
 
 logger = logging.getLogger(__name__)
@@ -42,6 +46,10 @@ RAISED_GRACE_SECONDS = 1.0
 
 JUST_NOW_SECONDS = 2.0
 """An exception counts as just raised if its log was last written to so lately, and a script as just ended."""
+CLOCK = ".dlr-clock"
+"""A file beside a log, which is touched to compare times of one clock: that of their file system."""
+CRASH_BYTES = 64 * 1024
+"""How much of the end of a log is searched for the stacks of a crash."""
 RAISED_BYTES = 16 * 1024
 """How much of the end of a log is searched for such an exception."""
 
@@ -94,6 +102,22 @@ class PostMortem:
         files = self._logs.latest.error_files
         return [process_failure(r, processes.pids[r], code, files.get(r, "")) for r, code in codes.items()]
 
+    def with_scripts(self, processes: TrainingProcesses) -> dict[int, int]:
+        """Return the ids of the living processes whose scripts are not known to be over, by local rank."""
+        return {rank: pid for rank, pid in processes.alive().items() if self._files.script_end(rank) is None}
+
+    def timed_out(self, processes: TrainingProcesses) -> list[int]:
+        """Return the local ranks of living processes whose scripts a collective has ended that timed out."""
+        ends = {rank: self._files.script_end(rank) for rank in processes.alive()}
+        raised = [rank for rank, end in ends.items() if end is not None and end.raised]
+        stderrs = {rank: Path(self._logs.latest.stderrs.get(rank) or "/nonexistent") for rank in raised}
+        return [r for r, file in stderrs.items() if times_out(last_traceback(read_tail(file, RAISED_BYTES)))]
+
+    def exit_codes(self, processes: TrainingProcesses) -> dict[int, int]:
+        """Return the exit codes by local rank, also of processes that live on after their scripts."""
+        ends = {rank: self._files.script_end(rank) for rank in processes.alive()}
+        return {rank: end.code for rank, end in ends.items() if end is not None} | processes.exit_codes
+
     def failures_before_stop(self, processes: TrainingProcesses) -> list[ProcessFailure]:
         """Return the new failures, and give processes that are just ending the time to end.
 
@@ -128,7 +152,7 @@ class PostMortem:
             (self._describe_process(process, ranks, round_, sequence), process.timestamp)
             for process in failed
         ]
-        return min(pairs, key=lambda pair: (pair[0].is_consequence, pair[1], pair[0].local_rank))[0]
+        return min(pairs, key=lambda pair: (_innocence(pair[0]), pair[1], pair[0].local_rank))[0]
 
     def describe_early_finish(
         self, codes: Mapping[int, int], ranks: Mapping[int, int], round_: int, sequence: int
@@ -193,6 +217,8 @@ class PostMortem:
             step=self._files.read_rank(process.local_rank).step,
         )
         failure = replace(failure, after_seconds=self._after_seconds())
+        if failure.cause is FailureCause.TIMED_OUT and stderr:
+            failure = _with_own_hang(failure, read_tail(Path(stderr), CRASH_BYTES))
         ended_by = failure.signal or failure.child_signal
         if hint := shared_memory_hint(failure.message, failure.log_tail, ended_by):
             failure = replace(failure, message=clip(f"{failure.message}\n{hint}", TEXT_BYTES))
@@ -202,7 +228,11 @@ class PostMortem:
         return replace(failure, cause=FailureCause.OOM, message=clip(message, TEXT_BYTES))
 
     def _has_ended(self, local_rank: int) -> bool:
-        return self._files.seconds_since_end(local_rank) <= JUST_NOW_SECONDS
+        """Whether its script has just ended, other than by an exception."""
+        end = self._files.script_end(local_rank)
+        if end is None or end.raised:
+            return False
+        return time.monotonic() - end.at <= JUST_NOW_SECONDS
 
     def _raised(self, local_rank: int) -> Raised:
         """Look into torch's error file, and at the end of stderr."""
@@ -212,14 +242,45 @@ class PostMortem:
             is_of_a_peer = follows_from_a_peer(read_tail(error_file, RAISED_BYTES))
             return Raised.NONE if is_of_a_peer else Raised.UNCAUGHT
         stderr = Path(logs.stderrs.get(local_rank) or "/nonexistent")
-        if not stderr.is_file() or time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
+        if not stderr.is_file() or _seconds_since_written(stderr) > JUST_NOW_SECONDS:
             return Raised.NONE
         log = read_tail(stderr, RAISED_BYTES)
         text = last_traceback(log)
         if not text or follows_from_a_peer(text):
             return Raised.NONE
         printed_by_hook = log.rpartition(TRACEBACK)[0].rpartition("\n")[2].startswith(EXCEPTHOOK_PREFIX)
-        return Raised.UNCAUGHT if printed_by_hook else Raised.UNKNOWN
+        end = self._files.script_end(local_rank)
+        is_uncaught = printed_by_hook or (end is not None and end.raised)
+        return Raised.UNCAUGHT if is_uncaught else Raised.UNKNOWN
+
+
+def _seconds_since_written(log: Path) -> float:
+    """Return the age of a log by the clock of its file system, which may be a server's."""
+    clock = log.with_name(CLOCK)
+    try:
+        clock.touch()
+        return clock.stat().st_mtime - log.stat().st_mtime
+    except OSError:
+        return math.inf
+    finally:
+        with contextlib.suppress(OSError):
+            clock.unlink(missing_ok=True)
+
+
+def _with_own_hang(failure: Failure, log: str) -> Failure:
+    """Return a crash by a time-out as a hang, if the crash found the main thread where it waits for nobody.
+
+    NCCL has all ranks ended when a collective of one times out, also the one that did not come to it.
+    """
+    _, crash, dumped = log.rpartition("Fatal Python error")
+    frames = dump.with_source(dump.oldest_thread(dumped)) if crash else ()
+    if not frames or failure.rank is None or dump.waits_for_others(frames):
+        return failure
+    stack = RankStack(failure.rank, failure.step, frames=dump.format_frames(frames))
+    step = "before its first step" if failure.step is None else f"after step {failure.step}"
+    place = f"rank {failure.rank}, {step}, was at {dump.innermost_place(frames)}"
+    message = clip(f"{place}\n{failure.message}", TEXT_BYTES)
+    return replace(failure, cause=FailureCause.HANG, message=message, stacks=(stack,), exit_code=None)
 
 
 def _with_sender(failure: Failure) -> Failure:
@@ -248,7 +309,12 @@ def explains_more(new: Failure, reported: Failure | None) -> bool:
     """Tell whether a failure is to replace the reported one: it is newer, or a cause for a consequence."""
     if reported is None or reported.round != new.round:
         return True
-    return reported.is_consequence and not new.is_consequence
+    return _innocence(new) < _innocence(reported)
+
+
+def _innocence(failure: Failure) -> tuple[bool, bool]:
+    """Order a cause before a consequence, and of these the end of a wait before that of a peer."""
+    return failure.is_consequence, failure.is_consequence and failure.cause is not FailureCause.TIMED_OUT
 
 
 def process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) -> ProcessFailure:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from agent.membership import Membership
-from agent.monitor.log_tail import copy_log
+from agent.monitor.log_tail import copy_as_it_is, copy_log
 from agent.processes.orphans import Orphans
 from agent.torch_compat.elastic import logs_copied_by, processes_started_by
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess, WarmStart
@@ -22,12 +22,16 @@ class Starting:
     Args:
         warm_start: None if they are to be spawned.
         orphans: learns of each process at once.
+        names_ranks: each line that is copied from a log begins with the rank, as torchrun's flags ask for.
     """
 
-    def __init__(self, membership: Membership, warm_start: WarmStart | None, orphans: Orphans) -> None:
+    def __init__(
+        self, membership: Membership, warm_start: WarmStart | None, orphans: Orphans, *, names_ranks: bool
+    ) -> None:
         self._membership = membership
         self._warm_start = warm_start
         self._orphans = orphans
+        self._copy = copy_log if names_ranks else copy_as_it_is
 
     def await_warm_parent(self) -> None:
         """Wait until there is something to fork from, while the world is as it was.
@@ -48,7 +52,7 @@ class Starting:
         with contextlib.ExitStack() as ours:
             if self._warm_start is not None:
                 ours.enter_context(processes_started_by(self._fork))
-            ours.enter_context(logs_copied_by(copy_log))
+            ours.enter_context(logs_copied_by(self._copy))
             yield
 
     def _fork(

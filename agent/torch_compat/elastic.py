@@ -206,6 +206,15 @@ class _Handler(SubprocessHandler):
         return self._start(args, env, redirects) or super()._popen(args, env)
 
 
+def started_process(pcontext: PContext | None, local_rank: int) -> Any:
+    """Return what `StartProcess`, or torch itself, has started; None for a function's process.
+
+    `SubprocessContext.subprocess_handlers` is in 2.6 to 2.13.
+    """
+    handlers = getattr(pcontext, "subprocess_handlers", {})
+    return handlers[local_rank].proc if local_rank in handlers else None
+
+
 def return_value_fds(pcontext: PContext | None) -> list[int]:
     """Descriptors that become readable when a process of `--run-path` sends its function's return value.
 

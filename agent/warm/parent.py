@@ -1,7 +1,8 @@
 """The process that training processes are forked from: it has imported what they would import first.
 
 It has one thread and never touches a device, since neither survives a fork; it says so instead of forking
-where a module that it imported broke that. Each training process is forked twice, and so becomes the agent's
+where a module that it imported broke that. `import torch` loads the back ends of other makers by itself (the
+entry points `torch.backends`). Each training process is forked twice, and so becomes the agent's
 own child: the agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). It ends when the agent does.
 
 Two forks of a process of this size take 20 ms, so while nothing is asked for it forks the processes of the
@@ -20,12 +21,12 @@ import os
 import select
 import signal
 import socket
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.processes.devices import open_device
 from agent.warm import Preloads
 from agent.warm.messages import MAX_DESCRIPTORS, REQUEST, ForkRequest, ParentReply, socket_pair
 from agent.warm.script import run_script, show_command
@@ -35,22 +36,6 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 """torch's variable: how many processes an agent has in a round."""
 QUIET_SECONDS = 0.5
 """After so long without a request, the next processes are forked ahead: what was started runs by then."""
-
-HARMLESS_DEVICES = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/pts/",
-    "/dev/ptmx",
-    "/dev/console",
-)
-"""Devices that a process may have open when it forks. All others may be accelerators or their network, whose
-state does not survive: /dev/nvidia*, /dev/kfd, /dev/dri/*, /dev/davinci* (Ascend), /dev/accel/* (Gaudi, TPU),
-/dev/neuron*, /dev/infiniband/*, and those of makers that nobody here has heard of. `import torch` loads the
-back ends of other makers by itself (the entry points `torch.backends`)."""
 
 USUAL_MODULES = (
     "torch",
@@ -124,18 +109,6 @@ def reason_not_to_fork() -> str:
         return f"a module that was imported runs {threads - 1} threads of its own, which no fork takes along"
     if device := open_device():
         return f"a module that was imported opened {device}, and no device survives a fork"
-    return ""
-
-
-def open_device() -> str:
-    """Name a device that this process has open, other than the harmless ones; "" if there is none."""
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            name, mode = str(descriptor.readlink()), descriptor.stat().st_mode
-        except OSError:
-            continue
-        if stat.S_ISCHR(mode) and not name.startswith(HARMLESS_DEVICES):
-            return name
     return ""
 
 

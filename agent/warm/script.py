@@ -11,10 +11,13 @@ import builtins
 import contextlib
 import ctypes
 import faulthandler
+import json
 import os
 import runpy
 import sys
 import tempfile
+import threading
+import time
 import tokenize
 import types
 from collections.abc import Callable, Sequence
@@ -69,11 +72,12 @@ def run_script(argv: Sequence[str]) -> None:
             sys.argv = list(argv[2:])
             _set_first_path(os.path.dirname(os.path.realpath(argv[2])), safe_path)  # noqa: PTH120
             _run_source(argv[2], main)
-        note_end()
-    except SystemExit:
-        note_end()
+        note_end(0)
+    except SystemExit as end:
+        note_end(_exit_code(end))
         raise
     except BaseException as error:
+        note_end(1, raised=True)
         _print_exception(error)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = _print_nothing
@@ -81,20 +85,27 @@ def run_script(argv: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def _end_mark() -> Callable[[], None]:
-    """Return what leaves the mark of the script's end (`ENDED_SUFFIX`), in this process alone.
-
-    An exception needs no mark: it is in the log, and one that follows from a peer's end is waited for by
-    nobody.
-    """
+def _end_mark() -> Callable[..., None]:
+    """Return what leaves the mark of the script's end (`ENDED_SUFFIX`), in this process alone."""
     record, pid = os.environ.get(ENV_PROGRESS_FILE), os.getpid()
 
-    def note_end() -> None:
-        if record and os.getpid() == pid:
-            with contextlib.suppress(OSError):
-                Path(f"{record}{ENDED_SUFFIX}").touch()
+    def note_end(code: int, *, raised: bool = False) -> None:
+        if not record or os.getpid() != pid:
+            return
+        others = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+        threads = {hex(thread.ident or 0): thread.name for thread in others}
+        mark = {"code": code, "raised": raised, "at": time.monotonic(), "threads": threads}
+        with contextlib.suppress(OSError):
+            Path(f"{record}{ENDED_SUFFIX}").write_text(json.dumps(mark))
 
     return note_end
+
+
+def _exit_code(end: SystemExit) -> int:
+    """Return the code with which the interpreter ends the process."""
+    if end.code is None:
+        return 0
+    return end.code & 0xFF if isinstance(end.code, int) else 1
 
 
 def _run_source(script: str, main: types.ModuleType) -> None:

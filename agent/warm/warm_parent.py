@@ -27,6 +27,9 @@ ANSWER_SECONDS = 60.0
 """Time limit for a parent that is ready to fork. It is long on a crowded node alone, where a new parent would
 take longer."""
 
+KILLED_SECONDS = 5.0
+"""Time for a parent to end that was killed: one that imports from a mount that hangs ends with the mount."""
+
 MODULE = "agent.warm.parent"
 ROOT = str(Path(__file__).parents[__name__.count(".")])
 """The folder, or the zip, that our top-level package is in."""
@@ -162,7 +165,10 @@ class WarmParent:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
+        try:
+            self._process.wait(KILLED_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("the warm parent %d survives SIGKILL: giving it up", self._process.pid)
         self._control.close()
 
 
@@ -173,6 +179,8 @@ class ForkedProcess:
         self.args = args
         self.pid = pid
         self.returncode: int | None = None
+        self.ends_as: int | None = None
+        """Exit code that it counts with, if it is ended after its script."""
 
     def kill(self) -> None:
         if self.poll() is None:
@@ -187,6 +195,8 @@ class ForkedProcess:
                 self.returncode = 0
             else:
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+                if pid and self.ends_as is not None:
+                    self.returncode = self.ends_as
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
 import orjson
 
 from controller import salvage
-from controller.errors import Unavailable, error_of
+from controller.errors import TooLarge, Unavailable, error_of
 from controller.resources import Object, Resource
-from controller.salvage import TOO_DEEP, Unreadable
+from controller.shape import CannotBeRead, Shape, units
+from controller.slices import Slices
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Asks for the metadata of an object alone."""
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+MOST_BYTES = 32 << 20
+"""Greatest size of an answer: no object in etcd has as much JSON."""
+MOST_UNITS = 100_000
+"""Greatest number of units (`controller/shape.py`) of an answer that is parsed in one piece."""
+SMALL_BYTES = 1 << 16
+"""Text that cannot have so many."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +38,9 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     content_type: str = JSON
-    most_bytes: int | None = None
-    """The greatest size of the answer; None for any size."""
+    accept: str = JSON
+    most_bytes: int = MOST_BYTES
+    """The greatest size of the answer."""
 
     @property
     def is_read(self) -> bool:
@@ -68,29 +82,42 @@ class Answer:
             raise error_of(self.status, self.body, self.retry_after)
 
 
-def read_object(answer: Answer) -> Object:
-    """The parsed body of a success; raises the typed error of anything else."""
+def read_shaped(answer: Answer, resource: Resource, shape: Shape | None) -> Object:
+    """What a shape keeps of the object in a success. Raises as `read_object` does."""
+    if shape is None:
+        return read_object(answer)
     answer.raise_for_status()
+    try:
+        return resource.named(shape.read(shape.object(answer.body)))
+    except CannotBeRead as error:
+        raise TooLarge(f"the API server's answer cannot be read: {error}") from error
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _not_json(answer, error) from error
+
+
+def read_object(answer: Answer) -> Object:
+    """The parsed body of a success; raises the typed error of anything else.
+
+    Raises:
+        TooLarge: it has more values than are parsed at once.
+    """
+    answer.raise_for_status()
+    if len(answer.body) > SMALL_BYTES and (counted := units(answer.body)) > MOST_UNITS:
+        raise TooLarge(f"the API server's answer has {counted} values, and at most {MOST_UNITS} are read")
     try:
         parsed = salvage.parsed(answer.body)
     except orjson.JSONDecodeError as error:
-        raise Unavailable(
-            f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
-            "is the address really a Kubernetes API server?",
-            status=answer.status,
-        ) from error
+        raise _not_json(answer, error) from error
     if not isinstance(parsed, dict):
         raise Unavailable(f"the API server answered with a {type(parsed).__name__}, not an object")
     return parsed
 
 
 async def read_page(answer: Answer, resource: Resource) -> Object:
-    """The parsed page of a list, with its size in `bytes`.
+    """The parsed page of a list. The server leaves apiVersion and kind out of its objects; they are put back.
 
-    `unreadable` has its objects that are nested too deeply. The server leaves apiVersion and kind out of the
-    others; they are put back.
+    Objects that are nested too deeply are left out.
     """
-    unreadable: list[Unreadable] = []
     try:
         page = read_object(answer)
     except Unavailable:
@@ -98,16 +125,46 @@ async def read_page(answer: Answer, resource: Resource) -> Object:
             raise
         try:
             page = await salvage.parsed_shallow(answer.body)
-            cut = [item for item in page["items"] if salvage.is_cut(item)]
-            unreadable = [Unreadable(salvage.named(item), TOO_DEEP) for item in cut]
             page["items"] = [item for item in page["items"] if not salvage.is_cut(item)]
         except (orjson.JSONDecodeError, KeyError, TypeError):
             page = {}
         if not page:
             raise
-    items = page.get("items") or []
-    for item in items:
-        if isinstance(item, dict):
-            item.setdefault("apiVersion", resource.api_version)
-            item.setdefault("kind", resource.kind)
-    return {**page, "items": items, "unreadable": unreadable, "bytes": len(answer.body)}
+    items = [resource.named(item) for item in page.get("items") or []]
+    return {**page, "items": items, "bytes": len(answer.body), "units": units(answer.body)}
+
+
+async def split_page(answer: Answer, shape: Shape) -> Object:
+    """The page of a list, of whose objects nothing is parsed yet."""
+    answer.raise_for_status()
+    try:
+        try:
+            page = shape.page(answer.body)
+        except RecursionError:
+            page = shape.page(await asyncio.to_thread(salvage.shallow, answer.body))
+    except msgspec.MsgspecError as error:
+        raise _not_json(answer, error) from error
+    return {
+        "metadata": page.metadata,
+        "items": page.items,
+        "bytes": len(answer.body),
+        "units": units(answer.body),
+    }
+
+
+async def read_items(page: Object, resource: Resource, shape: Shape) -> Object:
+    """The page with what the shape keeps of its objects, without those that cannot be read."""
+    found, slices = list[Object](), Slices()
+    for item in page["items"]:
+        with suppress(CannotBeRead):
+            found.append(resource.named(shape.read(item)))
+        await slices.pause()
+    return page | {"items": found}
+
+
+def _not_json(answer: Answer, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
+        "is the address really a Kubernetes API server?",
+        status=answer.status,
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller.errors import PageTooLarge
+from controller.api.calls import MOST_BYTES
+from controller.errors import PageTooLarge, TooLarge
 
 LIST_PAGE_SIZE = 250
 PAGE_BYTES = 1_000_000
@@ -10,7 +11,10 @@ PAGE_BYTES = 1_000_000
 MOST_PAGE_BYTES = 2_500_000
 """Greatest size of a page of several objects; a larger one is dropped, and asked for in smaller pieces."""
 MOST_WHOLE_BYTES = 64_000_000
-"""Greatest size of a list in one piece, which is asked for where the server has forgotten its pages."""
+"""Greatest size of a list in one piece, which is asked for where the server has forgotten its pages; and of
+all pages of a list beside the cache."""
+MOST_LISTED_UNITS = 2_000_000
+"""Greatest number of units (`controller/shape.py`) of a list beside the cache."""
 _STEP = 8
 
 
@@ -21,18 +25,21 @@ class PageSize:
         self.limit = LIST_PAGE_SIZE
 
     @property
-    def most_bytes(self) -> int | None:
-        """None for a single object, which is as large as it is."""
-        return MOST_PAGE_BYTES if self.limit > 1 else None
+    def most_bytes(self) -> int:
+        """The greatest size of the next page; of a single object, any that it may have."""
+        return MOST_PAGE_BYTES if self.limit > 1 else MOST_BYTES
 
     def arrived(self, items: int, size_bytes: int) -> None:
         """Takes the size of a page into account."""
         fitting = PAGE_BYTES * items // max(size_bytes, 1) if items else LIST_PAGE_SIZE
         self.limit = max(1, min(fitting, self.limit * 2, LIST_PAGE_SIZE))
 
-    def too_large(self, error: PageTooLarge) -> None:
-        """Takes into account that a page of `limit` objects had more than so many bytes."""
-        self.limit = max(1, min(self.limit - 1, self.limit * error.wanted_bytes // error.size_bytes))
+    def too_large(self, error: TooLarge) -> None:
+        """Takes into account that a page of `limit` objects was too large."""
+        fitting = self.limit // _STEP
+        if isinstance(error, PageTooLarge):
+            fitting = min(self.limit - 1, self.limit * error.wanted_bytes // error.size_bytes)
+        self.limit = max(1, fitting)
 
     def timed_out(self) -> None:
         """Takes into account that a page did not arrive in time."""

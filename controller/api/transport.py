@@ -38,7 +38,8 @@ class WatchStream:
     def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
         self._response = response
         self._where = where
-        self._rest = b""
+        self._rest = list[bytes]()
+        """What has come of the next line."""
 
     async def lines(self, idle_timeout_seconds: float) -> list[bytes] | None:
         """The lines that arrived, at least one; None at the end of the stream.
@@ -57,8 +58,11 @@ class WatchStream:
                 raise Unavailable(f"the watch on {self._where} broke: {_reason(error)}") from error
             if not chunk:
                 return None
-            *complete, self._rest = (self._rest + chunk).split(b"\n")
-            if complete:
+            first, *others = chunk.split(b"\n")
+            self._rest.append(first)
+            if others:
+                complete = [b"".join(self._rest), *others[:-1]]
+                self._rest = others[-1:]
                 return complete
 
 
@@ -122,7 +126,7 @@ class Transport:
         return response
 
     async def _ask(self, call: Call) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", **self.connection.authorization()}
+        headers = {"Accept": call.accept, **self.connection.authorization()}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
         return await self._open_session().request(
@@ -172,9 +176,7 @@ class Transport:
         return self.connection.unreachable(f"the connection broke during {request}: {_reason(error)}")
 
 
-async def _body(response: aiohttp.ClientResponse, most_bytes: int | None) -> bytes:
-    if most_bytes is None or response.status >= 400:
-        return await response.read()
+async def _body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     chunks, size = [], 0
     async for chunk in response.content.iter_any():
         chunks.append(chunk)

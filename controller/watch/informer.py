@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -36,18 +36,14 @@ from controller.errors import (
     error_of_status,
 )
 from controller.resources import Object, Resource
-from controller.salvage import TOO_DEEP, Unreadable
+from controller.salvage import Unreadable
+from controller.shape import Shape
+from controller.shares import Shares
 from controller.slices import Slices
-from controller.store import Change, Key, Store, key_of, version_number
+from controller.store import key_of, version_number
+from controller.watch.intake import Intake
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[Change], None]
-Shape = Callable[[Object], Object]
-"""Makes of an object what is kept of it, and leaves the object itself as it is. An object for which it raises
-cannot be read."""
-UnreadableHandler = Callable[[Resource, Unreadable], None]
-_NAMELESS: Key = (None, "")
 
 
 @dataclass(frozen=True)
@@ -75,28 +71,27 @@ class Informer:
         self,
         client: Client,
         resource: Resource,
+        shape: Shape,
         *,
         namespace: str | None = None,
         label_selector: str | None = None,
         timing: WatchTiming | None = None,
+        shares: Shares | None = None,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self.resource = resource
-        self.store = Store()
+        self.intake = Intake(resource, shape, shares or Shares(), monotonic)
+        self.store = self.intake.store
         self.synced = asyncio.Event()
         self.last_error: ApiError | None = None
-        self.unreadable: dict[Key, Unreadable] = {}
-        """Objects that the API server has and the store has not, since they cannot be read."""
         self._monotonic = monotonic
         self.progressed_at = monotonic()
         """When the store was last known to be as the API server's collection."""
+        self._shape = shape
         self._client = client
         self._namespace = namespace if resource.namespaced else None
         self._label_selector = label_selector
         self._timing = timing or WatchTiming()
-        self._handlers: list[Handler] = []
-        self._unreadable_handlers: list[UnreadableHandler] = []
-        self._shape: Shape | None = None
         self._pages = PageSize()
         self._version: str | None = None
         """The version up to which the store is complete; None while all has to be listed."""
@@ -113,27 +108,6 @@ class Informer:
         self._refused = Backoff(base_seconds, self._timing.backoff_cap_seconds)
         self._away = Backoff(base_seconds, self._timing.away_cap_seconds)
 
-    def add_handler(self, handler: Handler) -> None:
-        """Call `handler` for every change from now on."""
-        self._handlers.append(handler)
-
-    def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
-        """Tells `handler` from now on of every object that cannot be read, as often as it is seen."""
-        self._unreadable_handlers.append(handler)
-
-    def keep_only(self, shape: Shape) -> None:
-        """Keeps of each object what `shape` makes of it. Before the first list."""
-        self._shape = shape
-
-    async def tell_all(self, handler: Handler) -> None:
-        """Tells `handler` of every object there is, as if it had just appeared."""
-        slices = Slices()
-        for known in self.store.list():
-            obj = self.store.get(*key_of(known))
-            if obj is not None:
-                self._tell(handler, Change(None, obj))
-            await slices.pause()
-
     def note_write(self, obj: Object) -> None:
         """Takes over what the server answered to a write of this process, ahead of the watch.
 
@@ -145,7 +119,7 @@ class Informer:
         written, seen = version_number(obj["metadata"].get("resourceVersion")), version_number(self._version)
         if written is None or seen is None or written <= seen or not self._is_watched(obj):
             return
-        self._apply(obj)
+        self.intake.apply(obj, key_of(obj))
 
     def _is_watched(self, obj: Object) -> bool:
         metadata = obj["metadata"]
@@ -175,6 +149,10 @@ class Informer:
         try:
             if self._version is None:
                 await self._read_page()
+                return 0.0
+            if self.intake.wants_list():
+                await self._close_stream()
+                self._begin_list()
                 return 0.0
             if self._stream is None:
                 await self._open(self._version)
@@ -217,6 +195,7 @@ class Informer:
 
     def _begin_list(self, *, is_paged: bool = True) -> None:
         """Have all listed; in one piece where the server has forgotten its pages."""
+        self.intake.begin_list()
         self._version = self._token = None
         self._is_paged = is_paged
         self._listed, self._listed_unreadable = [], []
@@ -242,28 +221,17 @@ class Informer:
     async def _read_page(self) -> None:
         page = await self._fetch_fitting()
         await asyncio.sleep(0)  # parsing it took a while
-        unreadable: list[Unreadable] = list(page.get("unreadable") or ())
-        raw_items: list[Object] = page["items"]
-        self._pages.arrived(len(raw_items) + len(unreadable), page.get("bytes", 0))
-        items, slices = [], Slices()
-        raw_items.reverse()
-        while raw_items:  # each goes at once, since what is kept of it may be much less
-            raw = raw_items.pop()
-            try:
-                if (reason := salvage.strange_parts(raw)) is not None:
-                    raise _CannotBeRead(Unreadable(salvage.named(raw), reason))
-                items.append(self._kept(raw))
-            except _CannotBeRead as error:
-                unreadable.append(error.found)
-            await slices.pause()
-        self._listed += items
+        items = page["items"]
+        self._pages.arrived(len(items), page.get("bytes", 0))
+        kept, unreadable = await self.intake.read_all(items)
+        self._listed += kept
         self._listed_unreadable += unreadable
         self.progressed_at = self._monotonic()
         metadata = page.get("metadata") or {}
         self._token = metadata.get("continue") or None
         if self._token is None:
-            await self._replace(self._listed, self._listed_unreadable, slices)
-            self._begin_list()
+            await self.intake.replace(self._listed, self._listed_unreadable)
+            self._listed, self._listed_unreadable, self._is_paged = [], [], True
             self._version = str(metadata.get("resourceVersion") or "0")
             self.last_error = None
             self.synced.set()
@@ -275,13 +243,15 @@ class Informer:
                 return await self._client.list_page(
                     self.resource,
                     self._namespace,
+                    shape=self._shape,
+                    is_split=True,
                     label_selector=self._label_selector,
                     page_size=self._pages.limit if self._is_paged else None,
                     continue_token=self._token,
                     most_bytes=self._pages.most_bytes if self._is_paged else MOST_WHOLE_BYTES,
                 )
             except PageTooLarge as error:
-                if not self._is_paged:
+                if not self._is_paged or self._pages.limit == 1:
                     raise
                 self._pages.too_large(error)
             except TimedOut:
@@ -308,124 +278,48 @@ class Informer:
 
         One that is opened is no progress yet; one that ends at once may have had no time to tell anything.
         """
+        idle_seconds = self._timing.idle_timeout_seconds
+        wait_seconds = min(idle_seconds, self.intake.seconds_to_next())
         try:
-            lines = await stream.lines(self._timing.idle_timeout_seconds)
+            lines = await stream.lines(wait_seconds)
         except SilentWatch:
-            self.progressed_at = self._monotonic()
-            return False
+            if wait_seconds == idle_seconds:
+                self.progressed_at = self._monotonic()
+                return False
+            lines = []
         if lines is None:
             if self._was_useful():
                 self.progressed_at = self._monotonic()
             return False
         slices = Slices()
         for line in filter(None, lines):
-            self._take(*await _read_line(line))
+            await self._take(line)
             self._stream_brought_news = True
             self.progressed_at = self._monotonic()
             await slices.pause()
+        await self.intake.take_due()
         return True
 
-    def _take(self, event: Object, is_cut: bool) -> None:
-        """Take in one event of the stream.
-
-        Args:
-            event: as the server wrote it: `{"type": …, "object": …}`.
-            is_cut: whether something in it was nested too deeply, and is not there.
+    async def _take(self, line: bytes) -> None:
+        """Take in one line of the stream.
 
         Raises:
             ApiError: it tells of an error, or makes no sense.
         """
-        type_, obj = event.get("type"), event.get("object")
-        if not isinstance(obj, dict):
-            raise ApiError(f"a watch event without object: {event}")
-        if type_ == "ERROR":
-            code = obj.get("code")
-            raise error_of_status(obj, code if isinstance(code, int) else 500)
-        if type_ in ("ADDED", "MODIFIED", "DELETED"):
-            reason = salvage.strange_parts(obj) or (TOO_DEEP if is_cut else None)
-            found = None if reason is None else Unreadable(salvage.named(obj), reason)
-            if type_ == "DELETED" and (found is None or found.has_name):
-                self._delete(obj if found is None else found.obj)
-            elif found is not None:
-                self._skip(found)
-            else:
-                self._apply(obj)
+        event = await self.intake.event_of(line)
+        if event.type == "ERROR":
+            status = orjson.loads(line)["object"]
+            code = status.get("code")
+            raise error_of_status(status, code if isinstance(code, int) else 500)
+        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+            version = self.intake.receive(event, line)
             self.last_error = None
-        elif type_ != "BOOKMARK":
-            raise ApiError(f"a watch event of type {type_!r}")
-        metadata = obj.get("metadata")
-        version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-        if version and isinstance(version, str):
-            self._version = version
-
-    async def _replace(
-        self, items: Sequence[Object], unreadable: Sequence[Unreadable], slices: Slices
-    ) -> None:
-        self.unreadable = {}
-        for change in self.store.replace_stepwise(items, self._note_refused):
-            self._tell_handlers(change)
-            await slices.pause()
-        for found in unreadable:
-            self._skip(found)
-
-    def _note_refused(self, obj: Object, error: Exception) -> None:
-        self._note_unreadable(Unreadable(salvage.named(obj), salvage.reason_of(error)))
-
-    def _apply(self, obj: Object) -> None:
-        try:
-            change = self.store.apply(self._kept(obj))
-        except _CannotBeRead as error:
-            self._skip(error.found)
-        except Exception as error:  # an index function's
-            self._skip(Unreadable(salvage.named(obj), salvage.reason_of(error)))
+        elif event.type == "BOOKMARK":
+            version = self._shape.identity(event.object).resourceVersion
         else:
-            self.unreadable.pop(key_of(obj), None)
-            self._tell_handlers(change)
-
-    def _delete(self, obj: Object) -> None:
-        """Removes the object, also one that cannot be read."""
-        self.unreadable.pop(key_of(obj), None)
-        try:
-            change = self.store.delete(self._kept(obj))
-        except Exception:
-            change = self.store.remove(key_of(obj))
-        self._tell_handlers(change)
-
-    def _skip(self, found: Unreadable) -> None:
-        """It is as if it were not there, until it can be read again."""
-        self._note_unreadable(found)
-        if found.has_name:
-            self._tell_handlers(self.store.remove(key_of(found.obj)))
-
-    def _note_unreadable(self, found: Unreadable) -> None:
-        key = key_of(found.obj) if found.has_name else _NAMELESS
-        if key not in self.unreadable:
-            name = "/".join(filter(None, key)) or "without a name"
-            log.warning("skipped resource=%s object=%s: %s", self.resource.group_resource, name, found.reason)
-        self.unreadable[key] = found
-        for handler in self._unreadable_handlers:
-            try:
-                handler(self.resource, found)
-            except Exception:
-                log.exception("handler failed resource=%s object=%s", self.resource.group_resource, key)
-
-    def _kept(self, obj: Object) -> Object:
-        """What the store keeps of an object that has no strange parts.
-
-        Raises:
-            _CannotBeRead: its shape is beyond what can be handled.
-        """
-        if self._shape is None:
-            return self._trimmed(obj)
-        try:
-            return self._shape(self._trimmed(obj))
-        except Exception as error:
-            raise _CannotBeRead(Unreadable(salvage.named(obj), salvage.reason_of(error))) from error
-
-    def _trimmed(self, obj: Object) -> Object:
-        if not self.resource.keeps_managed_fields:
-            obj["metadata"].pop("managedFields", None)
-        return obj
+            raise ApiError(f"a watch event of type {event.type!r}")
+        if version:
+            self._version = version
 
     def _note(self, error: ApiError) -> None:
         """The same failure again is no news."""
@@ -433,53 +327,9 @@ class Informer:
             log.warning("watch failed resource=%s error=%s", self.resource.group_resource, error)
         self.last_error = error
 
-    def _tell_handlers(self, change: Change | None) -> None:
-        if change is not None:
-            for handler in self._handlers:
-                self._tell(handler, change)
-
-    def _tell(self, handler: Handler, change: Change) -> None:
-        """A handler that fails must not cost the others their event, nor end the watch."""
-        try:
-            handler(change)
-        except Exception:
-            metadata = change.current.get("metadata", {})
-            log.exception(
-                "handler failed resource=%s object=%s/%s",
-                self.resource.group_resource,
-                metadata.get("namespace"),
-                metadata.get("name"),
-            )
-
     async def _close_stream(self) -> None:
         self._stream = None
         await self._stream_scope.aclose()
-
-
-class _CannotBeRead(Exception):
-    def __init__(self, found: Unreadable) -> None:
-        super().__init__(found.reason)
-        self.found = found
-
-
-async def _read_line(line: bytes) -> tuple[Object, bool]:
-    """The event in a line, and whether something in it was nested too deeply, and is cut out.
-
-    Raises:
-        ApiError: it is none.
-    """
-    is_cut = False
-    try:
-        event = salvage.parsed(line)
-    except orjson.JSONDecodeError as error:
-        try:
-            event = await salvage.parsed_shallow(line)
-        except orjson.JSONDecodeError:
-            raise ApiError(f"a watch line that is not JSON: {error}") from error
-        is_cut = True
-    if not isinstance(event, dict):
-        raise ApiError(f"a watch line that is a {type(event).__name__}")
-    return event, is_cut
 
 
 def _version_is_ahead(error: ApiError) -> bool:

@@ -30,6 +30,7 @@ from reconcilers.observed.options import (
     DEFAULT_AGENT_PATH,
     DEFAULT_CHECK_IMAGE,
     DEFAULT_MOUNT_PATH,
+    DEFAULT_WORKERS_PER_NAMESPACE,
     AgentSource,
     PodOptions,
 )
@@ -144,18 +145,27 @@ def controller(
     agent_mount_path: Annotated[
         str, typer.Option(help="Where training containers see it.")
     ] = DEFAULT_MOUNT_PATH,
+    workers_per_namespace: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="ElasticWorkers in one namespace beyond which no more are made; each takes 20 KB here.",
+        ),
+    ] = DEFAULT_WORKERS_PER_NAMESPACE,
     log_level: Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")] = LogLevel.INFO,
 ) -> None:
     """Run the controller."""
     from controller.manager import ManagerOptions
     from controller.serving.servers import Listen
     from reconcilers.setup import WATCHED_BY_LABEL
+    from reconcilers.shapes import memory_units
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
     connection = connect(kubeconfig, context, None)
     options = ManagerOptions(
         namespace=namespace,
         label_selectors=WATCHED_BY_LABEL,
+        memory_units=memory_units(workers_per_namespace),
         listen=Listen(address=listen_address, metrics_port=metrics_port, health_port=health_port),
         metrics_auth=metrics_auth,
         leader_election=leader_elect,
@@ -163,7 +173,7 @@ def controller(
         identity=identity,
     )
     agent = AgentSource(agent_image, agent_path, agent_mount_path) if inject_agent else None
-    pods = PodOptions(check_image, agent)
+    pods = PodOptions(check_image, agent, workers_per_namespace)
 
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all

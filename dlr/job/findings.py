@@ -363,6 +363,7 @@ TROUBLES = {
     "WorkersGivenUp": ("Workers are given up", "and some are given up"),
     "SidecarsFailed": ("A sidecar has failed", "and a sidecar has failed"),
     "GroupsLate": ("Groups are late", "and late ones are left out"),
+    "ProcessLingers": ("A script is over, and its process is not", "of which one is over and does not end"),
     "NoSteps": ("It is unknown whether training gets on", "and reports no step"),
 }
 """Warnings that are findings, with what is wrong, and a clause of the headline."""

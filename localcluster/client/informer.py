@@ -11,6 +11,8 @@ from enum import Enum
 
 from controller import store
 from controller.resources import Resource
+from controller.shape import WHOLE
+from controller.shares import Shares
 from controller.watch import informer
 from controller.watch.informer import WatchTiming
 from localcluster.client.api import ApiClient
@@ -18,6 +20,10 @@ from localcluster.resource import JSON
 
 TIMING = WatchTiming(backoff_base_seconds=0.02, backoff_cap_seconds=1.0, away_cap_seconds=1.0)
 """The server is a process beside us, back within a second of being restarted."""
+
+
+UNLIMITED = 10**12
+"""Units of a namespace: the cluster is its user's alone."""
 
 
 class Change(Enum):
@@ -37,7 +43,9 @@ class Informer:
     """Objects are shared between all readers: read only."""
 
     def __init__(self, client: ApiClient, resource: Resource, namespace: str | None = None) -> None:
-        self._informer = informer.Informer(client.runtime, resource, namespace=namespace, timing=TIMING)
+        self._informer = informer.Informer(
+            client.runtime, resource, WHOLE, namespace=namespace, timing=TIMING, shares=Shares(UNLIMITED)
+        )
         self.synced = self._informer.synced
 
     def get(self, namespace: str, name: str) -> JSON | None:
@@ -56,7 +64,7 @@ class Informer:
             if new is not None:
                 handler(Change.APPLIED, new)
 
-        self._informer.add_handler(hear)
+        self._informer.intake.add_handler(hear)
 
     async def run(self) -> None:
         """Keep up for ever; the process that asked for it bounds it."""

@@ -31,6 +31,17 @@ READ_BYTES = 64 * 1024
 LINE_MAX_BYTES = 16 * 1024
 DRAIN_SECONDS = 2.0  # only a pipe end that was passed outside of the container can keep us this long
 
+PASSED_ON = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTERM,
+    signal.SIGWINCH,
+)
+"""Signals for a container's first process, to which a hook sends them as PID 1."""
+
 JSON = dict[str, Any]
 Stdio = tuple[int, int, int]
 
@@ -102,7 +113,7 @@ def execute(spec: JSON, stdio: Stdio, failed: int) -> NoReturn:
         os.setsid()
         for number, descriptor in enumerate(stdio):
             os.dup2(descriptor, number)
-        for caught in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
+        for caught in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, *PASSED_ON):
             signal.signal(caught, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.umask(0o022)
@@ -159,18 +170,19 @@ def build_world(spec: JSON, confinement: Confinement | None) -> None:
 
 
 def run_init(spec: JSON, stdio: Stdio, go: int, status: int, confinement: Confinement | None) -> NoReturn:
-    """PID 1 of the container: passes SIGTERM on, reaps, and ends when the main process has."""
+    """PID 1 of the container: passes signals on, reaps, and ends when the main process has."""
     try:
         namespaces.die_with_parent()
         for descriptor in (0, 1, 2):  # the shim's own pipes to and from the kubelet
             os.dup2(stdio[0], descriptor)
         if not os.read(go, 1):  # the shim died before we were tied to it
             os._exit(1)
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         build_world(spec, confinement)
         main = start_main(spec, stdio, die_with_parent=False, confinement=confinement)
-        signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(main, signal.SIGTERM))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        for number in PASSED_ON:
+            signal.signal(number, lambda number, _frame: os.kill(main, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         for descriptor in stdio[1:]:  # so that the log ends when the last process of the container does
             os.close(descriptor)
         tell(status, {"started": 0, "time": time.time()})

@@ -14,6 +14,7 @@ from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.observed.conditions import NextState, State
+from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
 from reconcilers.shards.sets import ShardSet
@@ -68,6 +69,7 @@ class Facts:
     outdated_pods: int = 0
     pods: int = 0
     neighbours: Sequence[Neighbour] = ()
+    limit: WorkerLimit = field(default_factory=WorkerLimit)
     checks: CheckState | None = None
     """None for a job that does not go on."""
     exhausted_workers: Mapping[str, str] = field(default_factory=dict)

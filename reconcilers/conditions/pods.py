@@ -14,7 +14,7 @@ from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.failure.patterns import unfit_patterns
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import extra_slots
+from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.progress import own_tf_config
@@ -54,6 +54,10 @@ def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:
 
 def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
+    if facts.goes_on and facts.limit.room == 0 and (missing := _missing(facts)) > 0:
+        why = facts.limit.reached(facts.job.metadata.namespace)
+        message = f"{counted(missing, 'worker')} cannot be made: {why}"
+        return Trouble(message, "NamespaceFull", ConditionData(count=missing))
     probes, pending = extra_slots(facts.job), _pending(facts.workers)
     wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
     return _wait(before, facts, wanted, _unscheduled_by, "cannot be scheduled")
@@ -63,6 +67,12 @@ def _unscheduled_by(worker: ElasticWorker) -> Condition | None:
     """Returns why its Pod has no node; None where the template is to blame (`refusal.py`)."""
     found = stuck_by(worker)
     return None if found is None or found.reason in OF_THE_TEMPLATE else found
+
+
+def _missing(facts: Facts) -> int:
+    """Workers that the job wants and has not."""
+    wanted = sum(len(wanted_slots(facts.job, type_)) for type_ in training_types(facts.job))
+    return wanted - len(facts.workers)
 
 
 def not_started(before: JobWarning | None, facts: Facts) -> Trouble | None:

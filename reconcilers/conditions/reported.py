@@ -36,6 +36,7 @@ AGENTS_SILENT = "AgentsSilent"
 HEARTBEAT_LATE, RANKS_BEHIND = "HeartbeatLate", "RanksBehind"
 SIDECARS_FAILED = "SidecarsFailed"
 PARAMETER_SERVER_HOT = "ParameterServerHot"
+PROCESS_LINGERS = "ProcessLingers"
 NO_STEPS, START_UNKNOWN = "NoSteps", "StartUnknown"
 
 NO_STEPS_MESSAGE = (
@@ -162,6 +163,22 @@ def checkpoints_failing(before: JobWarning | None, facts: Facts) -> Trouble | Jo
     others = f"; and {counted(len(troubled) - 1, 'more worker')}" if len(troubled) > 1 else ""
     message = f"{name}, first: {trouble.message}{others}"
     return Trouble(message, trouble.reason, ConditionData(worker=name))
+
+
+def process_lingers(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges processes whose scripts are over, and which something keeps, or kept until they were ended."""
+    reports = ((worker.metadata.name, worker.status.agent) for worker in facts.workers.training)
+    found = [(name, report.lingers) for name, report in reports if report is not None and report.lingers]
+    if not found:
+        return None
+    (name, what), others = found[0], len(found) - 1
+    limit = facts.job.spec.elastic_policy.hang_timeout_seconds
+    more = f"; and {counted(others, 'more worker')}" if others else ""
+    return Trouble(
+        f"{name} {what}{more}. A process is ended {limit:g} s after its script, with the script's exit code: "
+        "end what it waits for in the script, or make the thread a daemon",
+        data=ConditionData(worker=name),
+    )
 
 
 def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bool:

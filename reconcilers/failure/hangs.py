@@ -1,8 +1,9 @@
 """When a hang is judged: not before all members of its world have reported where their processes are.
 
-The first agent that loses patience says only what its own processes do, and mostly they wait for others. So
-the world is given up with `hangSince`, which asks all its members for their stacks; neither the next world
-nor the end of the job comes before they have answered, or ANSWER_SECONDS are over.
+The first agent that loses patience says only what its own processes do, and mostly they wait for others. A
+collective that times out is always one that waited. So the world is given up with `hangSince`, which asks all
+its members for their stacks; neither the next world nor the end of the job comes before they have answered,
+or ANSWER_SECONDS are over.
 """
 
 from __future__ import annotations
@@ -15,12 +16,22 @@ from controller.wording import first_line, some_of
 from crds import names
 from crds.agent_report import AgentReport, AgentState, FailureCause
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.failure_policy import FailureRule
 from crds.job_status import MAX_FAILURE, ElasticJobStatus, JobFailure
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.texts import shortened
 from reconcilers.failure.facts import Break
-from reconcilers.failure.incidents import Guilt, Incident, first_of, in_one_line, ranks_of, step_in
+from reconcilers.failure.incidents import (
+    Guilt,
+    Incident,
+    first_of,
+    in_one_line,
+    order,
+    ranks_of,
+    step_in,
+    suspects_of,
+)
 from reconcilers.observed.ending import is_well
 from reconcilers.observed.worker_state import current_report
 
@@ -88,7 +99,51 @@ def is_open(inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWo
     return heard is None or heard.guilt >= Guilt.HANGS
 
 
-def silent_members(
+def culprit_of_hang(
+    inquiry: Inquiry,
+    published: Rendezvous,
+    workers: Sequence[ElasticWorker],
+    rules: Sequence[FailureRule],
+    now: datetime,
+) -> Incident | None:
+    """Return the incident to blame, once nobody is waited for any longer.
+
+    Where a collective has timed out, silence blames nobody: the member's node may be dead, which is noticed
+    later. But once all have answered and each waits for another, that is a hang of the program.
+    """
+    silent = _silent_members(inquiry, published, workers) if now >= inquiry.until else []
+    found = suspects_of(workers, published.round, published.members)
+    timed_out = [each for each in found if each.guilt is Guilt.TIMED_OUT]
+    unheard = () if timed_out else silent
+    first = first_of(workers, published.round, rules, published.members, lost=inquiry.lost, unheard=unheard)
+    if first is None or not timed_out:
+        return _with_silent(first, silent)
+    if silent and first.guilt > Guilt.HANGS:
+        return min(timed_out, key=order).answered(rules)
+    if first.guilt is Guilt.TIMED_OUT:
+        return _as_hang(first, workers)
+    waited = f"It was waited for: {in_one_line(min(timed_out, key=order).failure)}"
+    return _with_silent(_with_line(first, waited) if first.exit_class is ExitClass.HANG else first, silent)
+
+
+def _as_hang(incident: Incident, workers: Sequence[ElasticWorker]) -> Incident:
+    """Return the time-out of a collective as a hang, with what is said by members that are well."""
+    reports = ((worker.metadata.name, current_report(worker)) for worker in workers)
+    well = [
+        f"{name} {first_line(report.failure.message)}"
+        for name, report in reports
+        if report is not None
+        and report.failure is not None
+        and report.failure.round == incident.failure.round
+        and is_well(report.failure)
+    ]
+    why = some_of(well, NAMED) if well else "each rank waits for another: do all call the same collectives?"
+    hang = {"exit_class": ExitClass.HANG.value}
+    as_hang = replace(incident, exit_class=ExitClass.HANG, failure=incident.failure.model_copy(update=hang))
+    return _with_line(as_hang, f"No rank was found that hangs by itself; {why}")
+
+
+def _silent_members(
     inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWorker]
 ) -> list[Incident]:
     """Return the members that did not answer in time, as suspects."""
@@ -118,13 +173,18 @@ def silent_members(
     return found
 
 
-def with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incident | None:
+def _with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incident | None:
     """The incident, with those who did not answer behind the first line of its message."""
     silent_names = [each.failure.worker for each in silent]
     if incident is None or not silent or incident.failure.worker in silent_names:
         return incident
+    return _with_line(incident, f"{some_of(silent_names, NAMED)} never answered where it hangs.")
+
+
+def _with_line(incident: Incident, line: str) -> Incident:
+    """Return the incident with a line behind the first of its message."""
     first, _, rest = incident.failure.message.partition("\n")
-    message = f"{first}\n{some_of(silent_names, NAMED)} never answered where it hangs.\n{rest}"
+    message = f"{first}\n{line}\n{rest}"
     return replace(
         incident, failure=incident.failure.model_copy(update={"message": shortened(message, MAX_FAILURE)})
     )
@@ -146,7 +206,7 @@ def _hangs(report: AgentReport | None, round_: int) -> bool:
     failure = report.failure if report is not None else None
     if failure is None or failure.round != round_ or is_well(failure):
         return False
-    return failure.cause is FailureCause.HANG
+    return failure.cause in (FailureCause.HANG, FailureCause.TIMED_OUT)
 
 
 def _is_lost(worker: ElasticWorker, incarnation: int) -> bool:

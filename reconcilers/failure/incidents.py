@@ -47,7 +47,9 @@ class Guilt(IntEnum):
     """It does not say where it hangs."""
     WAITS = 5
     """It hangs because it waits for others."""
-    FOLLOWS = 6
+    TIMED_OUT = 6
+    """It has waited for others until its time was up."""
+    FOLLOWS = 7
     """Its text is of a peer's death."""
 
 
@@ -71,7 +73,7 @@ class Incident:
     @property
     def follows(self) -> bool:
         """Whether all that shows is that it follows from a peer's."""
-        return self.guilt is Guilt.FOLLOWS
+        return self.exit_class is ExitClass.UNKNOWN
 
     def at(self, now: datetime) -> Incident:
         """The same as it is recorded: by our own clock, as the ends of Pods that it is compared with."""
@@ -116,7 +118,7 @@ def first_of(
         lost: a member's Pod is gone, which explains every rank that lost, left or waited for a peer.
         unheard: members without a report.
     """
-    first = min([*_suspects(workers, round_, members), *unheard], key=_order, default=None)
+    first = min([*suspects_of(workers, round_, members), *unheard], key=order, default=None)
     if first is None or (lost and first.guilt >= Guilt.FINISHED_EARLY):
         return None
     return first.answered(rules)
@@ -131,11 +133,13 @@ def late_incident(
     """Return the worker more to blame than the one that is blamed by now; None without one."""
     if blamed is None or blamed.round is None:
         return None
-    suspects = _suspects(workers, blamed.round, members)
+    suspects = suspects_of(workers, blamed.round, members)
+    if blamed.exit_class == ExitClass.UNKNOWN and any(s.guilt is Guilt.TIMED_OUT for s in suspects):
+        suspects = [s for s in suspects if s.guilt not in (Guilt.SILENT, Guilt.WAITS)]
     if blamed.unanswered and any(s.failure.worker == blamed.worker for s in suspects):
-        return replace(min(suspects, key=_order).answered(rules), instead_of=blamed)
+        return replace(min(suspects, key=order).answered(rules), instead_of=blamed)
     known = next((s for s in suspects if _same(s.failure, blamed)), _as_known(blamed))
-    first = min([known, *(s for s in suspects if not _same(s.failure, blamed))], key=_order)
+    first = min([known, *(s for s in suspects if not _same(s.failure, blamed))], key=order)
     if first is known:
         return None
     return replace(first.answered(rules), instead_of=blamed)
@@ -178,7 +182,7 @@ def culprit_of(blamed: JobFailure | None, workers: Collection[ElasticWorker]) ->
 
 def incident_in(worker: ElasticWorker, round_: int, rules: Sequence[FailureRule]) -> Incident | None:
     """What this worker, in the Pod that it has, says of its failure in this round."""
-    return next((found.answered(rules) for found in _suspects([worker], round_, ())), None)
+    return next((found.answered(rules) for found in suspects_of([worker], round_, ())), None)
 
 
 def ranks_of(workers: Sequence[ElasticWorker], members: Sequence[int]) -> dict[int, range]:
@@ -199,7 +203,8 @@ def step_in(worker: ElasticWorker, round_: int) -> int | None:
     return next((figures.last_step for figures in rounds if figures.round == round_), None)
 
 
-def _suspects(workers: Sequence[ElasticWorker], round_: int, members: Sequence[int]) -> list[Incident]:
+def suspects_of(workers: Sequence[ElasticWorker], round_: int, members: Sequence[int]) -> list[Incident]:
+    """Return what the workers report of failures in this round, in any order."""
     reports = ((worker.metadata.name, _failure_in(worker, round_)) for worker in workers)
     failed = [(name, failure) for name, failure in reports if failure is not None and not is_well(failure)]
     found = [_incident(name, failure) for name, failure in failed]
@@ -275,7 +280,7 @@ def _guilt(exit_class: ExitClass, failure: AgentFailure) -> Guilt:
     if failure.cause is FailureCause.DEVICE:
         return Guilt.DEVICE
     if exit_class is ExitClass.UNKNOWN:
-        return Guilt.FOLLOWS
+        return Guilt.TIMED_OUT if failure.cause is FailureCause.TIMED_OUT else Guilt.FOLLOWS
     if exit_class is not ExitClass.HANG:
         return Guilt.FINISHED_EARLY if failure.exit_code == 0 else Guilt.OWN
     stack = next((s for s in failure.stacks if s.rank == failure.rank), None)
@@ -303,14 +308,20 @@ def _as_known(blamed: JobFailure) -> Incident:
     exit_class = ExitClass(blamed.exit_class)
     guilt = {
         ExitClass.HARDWARE_ERROR: Guilt.DEVICE,
-        ExitClass.HANG: Guilt.SILENT if blamed.unanswered else Guilt.HANGS,
+        ExitClass.HANG: _guilt_of_hang(blamed),
         ExitClass.UNKNOWN: Guilt.FOLLOWS,
     }.get(exit_class, Guilt.OWN)
     early = guilt is Guilt.OWN and blamed.exit_code == 0
     return Incident(exit_class, blamed, Guilt.FINISHED_EARLY if early else guilt)
 
 
-def _order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:
+def _guilt_of_hang(blamed: JobFailure) -> Guilt:
+    if blamed.unanswered:
+        return Guilt.SILENT
+    return Guilt.HANGS if blamed.exit_code is None else Guilt.TIMED_OUT
+
+
+def order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:
     """Order incidents by guilt, and equals by who is behind the others; of those that wait, the smallest
     company comes first; then the one that failed soonest after the start of its processes. Clocks of nodes
     differ, and do not count."""

@@ -26,16 +26,14 @@ from reconcilers.failure.facts import (
 from reconcilers.failure.hangs import (
     ANSWER_SECONDS,
     Inquiry,
+    culprit_of_hang,
     inquiry_of,
     is_open,
-    silent_members,
     was_counted,
-    with_silent,
 )
 from reconcilers.failure.incidents import (
     Incident,
     culprit_of,
-    first_of,
     in_one_line,
     incident_in,
     incident_of,
@@ -197,9 +195,7 @@ def _who_was_first(
         return inquiry, None
     if was_counted(status):  # the break came before the hang was reported, so nobody was asked
         return None, late_incident(blamed, workers, rules, members)
-    silent = silent_members(inquiry, published, workers) if now >= inquiry.until else []
-    first = first_of(workers, published.round, rules, members, lost=inquiry.lost, unheard=silent)
-    return None, with_silent(first, silent)
+    return None, culprit_of_hang(inquiry, published, workers, rules, now)
 
 
 def blame_of(incident: Incident) -> Blame | None:

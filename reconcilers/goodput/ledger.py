@@ -133,7 +133,7 @@ def _break_time(
     """What is found out by waiting for it, a hang or a silent node, has failed since the last step."""
     failure = b.report.failure if b.report is not None else None
     if failure is not None:
-        hangs = failure.cause is FailureCause.HANG
+        hangs = failure.cause in (FailureCause.HANG, FailureCause.TIMED_OUT)
         return last_step if hangs and last_step is not None else failure.time
     end = worker.status.last_exit if worker is not None else None
     if worker is None or end is None or worker.status.phase is not WorkerPhase.FAILED:

@@ -39,12 +39,13 @@ from reconcilers.job.workers import created, needs_standby_update, relaunches_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline, seconds_to_expiry
-from reconcilers.observed.status_patch import merge_patch, validated_patch
+from reconcilers.observed.status_patch import patch_of, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
@@ -107,9 +108,9 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if scale is None and beginning.request is not None:
         scale, _ = own_write(look.job, beginning.request, seen)
     waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
-    missing = () if waits else slots.missing[:most]
+    missing = () if waits else slots.missing[: min(most, seen.limit.room)]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
-    is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
+    is_more = len(missing) == most < len(slots.missing) or len(surplus) < len(slots.surplus)
     more = 0.0 if is_more else None
     shards = job_shards.events(seen.job.status.shards, look.shards)
     plan = replace(
@@ -122,6 +123,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             plan.look_again_seconds,
             more,
             seen.workers_refused_seconds,
+            RETRY_SECONDS if len(slots.missing) > seen.limit.room else None,
             STRANGERS_RETRY_SECONDS if seen.strangers else None,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
@@ -258,7 +260,8 @@ def _train(look: Basis) -> Plan:
     check = (
         create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
     )
-    due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals)
+    ready = sum(person.joinable for person in people)
+    due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
     relaunches = due[: most_acts(len(look.seen.workers))]
     if len(relaunches) < len(due):
         retry_seconds = 0.0
@@ -375,7 +378,7 @@ def _written(
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
-    differs = bool(merge_patch(raw, status.to_wire()))
+    differs = bool(patch_of(raw, status.to_wire()))
     after = with_account(moment, differs, look.seen.account_age_seconds)
     after = _with_usage(look, after, differs or after is not status)
     concerned = look.workers if standby else look.workers.exceptional

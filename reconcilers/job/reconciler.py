@@ -24,6 +24,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
+from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
@@ -42,11 +43,12 @@ class ElasticJobReconciler(Reconciler):
         cache: Cache,
         recorder: EventRecorder,
         clock: Clock,
+        most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._view = JobReader(client, cache, clock)
+        self._view = JobReader(client, cache, clock, most_workers)
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()

@@ -30,6 +30,7 @@ from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
+from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE, WorkerLimit
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, present_slots, training_types
@@ -177,6 +178,8 @@ class Seen:
     """Other workers on the job's nodes, if it has just become slow."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
+    limit: WorkerLimit = field(default_factory=WorkerLimit)
+    """How many ElasticWorkers its namespace may have."""
     workers_refused: str = ""
     """Why the API server refused ElasticWorkers when it was last asked for some."""
     workers_refused_seconds: float | None = None
@@ -211,7 +214,13 @@ def has_begun(job: ElasticJob, workers: Workers) -> bool:
 class JobReader:
     """Reads what is there; a thread reads what is much."""
 
-    def __init__(self, client: Client, cache: Cache, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        clock: Clock,
+        most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
+    ) -> None:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
         self._worlds = cache.store(ELASTICWORLDS)
@@ -219,6 +228,7 @@ class JobReader:
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(cache)
         self._checks = JobChecksView(client, cache)
+        self._most_workers = most_workers
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._ages = AgesView(self._workers, clock.monotonic)
@@ -275,6 +285,7 @@ class JobReader:
             hang_asked=self._hang_asked(job),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
+            limit=WorkerLimit(self._workers.count("namespace", job.metadata.namespace), self._most_workers),
         )
 
     def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:

@@ -147,6 +147,7 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Fac
         workers_refused=of.seen.workers_refused,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
+        limit=of.seen.limit,
         **decided,
     )
 

@@ -81,10 +81,11 @@ def plan_relaunches(
     Args:
         renewed: by uid, who is to have a new Pod for another reason, and for which.
         avoiding: who of them (by uid) would rather not come back to their node.
-        spare_pod_wait_seconds: wait for a new Pod of a slot that the world does without.
+        spare_pod_wait_seconds: wait for a new Pod of a slot that this or the next world does without.
     """
     due, waits = [], []
-    members = frozenset(rendezvous.members)
+    stands = rendezvous.phase is not RendezvousPhase.REFORMING
+    members = frozenset(rendezvous.members if stands else ())
     for worker in workers:
         faulty = standing.faulty.get(worker.spec.index) if worker.spec.type == names.WORKER else None
         wanted = faulty or (renewed or {}).get(worker.metadata.uid)
@@ -141,9 +142,17 @@ def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
 
 
 def relaunches_of(
-    look: Basis, world: Rendezvous, bounds: Bounds, roll: Roll, renewals: Mapping[str, Renewal]
+    look: Basis,
+    world: Rendezvous,
+    bounds: Bounds,
+    roll: Roll,
+    renewals: Mapping[str, Renewal],
+    ready: int = 0,
 ) -> tuple[list[Act], float | None]:
     """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
+
+    Args:
+        ready: number of workers that could be in the next world.
 
     Returns:
         the acts, and the seconds until more are due.
@@ -166,7 +175,7 @@ def relaunches_of(
         for worker in there
         if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
     ]
-    wait_seconds = spare_pod_wait_seconds(look, world, bounds)
+    wait_seconds = spare_pod_wait_seconds(look, world, bounds, ready)
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
     acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
@@ -179,12 +188,16 @@ def _is_cleared(worker: ElasticWorker, standing: Standing) -> bool:
     return not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
 
 
-def spare_pod_wait_seconds(look: Basis, world: Rendezvous, bounds: Bounds) -> float:
-    """The wait for new Pods of slots that this world does without: until it trains, if it is complete.
+def spare_pod_wait_seconds(look: Basis, world: Rendezvous, bounds: Bounds, ready: int) -> float:
+    """The wait for new Pods of slots that this world does without: until it trains, if it is complete; or
+    that the next does without, which waits for processes to leave. Their agents may report that meanwhile.
 
     A standby that has taken the place of a lost Pod completes it. The start of another Pod would only take
     processors, and the API server's time, from the start of training.
     """
+    if world.phase is RendezvousPhase.REFORMING and ready >= bounds.desired > 0:
+        waited = (look.now - (world.reforming_since or look.now)).total_seconds()
+        return max(SPARE_POD_SECONDS - waited, 0.0)
     if world.phase is not RendezvousPhase.FORMED or len(world.members) < bounds.desired:
         return 0.0
     if world.round != look.published.round:

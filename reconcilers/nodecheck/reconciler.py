@@ -72,6 +72,7 @@ from reconcilers.nodecheck.steps import (
 from reconcilers.nodecheck.view import CheckView, CheckWorkers
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.observations import Observations
+from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.status_patch import merge_patch, validated
 from reconcilers.runtime.clock import LONG_AGO, Clock
@@ -120,14 +121,20 @@ class _Turn:
 
 class NodeCheckReconciler(Reconciler):
     def __init__(
-        self, client: Client, cache: Cache, recorder: EventRecorder, contact: Contact, clock: Clock
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        contact: Contact,
+        clock: Clock,
+        most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._contact = contact
         self._clock = clock
         self._view = CheckView(cache, client)
-        self._workers = CheckWorkers(client, cache, clock.monotonic)
+        self._workers = CheckWorkers(client, cache, clock.monotonic, most_workers)
         self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
         self._waiting = Observations(cache.store(NODECHECKS), clock.monotonic)
         self._claiming = Claiming(cache, clock.monotonic, lambda check: self.have_looked_at(check))

@@ -24,6 +24,7 @@ from crds.texts import shortened
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks, has_fresh_pass, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
 from reconcilers.nodecheck.scope import lost_job, new_check_worker, worker_name
+from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.trust import Trust
 from reconcilers.runtime.acts import in_parallel
@@ -72,9 +73,16 @@ class CheckView:
         """The same, read from the API server itself: a stalled watch of ours must condemn no node."""
         metadata, job = check.metadata, check.spec.job_name
         label = f"{names.LABEL_CHECK}={metadata.name}" if job is None else f"{names.LABEL_JOB}={job}"
-        listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
+        there = await self._client.list(
+            ELASTICWORKERS, metadata.namespace, label_selector=label, metadata_only=True
+        )
+        found = {raw["metadata"]["name"]: raw for raw in there["items"]}
+        cached = {name: self._workers.get(metadata.namespace, name) for name in found}
+        if any(each is None or _version(each) != _version(found[name]) for name, each in cached.items()):
+            listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
+            cached = {raw["metadata"]["name"]: raw for raw in listed["items"]}
         owner = self._owner_uid(check) or metadata.uid
-        return await self._parsed(raw for raw in listed["items"] if owner in owner_uids(raw))
+        return await self._parsed(raw for raw in cached.values() if raw and owner in owner_uids(raw))
 
     async def is_behind(self, check: NodeCheck) -> bool:
         """Whether the API server has the job or the nodes for whose lack the check would be refused."""
@@ -84,12 +92,14 @@ class CheckView:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
                 return lost_job(check, ElasticJob.model_validate(raw)) is None
             for node in sorted({*(spec.nodes or ())} - self.labels(spec).keys()):
-                await self._client.get(NODES, node)
+                await self._client.get(NODES, node, metadata_only=True)
             if spec.nodes is not None:
                 return True
             wanted = (spec.node_selector or {}).items()
             selector = ",".join(f"{key}={value}" for key, value in wanted)
-            found = await self._client.list_page(NODES, label_selector=selector, page_size=1)
+            found = await self._client.list_page(
+                NODES, label_selector=selector, page_size=1, metadata_only=True
+            )
         except (NotFound, Invalid):
             return False
         # A value may have a comma in it, and then the selector says something else.
@@ -154,6 +164,11 @@ class CheckView:
         return workers
 
 
+def _version(obj: dict[str, Any]) -> str:
+    version: str = obj["metadata"]["resourceVersion"]
+    return version
+
+
 # --- workers of a check of nodes ---------------------------------------------------------------------------
 
 
@@ -167,8 +182,9 @@ class Refused:
 
 
 class CheckWorkers:
-    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float], most: int) -> None:
         self._client = client
+        self._most = most
         self._monotonic = monotonic
         self._workers = cache.store(ELASTICWORKERS)
         self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
@@ -185,13 +201,17 @@ class CheckWorkers:
         uid, refused = check.metadata.uid, self._refused.get(check.metadata.uid)
         if missing and refused is not None and self._monotonic() < refused.retry_at:
             return refused
+        limit = WorkerLimit(self._workers.count("namespace", check.metadata.namespace), self._most)
         try:
-            await in_parallel(self._make_one(check, index, node) for index, node in missing)
+            await in_parallel(self._make_one(check, index, node) for index, node in missing[: limit.room])
         except errors.Refused as error:
             if not is_refusal(error):
                 raise
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
             return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds(len(missing))))
+        if len(missing) > limit.room:
+            message = shortened(f"waits: {limit.reached(check.metadata.namespace)}", MAX_MESSAGE)
+            return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds()))
         return None
 
     async def delete(self, workers: Iterable[ElasticWorker]) -> None:

@@ -15,6 +15,7 @@ import re2
 
 from crds import xids
 from crds.agent_report import AgentFailure, FailureCause
+from crds.dlrover import OUR_BACKEND
 from crds.elasticworker import ExitClass
 from crds.failure_texts import DAMAGED_CHECKPOINT, PeerDeathTexts
 from reconcilers.observed.containers import (
@@ -32,7 +33,9 @@ text_follows_from_a_peer = PeerDeathTexts(re2.compile).explain
 
 
 def follows_from_a_peer(failure: AgentFailure) -> bool:
-    """Whether a process failure is a mere consequence of another's, as far as its text tells."""
+    """Whether a process failure is a mere consequence of another's, as far as its agent and its text tell."""
+    if failure.cause is FailureCause.TIMED_OUT:
+        return True
     return failure.cause is None and text_follows_from_a_peer(failure.message, failure.log_tail)
 
 
@@ -137,6 +140,12 @@ LOST_TAINTS = (
     "node.kubernetes.io/not-ready",
 )
 
+AGENT_NOT_FOUND = (
+    "torchrun did not find dlr: write `dlr run` in its place, or `PYTHONPATH=FOLDER:$PYTHONPATH` where the "
+    "command sets it; Python's -I and -E ignore it"
+)
+"""What is wrong where torch's registry of rendezvous does not know ours, and what to do."""
+
 FREE = frozenset(
     {
         ExitClass.KILLED,
@@ -152,6 +161,8 @@ FREE = frozenset(
 _DAMAGED = re2.compile(rf"(?:[\w.]+\.)?{DAMAGED_CHECKPOINT}\b")
 _HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
 _XID_NUMBER = re2.compile(xids.NUMBER_PATTERN)
+_NOT_REGISTERED = re2.compile(rf"rendezvous backend '{OUR_BACKEND}' is not registered")
+"""torch/distributed/elastic/rendezvous/api.py."""
 _OWN_LIMIT = re2.compile("|".join(OWN_LIMIT_TEXTS))
 _LARGER = re2.compile(LARGER_TEXT)
 _LOW = re2.compile(LOW_TEXT)
@@ -231,7 +242,7 @@ def _taints(node: Mapping[str, Any]) -> list[str]:
 
 def classify_process(failure: AgentFailure) -> ExitClass:
     """Why a training process failed, of which the agent lives to tell."""
-    if failure.cause is not None:
+    if failure.cause in CAUSES:
         return CAUSES[failure.cause]
     by_code = _of_exit_code(failure.exit_code)
     if by_code is not None:
@@ -303,6 +314,8 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
         launcher = begun_launcher(end)
         hidden = launcher and not message.strip() and exit_class is ExitClass.USER_ERROR
         hint = f"exit code {code}, see the log of {launcher}" if hidden else ""
+        if _NOT_REGISTERED.search(message):
+            hint = AGENT_NOT_FOUND
         return PodEnd(exit_class, reason, code, hint, message, **whose)
     return PodEnd(exit_class, reason, code, message, **whose)
 

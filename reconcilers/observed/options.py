@@ -28,11 +28,36 @@ class AgentSource:
     """Path at which the training container sees them."""
 
 
+DEFAULT_WORKERS_PER_NAMESPACE = 12_000
+
+
+@dataclass(frozen=True)
+class WorkerLimit:
+    """ElasticWorkers of a namespace: each takes some 20 KB of the controller's memory."""
+
+    there: int = 0
+    most: int = DEFAULT_WORKERS_PER_NAMESPACE
+
+    @property
+    def room(self) -> int:
+        """How many more may be made."""
+        return max(0, self.most - self.there)
+
+    def reached(self, namespace: str) -> str:
+        """The sentence about what is not made for it."""
+        return (
+            f"namespace {namespace} has {self.there} ElasticWorkers, and dlr makes {self.most} in one at "
+            "most (--workers-per-namespace of the controller)"
+        )
+
+
 @dataclass(frozen=True)
 class PodOptions:
     check_image: str = DEFAULT_CHECK_IMAGE
     """Image of the Pods that check nodes, where a NodeCheck has no template: it has torch."""
     agent: AgentSource | None = field(default_factory=AgentSource)
     """None: nothing is injected, so that every image has to bring dlr."""
+    workers_per_namespace: int = DEFAULT_WORKERS_PER_NAMESPACE
+    """Most ElasticWorkers of one namespace; what is there beyond it stays."""
     random: Random = field(default_factory=Random)
     """Source of the waits between tries, which differ from one controller to the next."""

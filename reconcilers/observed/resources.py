@@ -15,14 +15,11 @@ import orjson
 from controller.resources import Object
 from crds.checkpoint_files import SMALLEST_SLOT_BYTES, slot_count
 from crds.elasticjob import ElasticJob
-from crds.job_spec import MemoryCheckpoint
 from crds.model import ResourceRequirements
 from crds.texts import shortened
 from reconcilers.observed.quantities import MAX_CHARACTERS, is_quantity, parse, whole
 
 KINDS = ("limits", "requests")
-CUT = "dlrCut"
-"""Key of a template that is not whole; its value is the digest of the whole."""
 _DIGEST_CHARACTERS = 16
 
 
@@ -58,19 +55,13 @@ def resources_digest(resources: Object) -> str:
 
 def template_digest(job: ElasticJob, type_: str) -> str:
     """Digest of the template and variables of a type's Pods, but for resources, which have their own."""
-    spec = job.spec.replica_specs[type_]
-    if is_cut(spec.template):
-        return str(spec.template[CUT])[:_DIGEST_CHARACTERS]
-    return digest_of(spec.template, job.spec.envs, job.spec.agent.inject, spec.memory_checkpoint)
-
-
-def digest_of(template: Object, envs: Object, inject: bool, memory: MemoryCheckpoint | None) -> str:
-    """Raises TypeError for what is nested so deeply that no Pod can be made of it."""
+    spec, memory = job.spec.replica_specs[type_], job.spec.replica_specs[type_].memory_checkpoint
+    template = spec.template
     first, *others = template["spec"]["containers"]
     first = {key: value for key, value in first.items() if key != "resources"}
     said = template | {"spec": template["spec"] | {"containers": [first, *others]}}
     more = [] if memory is None else [memory.to_wire()]
-    text = orjson.dumps([said, envs, inject, *more], option=orjson.OPT_SORT_KEYS)
+    text = orjson.dumps([said, job.spec.envs, job.spec.agent.inject, *more], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
 
 
@@ -110,11 +101,6 @@ def quantity_fault(template: Object, path: str) -> str | None:
                         where = f"{path}.spec.{part}[{place}].resources.{kind}.{name}"
                         return f"{where}: {shown!r} is no quantity, such as 500m or 2Gi"
     return None
-
-
-def is_cut(template: Object | None) -> bool:
-    """Whether it is what the cache has kept of a larger one (reconcilers/worker/shapes.py)."""
-    return template is not None and CUT in template
 
 
 def mapping(found: Any) -> Object:

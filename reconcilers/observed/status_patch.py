@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from controller.reconciler import TerminalError
 from crds.model import WRITTEN, Model
+from crds.texts import all_plain
 
 
 def merge_patch(current: dict[str, Any], desired: dict[str, Any]) -> dict[str, Any]:
@@ -32,11 +33,15 @@ def validated_patch(
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.
     """
-    wire = status.to_wire() if wire is None else wire
-    patch = merge_patch(stored, wire)
+    patch = patch_of(stored, status.to_wire() if wire is None else wire)
     if patch:
         validated(status, wire)
     return patch
+
+
+def patch_of(stored: dict[str, Any], wire: dict[str, Any]) -> dict[str, Any]:
+    """Return the patch from the stored status to this one, as it is written: without control characters."""
+    return merge_patch(stored, all_plain(wire)) if merge_patch(stored, wire) else {}
 
 
 class StatusBeyondLimits(TerminalError):
@@ -46,10 +51,12 @@ class StatusBeyondLimits(TerminalError):
 def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the wire form of a status, checked against its model's limits, which `model_copy` does not.
 
+    What Pods, kubelets and agents say has no control characters in it: people read it on terminals.
+
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.
     """
-    wire = status.to_wire() if wire is None else wire
+    wire = all_plain(status.to_wire() if wire is None else wire)
     try:
         type(status).model_validate(wire, context=WRITTEN)
     except ValidationError as error:
@@ -59,4 +66,4 @@ def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, An
         raise StatusBeyondLimits(
             f"{path} is beyond its limit, so the status is not written: {first['msg']}{more}"
         ) from error
-    return wire
+    return cast(dict[str, Any], wire)

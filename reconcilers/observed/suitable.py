@@ -13,7 +13,7 @@ from typing import Any
 from controller.resources import Object
 from reconcilers.observed.builder import REQUIRED
 from reconcilers.observed.quantities import MAX_CHARACTERS, parse
-from reconcilers.observed.resources import KINDS, is_cut, mapping
+from reconcilers.observed.resources import KINDS, mapping
 
 Part = Mapping[str, Any]
 """A part of an object."""
@@ -96,7 +96,7 @@ class Placement:
         resources = [mapping(each.get("resources")) for each in spec["containers"]]
         self._asked = {name for each in resources for kind in KINDS for name in mapping(each.get(kind))}
         requirements = sum(map(_count, self._terms)) + len(self._tolerations)
-        self._is_any = is_cut(template) or requirements > MOST_REQUIREMENTS
+        self._is_any = requirements > MOST_REQUIREMENTS
 
     def takes(self, node: Part) -> bool:
         """Return whether the Pods may be on a node, as far as the template says."""

@@ -7,7 +7,7 @@ from crds import names
 
 VOLCANO_PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 COSCHEDULING_PODGROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
-ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob", keeps_managed_fields=True)
+ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob")
 ELASTICWORKERS = Resource(names.GROUP, names.VERSION, "elasticworkers", "ElasticWorker")
 ELASTICWORLDS = Resource(names.GROUP, names.VERSION, "elasticworlds", "ElasticWorld")
 SCALEPLANS = Resource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")

@@ -7,7 +7,7 @@ the worker gets (`job_pod.py`), when it may go, and what has to be there before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeAlias
 
@@ -36,7 +36,6 @@ from reconcilers.worker.job_pod import (
     build_job_pod,
 )
 from reconcilers.worker.pod_refusal import Source
-from reconcilers.worker.shapes import WholeObjects
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 
@@ -51,8 +50,6 @@ class JobAssignment:
     """The job as the API server has it, for Events."""
     job: ElasticJob
     trains: ClassVar[bool] = True
-    whole: ElasticJob | None = None
-    """The job with all of its template, where `job` has not; for its Pod alone."""
 
     @property
     def _replica(self) -> ReplicaSpec | None:
@@ -129,35 +126,21 @@ class JobAssignment:
 
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
-        return build_job_pod(self.job, self.worker, self.whole)
+        return build_job_pod(self.job, self.worker)
 
     @property
     def source(self) -> Source:
         """What the Pod is made of."""
-        type_, written = self.worker.spec.type, (self.whole or self.job).spec
+        type_ = self.worker.spec.type
         path = "spec.elasticPolicy.opportunistic.priorityClassName"
         priority_class = priority_class_of(self.job, self.worker)
         return Source(
             pods=f"the Pods of type {type_}",
             path=f"spec.replicaSpecs.{type_}.template",
-            template=written.replica_specs[type_].template,
-            envs=written.envs,
+            template=self.job.spec.replica_specs[type_].template,
+            envs=self.job.spec.envs,
             priority=None if priority_class is None else (path, priority_class),
         )
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the template was too large for the cache."""
-        return self.whole is not None
-
-    async def with_whole_template(self, objects: WholeObjects) -> JobAssignment:
-        """The same, to build the Pod.
-
-        Raises:
-            Conflict: the owner has changed since the cache saw it.
-        """
-        whole = await objects.job(self.job)
-        return self if whole is self.job else replace(self, whole=whole)
 
     @property
     def wants_agent(self) -> bool:
@@ -179,7 +162,6 @@ class CheckAssignment:
     check: NodeCheck
     node: Object | None
     image: str
-    is_large: bool = False
 
     trains: ClassVar[bool] = False
     waits_for_world: ClassVar[bool] = False
@@ -209,10 +191,6 @@ class CheckAssignment:
     def source(self) -> Source:
         template = self.check.spec.template or {"spec": {"containers": ()}}
         return Source("the Pods of the check", "spec.template", template)
-
-    async def with_whole_template(self, objects: WholeObjects) -> CheckAssignment:
-        whole = await objects.check(self.check)
-        return self if whole is self.check else replace(self, check=whole, is_large=True)
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken

@@ -37,23 +37,17 @@ from reconcilers.roles.tasks import cluster_of
 from reconcilers.worker.gang import pod_group_of
 
 
-def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | None = None) -> Object:
-    """The Pod object to create for the worker's incarnation.
-
-    Args:
-        whole: the same with all of its template and variables, where the cache has cut them.
-    """
-    written = job.spec if whole is None else whole.spec
-    template = copied(written.replica_specs[worker.spec.type].template)
+def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
+    """The Pod object to create for the worker's incarnation."""
+    template = copied(job.spec.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
-        all_of_them = resources_of(whole or job, worker.spec.type, worker.spec.resources)
-        template["spec"]["containers"][0]["resources"] = all_of_them
+        template["spec"]["containers"][0]["resources"] = resources
     priority_class = priority_class_of(job, worker)
     if priority_class is not None:
         template["spec"]["priorityClassName"] = priority_class
         template["spec"].pop("priority", None)
-    pod = pod_of(worker, template, _environment(job, worker, template["spec"], written.envs))
+    pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
     pod["metadata"]["labels"] |= group_labels(job)
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
@@ -68,7 +62,7 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | No
     return pod
 
 
-def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Object) -> Environment:
+def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Environment:
     index, type_ = str(worker.spec.index), worker.spec.type
     replicas = job.spec.replica_specs[type_].replicas
     beat = heartbeat_seconds(
@@ -96,7 +90,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Obj
         fixed=fixed,
         of_agent=key_variable(job.metadata.uid if group is None else group.uid),
         account=owned_name(job.metadata.uid),
-        of_owner={name: _job_variable(value) for name, value in envs.items()},
+        of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
         defaults=defaults,
     )
 

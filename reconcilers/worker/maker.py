@@ -12,7 +12,7 @@ from controller.client import Client
 from controller.errors import ApiError, Forbidden, Refused, Unavailable
 from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
-from controller.slices import LARGE, computed
+from controller.shape import Shape
 from controller.store import Memory
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker
 from crds.texts import shortened
@@ -41,8 +41,14 @@ from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gang import GangGate, Obstacle
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import PodRefused, Source, refused_pod, with_unknown_fields
-from reconcilers.worker.shapes import WholeObjects
 from reconcilers.worker.silences import lease_of
+
+MOST_EVENTS = 50
+"""Events of a Pod that are read."""
+_EVENT = Shape(
+    dict.fromkeys(("type", "reason", "message", "reportingComponent", "lastTimestamp", "eventTime"), 1_000)
+    | {"source": 100}
+)
 
 
 class LatePods:
@@ -76,11 +82,13 @@ class LatePods:
         return await self._warning(pod), AGAIN_SECONDS
 
     async def _warning(self, pod: Object) -> Hindrance | None:
-        """None if we may not read Events."""
+        """None if we may not read Events, or they are too large."""
         metadata = pod["metadata"]
         selector = f"involvedObject.uid={metadata['uid']}"
         try:
-            found = await self._client.list(EVENTS, metadata["namespace"], field_selector=selector)
+            found = await self._client.list_page(
+                EVENTS, metadata["namespace"], field_selector=selector, shape=_EVENT, page_size=MOST_EVENTS
+            )
         except ApiError:
             return None
         return warning_of(found["items"])
@@ -100,7 +108,6 @@ class PodMaker:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
         self._jobs = cache.store(ELASTICJOBS)
         self._agent = options.agent
@@ -156,7 +163,6 @@ class PodMaker:
 
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.
-            Conflict: the owner has changed since the cache saw it.
             Forbidden: the owner calls itself a replica group of a job that does not want it.
             PodRefused: the API server does not take the Pod.
             ApiError: the API server refuses something else.
@@ -164,10 +170,8 @@ class PodMaker:
         owner = assignment.owner
         if owner["kind"] == ELASTICJOBS.kind and (why := stranger_to(owner, self._grouped_job(owner))):
             raise Forbidden(403, "Forbidden", why)
-        assignment = await assignment.with_whole_template(self._whole)
-        pod = await computed(LARGE if assignment.is_large else 1, assignment.build_pod)
         source = assignment.source
-        pod = with_unknown_fields(pod, source.template)
+        pod = with_unknown_fields(assignment.build_pod(), source.template)
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         account = service_account(pod["spec"])

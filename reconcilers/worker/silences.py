@@ -191,7 +191,7 @@ class NodeLeases:
     async def _is_gone(self, name: str) -> bool:
         """Whether the API server itself has no such node: the cache may be behind."""
         try:
-            await self._client.get(NODES, name)
+            await self._client.get(NODES, name, metadata_only=True)
         except NotFound:
             return True
         return False

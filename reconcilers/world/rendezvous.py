@@ -103,6 +103,8 @@ def _how_it_failed(index: int, report: AgentReport) -> str:
     failure = report.failure
     if failure is not None and failure.cause is FailureCause.HANG:
         return f"worker {index} reports a hang"
+    if failure is not None and failure.cause is FailureCause.TIMED_OUT:
+        return f"a collective of worker {index} timed out"
     if failure is not None and failure.cause is None and failure.exit_code in KILL_EXIT_CODES:
         return f"training processes of worker {index} were killed from outside"
     return f"training processes of worker {index} failed"

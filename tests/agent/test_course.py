@@ -63,7 +63,8 @@ def kinds(found: list[Any]) -> list[Any]:
 
 def test_a_failure_is_reported_before_its_peers_are_stopped() -> None:
     found = kinds(orders(seen(failed=True)))
-    assert found == [Subject.PROCESSES, Subject.ENDING, Stop(Grace.after_failure(1.0))]
+    told = [Subject.PROCESSES, Subject.ENDING, Subject.WAITED_FOR]
+    assert found == [*told, Stop(Grace.after_failure(1.0))]
 
 
 def test_a_failure_in_a_world_that_is_broken_is_told_with_the_state_as_it_is() -> None:
@@ -95,6 +96,14 @@ def test_a_hang_is_stopped_only_after_it_is_reported_and_judged() -> None:
 def test_who_is_asked_where_it_hangs_says_so_though_it_is_well() -> None:
     assert Subject.ASKED in kinds(orders(_asked(may_hang=False)))
     assert Subject.HANG in kinds(orders(_asked(may_hang=True)))
+
+
+def test_a_process_that_only_lost_its_peer_does_not_hide_another_that_hangs() -> None:
+    """`ENDING` is answered by a failure that explains others, and only then nobody is asked any further."""
+    standing = Standing(ME, JOINED, HANGS)
+    look = Seen(float("inf"), STAND_BY, standing, failed=True, may_hang=True)
+    assert Subject.HANG in kinds(orders(look))
+    assert Subject.HANG not in kinds(orders(look, found=Subject.ENDING))
 
 
 def _asked(*, may_hang: bool) -> Seen:

@@ -11,6 +11,8 @@ from agent.monitor.dump import (
     is_complete,
     line_of_the_script,
     main_thread,
+    oldest_thread,
+    threads,
     waits_for_others,
     with_source,
 )
@@ -42,6 +44,17 @@ def test_main_thread_is_the_one_that_took_the_signal() -> None:
     assert frames[2] == Frame("/app/train.py", 9, "<module>")
 
 
+def test_all_threads_are_found_by_their_identifiers_and_the_oldest_is_the_last() -> None:
+    assert {ident: frames[-1].function for ident, frames in threads(DUMP).items()} == {
+        0x7F1: "_bootstrap_inner",
+        0x7F2: "<module>",
+    }
+    by_another = DUMP.replace("Thread 0x", "Current thread 0x", 1).replace(
+        "Current thread 0x00007f2", "Thread 0x00007f2"
+    )
+    assert oldest_thread(by_another) == main_thread(DUMP) != main_thread(by_another)
+
+
 def test_newer_pythons_name_threads_and_add_the_stack_in_c() -> None:
     newer = DUMP.replace("7f2 (most", "7f2 [python] (most") + (
         "\nCurrent thread's C stack trace (most recent call first):\n"
@@ -69,7 +82,7 @@ def test_dump_is_complete_when_the_thread_that_writes_it_is_in_it() -> None:
     ],
 )
 def test_innermost_in_torch_waits_for_others(file: str) -> None:
-    assert waits_for_others([frame(file), USER])
+    assert waits_for_others([frame(file), USER]) and not waits_for_others([frame(file), USER], computes=True)
     assert waits_for_others([frame("/usr/lib/python3.11/contextlib.py"), frame(file), USER])
 
 

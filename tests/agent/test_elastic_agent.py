@@ -107,6 +107,8 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
         _hang_guard=SimpleNamespace(
             look=lambda: None, hangs=lambda _: False, may_hang=lambda _, asked: False
         ),
+        _worker_group=SimpleNamespace(workers=[]),
+        _lingering=SimpleNamespace(look=lambda *_: False),
         _asked_stacks=SimpleNamespace(look=lambda *_: None),
         _asked_profile=SimpleNamespace(look=lambda *_: None),
         _post_mortem=SimpleNamespace(new_failures=new_failures),

@@ -270,8 +270,62 @@ def test_death_of_a_peer_is_no_reason_of_its_own() -> None:
     assert not replace(failure, message=in_use).is_consequence
     aborted = replace(report(-6), log_tail="[rank1] Watchdog caught collective operation timeout: WorkNCCL")
     assert aborted.is_consequence
+    assert replace(aborted, message="ValueError: bad", cause=FailureCause.TIMED_OUT).is_consequence
     assert not replace(aborted, message="ValueError: bad").is_consequence, "what else was logged says nothing"
     assert not replace(aborted, cause=FailureCause.OOM).is_consequence
+
+
+def test_a_message_with_control_characters_keeps_its_exceptions_type(tmp_path: Path) -> None:
+    """Only what is drawn over before and after it is left out: progress bars."""
+    stderr = tmp_path / "stderr"
+    raised = f"{RAISED}    learn()\nmine.DataError: at 50 %\rthen \x07a bell \x1b[31min red\x1b[0m\n"
+    bars = "\r 50%|##  |\r 51%|##  |"
+    for prefix in ("", "[rank1]: "):
+        stderr.write_text(bars + "\n" + "".join(f"{prefix}{line}\n" for line in raised.split("\n")) + bars)
+        failure = report(1, stderr=stderr)
+        assert failure.message.splitlines()[0] == "mine.DataError: at 50 % then  a bell in red"
+        assert " 50%|" not in failure.log_tail and "\x1b" not in failure.log_tail
+    error_file = tmp_path / "error.json"
+    error_file.write_text(
+        json.dumps({"message": {"message": "ValueError: a\rb\x07", "extraInfo": {"timestamp": "1"}}})
+    )
+    assert report(1, error_file=error_file).message == "ValueError: a b "
+
+
+NCCL = (
+    "[PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with exception: [Rank 0] "
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=20, OpType=ALLREDUCE) ran for 600012 "
+    "milliseconds before timing out."
+)
+GLOO = "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 600000ms for recv"
+
+
+RAISED = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "log", "is_timeout"),
+    [
+        (1, f"{RAISED}RuntimeError: {GLOO} operation to complete\n", True),
+        (1, f"{RAISED}RuntimeError: Rank 1 failed to pass monitoredBarrier in 9000 ms\n", True),
+        (1, f"{RAISED}torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /1\n", True),
+        (-6, f"terminate called after throwing an instance of 'c10::E'\n  what():  {NCCL}\n{CRASH}", True),
+        (-6, f"[rank0]:[E1118 ProcessGroupNCCL.cpp:1] {NCCL}\n{CRASH}", True),
+        (-9, f"[rank0]:[E1118 ProcessGroupNCCL.cpp:1] {NCCL}\n", False),  # killed, whatever was said before
+        (1, f"{RAISED}TimeoutError: wait timeout after 3 tries\n", False),
+        (1, f"{GLOO}\n{RAISED}ValueError: bad\n", False),
+    ],
+)
+def test_a_collective_that_timed_out_is_known_by_the_words_of_gloo_nccl_and_store(
+    tmp_path: Path, exit_code: int, log: str, *, is_timeout: bool
+) -> None:
+    noise = '  File "/app/loader.py", line 7 in wait\n' * 400  # of many threads, in the dump of a crash
+    stderr = tmp_path / "stderr"
+    stderr.write_text(log + (noise if exit_code == -6 else ""))
+    failure = report(exit_code, stderr=stderr)
+    assert (failure.cause is FailureCause.TIMED_OUT) == is_timeout
+    if exit_code == -6:
+        assert "SIGABRT" in failure.message and "OpType=ALLREDUCE" in failure.message.splitlines()[0]
 
 
 def test_survives_the_way_through_the_status() -> None:

@@ -156,6 +156,14 @@ def test_who_is_asked_where_it_hangs_says_so_unless_it_makes_steps() -> None:
     assert not training.may_hang(LIMIT, 121, asked=True)
 
 
+def test_who_is_silent_for_longer_than_its_steps_take_is_suspected_once_a_collective_has_timed_out() -> None:
+    """Its time-out may be far below the limit."""
+    training = watched((110, [told(110)]), (110.2, [told(110.2)]))
+    assert training.may_hang(1800.0, 112.3, asked=True) and not training.may_hang(1800.0, 112.3)
+    busy = watched((110, [told(110)]), (150, [told(110, busy_until=200.0)]))
+    assert not busy.may_hang(1800.0, 150.5, asked=True)
+
+
 @given(st.lists(st.floats(0.01, 9.9), min_size=1, max_size=50), st.floats(10, 1_000))
 def test_who_tells_a_step_before_every_look_never_hangs(gaps: list[float], limit: float) -> None:
     watch, now = begin(ALWAYS, first=False, now=0.0), 0.0

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Collection
@@ -15,8 +14,9 @@ from torch.distributed.elastic.multiprocessing import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from agent.monitor.oom import OomWatch
-from agent.monitor.progress import RankProgress
+from agent.monitor.progress import RankProgress, ScriptEnd
 from agent.supervision.post_mortem import PostMortem, explains_more
+from crds.agent_report import FailureCause
 from crds.elasticworker import ExitClass
 from reconcilers.observed.exit_class import classify_process
 
@@ -63,11 +63,11 @@ class Round:
             stderrs={rank: str(directory / f"stderr.{rank}") for rank in range(3)},
             error_files={rank: str(directory / f"error.{rank}") for rank in range(3)},
         )
-        self.seconds_since_end: dict[int, float] = {}
-        """Time since the scripts of processes have ended, by local rank."""
+        self.ends: dict[int, ScriptEnd] = {}
+        """How the scripts of processes have ended, by local rank."""
         files: Any = SimpleNamespace(
             read_rank=lambda rank: RankProgress(step=40 + rank),
-            seconds_since_end=lambda rank: self.seconds_since_end.get(rank, math.inf),
+            script_end=self.ends.get,
         )
         tracked: Any = SimpleNamespace(latest=logs)
         self.post_mortem = PostMortem(tracked, files, OomWatch(directory))
@@ -106,7 +106,8 @@ def test_who_has_just_raised_is_given_the_time_to_end(left: Round) -> None:
 
 def test_whose_script_has_just_ended_is_given_the_time_to_end(left: Round) -> None:
     """`sys.exit(3)` leaves no word in the log, and a peer may have died of it already."""
-    left.seconds_since_end = {1: 0.1, 2: 60.0}
+    now = time.monotonic()
+    left.ends |= {1: ScriptEnd(3, False, now - 0.1), 2: ScriptEnd(3, False, now - 60.0)}
     processes, failed = left.last({0: 1, 1: None, 2: None}, {1: 3})
     assert processes.waited_for == {1}, "not for what ended long ago and does not come to its end"
     failure = left.describe([f for f in failed if f.local_rank == 1])
@@ -135,6 +136,48 @@ def test_only_an_exception_that_nobody_caught_counts_of_a_process_that_lives_on(
     assert (failed.local_rank, failed.exitcode) == (0, 1)
     left.describe([failed])
     assert left.last({0: None})[1] == [], "it is told once"
+
+
+@pytest.mark.parametrize(
+    ("place", "hangs"), [("train.py", True), ("site-packages/torch/distributed/d.py", False)]
+)
+def test_a_rank_that_nccl_ended_where_it_waits_for_nobody_hung(
+    left: Round, place: str, *, hangs: bool
+) -> None:
+    """NCCL ends all ranks of a group, in a thread of its own, once a collective of one has timed out."""
+    left.stderr(
+        1,
+        "Received a dump signal due to a collective timeout from rank 0\nFatal Python error: Aborted\n\n"
+        f'Thread 0x00a (most recent call first):\n  File "/app/x.py", line 2 in pin\n\n'
+        f'Thread 0x00b (most recent call first):\n  File "/app/{place}", line 31 in wait_for_the_lock\n',
+    )
+    failure = left.describe(left.last({0: None, 1: -6, 2: None})[1])
+    assert failure.cause is (FailureCause.HANG if hangs else FailureCause.TIMED_OUT)
+    if hangs:
+        assert failure.message.startswith(
+            "rank 5, after step 41, was at app/train.py:31 in wait_for_the_lock\n"
+        )
+        assert [(each.rank, each.in_collective) for each in failure.stacks] == [(5, False)]
+
+
+def test_a_script_that_has_raised_is_over_though_its_process_lives(left: Round) -> None:
+    left.stderr(0, OWN)
+    left.ends[0] = ScriptEnd(1, True, time.monotonic())
+    processes, failed = left.last({0: None, 1: None})
+    assert [each.exitcode for each in failed] == [1], "nobody has caught it"
+    assert left.post_mortem.with_scripts(processes) == {1: 1001}
+    assert left.post_mortem.exit_codes(processes) == {0: 1}
+
+
+def test_who_waited_until_its_time_was_up_is_described_before_who_lost_it(left: Round) -> None:
+    waited = OWN.replace("ValueError: the reason for all", "RuntimeError: gloo/a.cc:1] Timed out waiting 9ms")
+    left.stderr(0, PEERS)
+    left.stderr(1, waited)
+    assert left.describe(left.last({0: 1, 1: 1})[1]).cause is FailureCause.TIMED_OUT
+    left.stderr(2, waited)
+    left.ends |= {rank: ScriptEnd(1, True, time.monotonic()) for rank in (0, 2)}
+    processes: Any = Processes({0: None, 1: None, 2: None}, {})
+    assert left.post_mortem.timed_out(processes) == [2], "its process is just ending"
 
 
 def test_each_failure_is_told_once_until_the_next_start(left: Round) -> None:
@@ -259,6 +302,9 @@ def test_a_reason_is_told_after_a_consequence_and_not_the_other_way_round(left: 
     assert explains_more(reason, consequence)
     assert not explains_more(consequence, reason)
     assert not explains_more(replace(reason, rank=9), reason), "the first to be seen stays"
+    waited = replace(consequence, cause=FailureCause.TIMED_OUT)
+    assert explains_more(waited, consequence) and explains_more(reason, waited)
+    assert not explains_more(consequence, waited)
     assert explains_more(consequence, replace(reason, round=6))
     assert explains_more(consequence, None)
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from agent import arguments, run
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
@@ -44,6 +46,48 @@ def test_rendezvous_flags_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
         ["--lr=1"],
         True,
     )
+
+
+FRONTS = (
+    ["train.py"],
+    ["--", "train.py"],
+    ["-m", "package.train"],
+    ["--nproc-per-node=2", "--no_python", "train.sh"],
+    ["--nno=1:2", "--mod", "--rol", "x", "package.train"],  # shortened, as torchrun allows
+    ["-t3", "-r", "0:1", "--rol", "trainer", "--max-restarts=3", "train.sh"],
+)
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize(
+    "behind",
+    [
+        ["--h", "64", "--pre", "0.5", "--fail", "2"],
+        ["--r=16", "--log", "info", "--m=3", "-h"],
+        ["--hang-timeout", "3", "--preload=x", "--standalone", "--nnodes=7"],
+        ["--", "--tee=3", "second.py"],
+        [],
+    ],
+)
+def test_what_is_behind_the_script_is_the_scripts(front: list[str], behind: list[str]) -> None:
+    args, stock = arguments.parse([*front, *behind]), get_args_parser().parse_args(front)
+    assert args.training_script_args == behind
+    ours = ("training_script_args", "rdzv_backend", "rdzv_endpoint", "tee", "master_addr", "master_port")
+    for name, value in vars(stock).items():
+        assert name in ours or getattr(args, name) == (value or getattr(args, name)), name
+    assert args.max_restarts == (3 if "--max-restarts=3" in front else UNLIMITED_RESTARTS)
+    assert (args.hang_timeout, args.preload, args.no_warm_start) == (None, [], False)
+
+
+def test_our_flags_are_read_in_front_of_the_script_and_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    args = arguments.parse(["--preload", "x", "--no-warm-start", "--failure-grace=3", "train.py"])
+    assert (args.preload, args.no_warm_start, args.failure_grace) == (["x"], True, 3.0)
+    for help_flag in ("-h", "--h"):
+        with pytest.raises(SystemExit) as end:
+            arguments.parse([help_flag])
+        assert end.value.code == 0 and "--hang-timeout" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="--pre"):
+        arguments.parse(["--pre=x", "train.py"])
 
 
 def test_standalone_restarts_as_a_job_does_unless_told_otherwise() -> None:
@@ -112,3 +156,15 @@ def test_where_a_sandbox_forbids_it_to_adopt_forks_an_agent_starts_new_interpret
     )
     assert run._warm_start(launch, Preloads(), None) is None
     assert "started as new interpreters" in caplog.text
+
+
+def test_a_warm_parent_that_outlives_sigkill_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """It imports from a mount that hangs, say."""
+
+    def wait(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("dlr-warm-parent", timeout)
+
+    process: Any = SimpleNamespace(pid=7, kill=lambda: None, wait=wait)
+    control: Any = SimpleNamespace(close=lambda: None)
+    warm_parent.WarmParent(process, control, {}, Preloads()).close()
+    assert "the warm parent 7 survives SIGKILL: giving it up" in caplog.text

@@ -109,8 +109,13 @@ def test_process_in_a_deadlock_shows_the_line_and_lives_on(trainers: Trainers) -
         assert innermost_place(shown.frames).endswith(DEADLOCK)
         assert [f.function for f in shown.frames] == ["stuck", "<module>"]
         assert shown.text.count("(most recent call first)") == 2, "the whole dump has all threads"
-        assert not waits_for_others(shown.frames)
+        assert not waits_for_others(shown.frames) and not shown.computes
     assert process.poll() is None
+
+
+def test_a_process_that_uses_a_cpu_computes_wherever_it_is(trainers: Trainers) -> None:
+    trainers.start(TRAIN.replace("    lock.acquire()\n    lock.acquire()\n", "    while True: pass\n"))
+    assert trainers.capture()[0].computes
 
 
 def test_process_without_the_sdk_is_left_alone_and_said_to_be(trainers: Trainers) -> None:

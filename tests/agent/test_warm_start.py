@@ -192,13 +192,18 @@ def test_script_does_the_same_warm_and_cold(
 
 
 @pytest.mark.parametrize(
-    ("script", "is_marked"),
-    [("pass", True), ("import sys; sys.exit(3)", True), ("raise ValueError", False), ("assert 0", False)],
+    ("script", "end"),
+    [
+        ("pass", (0, False, [])),
+        ("import sys; sys.exit(3)", (3, False, [])),
+        ("exit('no data')", (1, False, [])),
+        ("raise ValueError", (1, True, [])),
+        ("import threading as t; t.Timer(0.1, print).start()", (0, False, ["Thread-1"])),
+    ],
 )
-def test_the_end_of_a_script_is_marked_where_its_log_does_not_tell_it(
-    warm: WarmStart, tmp_path: Path, script: str, is_marked: bool
+def test_the_end_of_a_script_is_marked_with_its_exit_code_and_what_the_interpreter_waits_for(
+    warm: WarmStart, tmp_path: Path, script: str, end: tuple[int, bool, list[str]]
 ) -> None:
-    """Who fails because a peer has ended is not waited for: each restart would take longer."""
     (tmp_path / "train.py").write_text(script)
     record = tmp_path / "step.0"
     run_warm(
@@ -207,7 +212,8 @@ def test_the_end_of_a_script_is_marked_where_its_log_does_not_tell_it(
         tmp_path,
         {**ENV, ENV_PROGRESS_FILE: str(record)},
     )
-    assert record.with_name(f"{record.name}{ENDED_SUFFIX}").exists() is is_marked
+    mark = json.loads(record.with_name(f"{record.name}{ENDED_SUFFIX}").read_text())
+    assert (mark["code"], mark["raised"], list(mark["threads"].values())) == end
 
 
 @pytest.mark.parametrize("name", ["agent", "dlr"])

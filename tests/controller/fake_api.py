@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from aiohttp import web
 
 from controller.api.calls import Answer
+from controller.api.pages import PAGE_BYTES
 from controller.client import Client
 from controller.connection import Connection
-from controller.errors import SilentWatch
+from controller.errors import PageTooLarge, SilentWatch
 
 
 class FakeApi:
@@ -209,7 +210,10 @@ class MemoryTransport:
 
     async def send(self, call, timeout_seconds):
         status, headers, content = await self._ask(call, timeout_seconds)
-        return Answer(status, json.dumps(content).encode(), headers.get("Retry-After"))
+        body = json.dumps(content).encode()
+        if len(body) > call.most_bytes:
+            raise PageTooLarge(len(body), PAGE_BYTES)
+        return Answer(status, body, headers.get("Retry-After"))
 
     @asynccontextmanager
     async def stream(self, call, open_timeout_seconds):

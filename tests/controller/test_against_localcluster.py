@@ -32,6 +32,7 @@ from controller.resources import (
     ROLES,
     SERVICEACCOUNTS,
 )
+from controller.shape import WHOLE
 from controller.watch.informer import WatchTiming
 from tests.conformance.backend import EmbeddedCluster
 
@@ -135,6 +136,7 @@ async def test_a_wrong_token_is_refused(cluster):
 async def test_cache_follows_through_a_kill_and_restart_of_the_server(cluster):
     async with client_to(cluster) as client:
         cache = Cache(client, label_selectors={CONFIGMAPS: "test=controller"}, timing=TIMING)
+        cache.keep_only({CONFIGMAPS: WHOLE})
         store = cache.store(CONFIGMAPS)
         async with background(cache.run()):
             await cache.wait_synced(300)

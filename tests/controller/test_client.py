@@ -17,16 +17,18 @@ from controller.errors import (
     NotFound,
     Refused,
     SilentWatch,
+    TooLarge,
     Unauthorized,
     Unavailable,
 )
 from controller.leader.elector import NotLeader
-from controller.resources import PODS
+from controller.resources import EVENTS, PODS
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import client_of, connection_to, fake_api, memory_api
 from tests.ports import free_port
 
-PODS_PATH = "/api/v1/pods"
+PODS_PATH, EVENTS_PATH = "/api/v1/pods", "/api/v1/events"
 
 
 def pod(name, namespace="ns", **more):
@@ -71,6 +73,52 @@ async def test_list_follows_pages_and_completes_the_items():
         assert {(item["apiVersion"], item["kind"]) for item in body["items"]} == {("v1", "Pod")}
         assert body["metadata"]["resourceVersion"] == str(api.version)
         assert len(api.requests) == -(-1203 // LIST_PAGE_SIZE)
+
+
+async def test_a_list_beside_the_cache_comes_in_pages_that_fit_and_ends_where_it_is_too_large(monkeypatch):
+    async with memory_api() as (api, client):
+        for index in range(40):
+            api.put(EVENTS_PATH, pod(f"e{index:02}", note="x" * 600_000))
+        monkeypatch.setattr("controller.client.MOST_WHOLE_BYTES", 30_000_000)
+        assert len((await client.list(EVENTS))["items"]) == 40
+        limits = [int(query["limit"]) for _, _, query, _, _ in api.requests]
+        assert limits[0] == LIST_PAGE_SIZE and max(limits[3:]) <= 4
+        monkeypatch.setattr("controller.client.MOST_WHOLE_BYTES", 10_000_000)
+        with pytest.raises(TooLarge, match="the list of events is larger than what is read at once"):
+            await client.list(EVENTS)
+
+
+async def test_a_list_of_as_many_values_as_fit_is_asked_for_in_smaller_pages():
+    async with memory_api() as (api, client):
+        for index in range(30):
+            api.put(EVENTS_PATH, pod(f"e{index:02}", ownerReferences=[{}] * 20_000))
+        assert len((await client.list(EVENTS))["items"]) == 30
+        api.put(EVENTS_PATH, pod("f") | {"series": [{}] * 200_000})
+        with pytest.raises(TooLarge, match=r"has \d+ values"):
+            await client.list(EVENTS)
+        with pytest.raises(TooLarge):
+            await client.get(EVENTS, "f", "ns")
+        found = await client.get(EVENTS, "f", "ns", metadata_only=True)
+        assert found["metadata"]["name"] == "f"
+
+
+async def test_what_is_read_beside_the_cache_is_what_the_cache_would_keep():
+    async with memory_api() as (api, client):
+        noted = []
+        ours = client.guarded(None, lambda _, obj: noted.append(obj), shapes=SHAPES)
+        labels = {"team": "a", "app.kubernetes.io/managed-by": "dlr"}
+        wide = pod("a", labels=labels) | {"spec": {"nodeName": "n", "volumes": [{}] * 20_000}}
+        await ours.create(PODS, wide)
+        api.put(PODS_PATH, pod("wide") | {"spec": {"volumes": [{}] * 200_000}})
+        for found in (*noted, await ours.get(PODS, "a", "ns"), *(await ours.list(PODS))["items"]):
+            assert (
+                found["kind"] == "Pod" and found["spec"]["nodeName"] == "n" and "volumes" not in found["spec"]
+            )
+            assert found["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "dlr"}
+        with pytest.raises(TooLarge, match="its spec has"):
+            await ours.get(PODS, "wide", "ns")
+        written = await ours.patch(PODS, "wide", {"status": {"phase": "x"}}, "ns", subresource="status")
+        assert written["metadata"]["name"] == "wide" and len(noted) == 1
 
 
 async def test_list_whose_token_expires_is_read_in_one_piece():

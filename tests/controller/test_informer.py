@@ -12,8 +12,10 @@ from controller.cache import Cache
 from controller.clock import monotonic as now
 from controller.errors import Forbidden, Gone, NotFound, SilentWatch, Unavailable
 from controller.resources import PODS
+from controller.shape import WHOLE
 from controller.watch.informer import Informer, WatchTiming
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import FakeApi, memory_client
 from tests.controller.test_client import PODS_PATH, pod
 
@@ -30,6 +32,7 @@ async def served(*resources):
 @asynccontextmanager
 async def running_cache(client, *resources):
     cache = Cache(client)
+    cache.keep_only({PODS: WHOLE, ELASTICJOBS: SHAPES[ELASTICJOBS]})
     for resource in resources:
         cache.store(resource)
     task = asyncio.create_task(cache.run())
@@ -146,7 +149,7 @@ class RefusingClient:
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_tight_loop():
     client = RefusingClient()
-    task = asyncio.create_task(Informer(client, PODS).run())
+    task = asyncio.create_task(Informer(client, PODS, WHOLE).run())
     await asyncio.sleep(600)
     assert now() == pytest.approx(600)
     assert client.lists == 1 and client.watches < 90
@@ -174,7 +177,7 @@ class RefusedWatches(RefusingClient):
 
 def after_ten_minutes(client):
     async def scenario():
-        task = asyncio.create_task(Informer(client, PODS).run())
+        task = asyncio.create_task(Informer(client, PODS, WHOLE).run())
         await asyncio.sleep(660)
         task.cancel()
         return client
@@ -236,7 +239,7 @@ def test_the_server_says_when_a_watch_may_be_tried_again():
 
 async def test_a_new_leaders_list_does_not_wait_for_what_failed_before():
     client = RefusedWatches(Forbidden(403, "Forbidden", "no"))
-    informer = Informer(client, PODS)
+    informer = Informer(client, PODS, WHOLE)
     task = asyncio.create_task(informer.run())
     await asyncio.sleep(660)
     task.cancel()
@@ -285,33 +288,6 @@ def test_a_watch_that_lived_is_opened_again_at_once_after_failures():
     assert lived and lived == pytest.approx([60.0] * len(lived))
 
 
-def fields_of(name):
-    return [{"manager": name, "operation": "Update", "fieldsV1": {"f:spec": {}}}]
-
-
-async def test_who_wrote_what_is_kept_of_jobs_alone():
-    jobs = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
-
-    def with_fields(name):
-        made = pod(name)
-        made["metadata"]["managedFields"] = fields_of(name)
-        return made
-
-    async with served(PODS, ELASTICJOBS) as (api, client, cache):
-        for path in (PODS_PATH, jobs):
-            api.put(path, with_fields("listed"))
-        await cache.wait_synced(300)
-        heard, ours = Heard(cache, PODS), client.guarded(None, cache.note_write)
-        await ours.create(PODS, with_fields("written"))
-        api.put(PODS_PATH, with_fields("watched"))
-        api.remove(PODS_PATH, with_fields("listed"))
-        await heard.until(lambda: cache.store(PODS).get("ns", "listed") is None)
-        assert len(heard.changes) == 3
-        assert not any("managedFields" in c.current["metadata"] for c in heard.changes)
-        job = cache.store(ELASTICJOBS).get("ns", "listed")
-        assert job["metadata"]["managedFields"] == fields_of("listed")
-
-
 def many(count, version="5"):
     return [
         {"metadata": {"name": f"p{i}", "namespace": "ns", "uid": f"u{i}", "resourceVersion": version}}
@@ -331,7 +307,7 @@ class CrowdedClient(RefusingClient):
 
 async def test_others_have_a_turn_while_thousands_of_objects_are_taken_in(monkeypatch):
     monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # a turn after every piece of work
-    informer = Informer(CrowdedClient(), PODS)
+    informer = Informer(CrowdedClient(), PODS, WHOLE)
     turns = 0
 
     async def other():
@@ -346,7 +322,7 @@ async def test_others_have_a_turn_while_thousands_of_objects_are_taken_in(monkey
         await informer.advance()
         counts.append(turns - before)
     before = turns
-    await informer.tell_all(lambda change: None)
+    await informer.intake.tell_all(lambda change: None)
     counts.append(turns - before)
     task.cancel()
     assert [count >= 3_000 for count in counts] == [True, False, True, True]
@@ -364,6 +340,7 @@ def test_a_watch_without_progress_shows_and_one_that_is_quiet_or_brings_news_doe
     def age_after_ten_minutes(client):
         async def scenario():
             cache = Cache(client)
+            cache.keep_only({PODS: WHOLE})
             cache.store(PODS)
             task = asyncio.create_task(cache.run())
             await asyncio.sleep(600)
@@ -379,6 +356,6 @@ def test_a_watch_without_progress_shows_and_one_that_is_quiet_or_brings_news_doe
             raise SilentWatch("quiet")
 
     seconds, stalled = age_after_ten_minutes(Garbled())
-    assert seconds > 590 and "no news of pods for 600 s: a watch line that is not JSON" in stalled
+    assert seconds > 590 and "no news of pods for 600 s: a watch line that is no event" in stalled
     seconds, stalled = age_after_ten_minutes(Quiet())
     assert seconds < 60 and stalled is None

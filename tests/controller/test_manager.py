@@ -18,6 +18,7 @@ from controller.manager import Manager, ManagerOptions
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES, PODS
 from controller.serving.servers import Listen
+from controller.shape import WHOLE
 from controller.tasks import LoopThread
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, fake_api, memory_api, memory_client
@@ -108,6 +109,7 @@ def make_manager(client, **options):
         client,
         ManagerOptions(**{"listen": NO_PORTS, "graceful_seconds": 300.0} | options),
     )
+    manager.cache.keep_only({ELASTICJOBS: WHOLE, PODS: WHOLE})
     reconciler = Marking(manager)
     ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(PODS).with_workers(2).build(reconciler)
     return manager, reconciler

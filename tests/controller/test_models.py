@@ -3,10 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from controller.cache import Cache
 from crds.elasticworker import ElasticWorker
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers import build
+from tests.reconcilers.caches import shaped_cache
 
 
 def raw(version, **status):
@@ -16,7 +16,7 @@ def raw(version, **status):
 
 
 async def test_all_who_ask_a_cache_share_one_model_of_each_version():
-    cache = Cache(None)
+    cache = shaped_cache(None)
     store = cache.store(ELASTICWORKERS)
     store.apply(raw(1))
     one, other = (cache.models(ELASTICWORKERS, ElasticWorker) for _ in range(2))
@@ -29,7 +29,7 @@ async def test_all_who_ask_a_cache_share_one_model_of_each_version():
 
 
 async def test_models_go_with_their_objects():
-    cache = Cache(None)
+    cache = shaped_cache(None)
     store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
     assert models.parse(raw(1)).spec.index == 0
     assert len(models._parsed) == 0, "what is read beside the cache is not remembered"
@@ -41,7 +41,7 @@ async def test_models_go_with_their_objects():
 
 
 async def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
-    cache = Cache(None)
+    cache = shaped_cache(None)
     store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
     broken = raw(1)
     broken["spec"]["index"] = "one"
@@ -61,7 +61,7 @@ async def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
 
 
 async def test_what_is_yet_to_be_read_is_counted():
-    cache = Cache(None)
+    cache = shaped_cache(None)
     store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
     store.apply(raw(1))
     assert models.count_new(store.list()) == 1

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.resources import LEASES, PODS
+from controller.shape import WHOLE
 from controller.watch.informer import Informer
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import memory_api
@@ -39,7 +40,7 @@ async def test_a_look_decides_from_the_last_write_though_the_watch_is_late():
 
 async def test_what_the_cache_does_not_watch_is_not_taken_into_it():
     async with memory_api() as (api, client):
-        informer = Informer(client, PODS, namespace="ns", label_selector="ours=yes")
+        informer = Informer(client, PODS, WHOLE, namespace="ns", label_selector="ours=yes")
         for _ in range(2):
             await informer.advance()
         ours = pod("ours") | {"metadata": {"name": "ours", "namespace": "ns", "labels": {"ours": "yes"}}}
@@ -79,7 +80,7 @@ class EmptyServer:
 
 async def test_renewals_of_leases_come_together_before_they_are_read():
     for resource, seconds in ((PODS, 0.0), (LEASES, LEASES.gather_seconds)):
-        informer = Informer(EmptyServer(), resource)
+        informer = Informer(EmptyServer(), resource, WHOLE)
         assert [await informer.advance() for _ in range(3)] == [0.0, seconds, seconds]  # list, open, read
     assert 0 < LEASES.gather_seconds < 1, "heartbeats are judged by seconds"
 
@@ -116,7 +117,7 @@ class World:
 
     def __init__(self):
         self.server = EmptyServer()
-        self.informer = Informer(self.server, PODS)
+        self.informer = Informer(self.server, PODS, WHOLE)
         self.version = 1
         self.objects, self.shown = {}, {}
         self.history, self.answers = [], []

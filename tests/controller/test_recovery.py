@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controller.errors import Gone, Invalid, NotFound, PageTooLarge, SilentWatch, TimedOut, Unavailable
 from controller.resources import PODS
 from controller.salvage import TOO_DEEP
+from controller.shape import WHOLE
 from controller.watch.informer import Informer
 
 
@@ -64,7 +65,7 @@ class Script:
 async def asked(*answers):
     """The informer after these answers, and what it asked; the last ask is one that has no answer any more."""
     client = Script(*answers, StopAsyncIteration())
-    informer = Informer(client, PODS)
+    informer = Informer(client, PODS, WHOLE)
     with pytest.raises((StopAsyncIteration, RuntimeError)):
         while True:
             await informer.advance()
@@ -140,7 +141,7 @@ async def test_a_line_that_is_no_event_of_an_object_is_a_failure(odd):
 )
 async def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(type, metadata):
     informer, asks = await asked(page(), OPENED, [event(type, {"metadata": metadata})])
-    assert len(informer.unreadable) == 1 and asks[-1] == "read"
+    assert len(informer.intake.unreadable) == 1 and asks[-1] == "read"
 
 
 @pytest.mark.parametrize(("type", "unreadable"), [("MODIFIED", [TOO_DEEP]), ("DELETED", [])])
@@ -152,12 +153,12 @@ async def test_an_object_that_cannot_be_read_moves_the_version_on(threadless, ty
             return None if answer is ENDED else [text.replace(b'"deep"', b"[" * 2000 + b"]" * 2000)]
 
     client = TooDeep(page(obj("a", 5)), OPENED, "deep", ENDED, StopAsyncIteration())
-    informer = Informer(client, PODS)
+    informer = Informer(client, PODS, WHOLE)
     with pytest.raises((StopAsyncIteration, RuntimeError)):
         while True:
             await informer.advance()
     assert client.asks[-1] == ("watch", "7") and names(informer) == []
-    assert [found.reason for found in informer.unreadable.values()] == unreadable
+    assert [found.reason for found in informer.intake.unreadable.values()] == unreadable
 
 
 class ModelServer:
@@ -255,8 +256,8 @@ def test_store_and_handlers_end_up_with_what_the_server_has_whatever_happens(mov
             told[name] = change.new["metadata"]["resourceVersion"]
 
     async def scenario():
-        informer = Informer(server, PODS)
-        informer.add_handler(hear)
+        informer = Informer(server, PODS, WHOLE)
+        informer.intake.add_handler(hear)
         for move in moves + [("ask", None)] * 150:
             match move:
                 case ("compact",):

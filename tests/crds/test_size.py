@@ -79,7 +79,7 @@ OF_OTHER_JOBS = (
     *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
     *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
     "WorkersNotMade",  # of one that has hardly any
-    "NoSteps",  # whose end NonFiniteLoss and Slow show
+    *("NoSteps", "ProcessLingers"),  # of one that trains, or of one whose training is over
     "HeartbeatLate",  # instead of AgentsSilent
     "RanksBehind",  # only while there is a world
     "PatternsNotApplied",  # there from submission on, long before the worst day

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import controller.wording
 from crds.elasticworker import MAX_EXIT_TEXT, WorkerExit
-from crds.texts import ending, json_bytes, shortened
+from crds.texts import all_plain, ending, json_bytes, plain, shortened
 from tests.crds.go_json import go_bytes
 
 TEXTS = st.text(st.sampled_from('ab<>&"\\\n\t\x01\x7féß統😀\u2028…'), max_size=60)
@@ -70,3 +71,18 @@ def test_what_is_read_of_a_worker_is_cut_by_its_bytes() -> None:
     end = WorkerExit.model_validate(said | {"message": "<" * 1_000, "logTail": "<" * 1_000 + "end"})
     assert len(end.message) == MAX_EXIT_TEXT // 6 + 1 and end.message.endswith("<…")
     assert of_text(end.log_tail) <= MAX_EXIT_TEXT and end.log_tail.endswith("<end")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ValueError: a\rb", "ValueError: a b"),
+        ("a\r\nb\n\tc", "a\nb\n\tc"),
+        ("\x1b[1;31mred\x1b[0m \x07bell", "red  bell"),
+        ("\x1b]0;a title\x07text \x1b", "text  "),
+        ("nul\0 del\x7f csi\x9b line\u2028 é\xa0✓", "nul  del  csi  line  é\xa0✓"),
+    ],
+)
+def test_a_text_from_outside_has_nothing_that_a_terminal_obeys(text: str, shown: str) -> None:
+    assert plain(text) == shown == plain(shown)
+    assert all_plain({"a\r": [text, 1, None]}) == {"a ": [shown, 1, None]}

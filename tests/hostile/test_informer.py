@@ -3,33 +3,22 @@
 import asyncio
 import contextlib
 import json
-import sys
 import time
 from contextlib import suppress
 
 import orjson
 import pytest
 from aiohttp import web
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from controller import salvage
-from controller.api.pages import LIST_PAGE_SIZE, MOST_PAGE_BYTES, PageSize
 from controller.cache import Cache
-from controller.client import Client
-from controller.errors import ApiError, PageTooLarge
-from controller.resources import PODS, Resource
-from controller.store import Change
-from controller.watch.informer import Informer, _read_line
+from controller.errors import ApiError
+from controller.watch.informer import Informer
 from reconcilers.runtime.kinds import (
     ELASTICJOBS,
-    ELASTICWORKERS,
-    NODECHECKS,
-    SCALEPLANS,
 )
-from reconcilers.worker.shapes import keep_what_is_read
-from tests.controller.fake_api import client_of, connection_to, fake_api
-from tests.hostile.memory_of_a_cache import Server
+from reconcilers.shapes import SHAPES
+from tests.controller.fake_api import client_of, fake_api
 
 pytestmark = pytest.mark.real
 
@@ -103,12 +92,12 @@ async def test_a_line_that_cannot_be_parsed_is_skipped_and_the_version_goes_on(t
             )
             return [line("ADDED", text), good]
 
-    informer = Informer(None, ELASTICJOBS)
+    informer = Informer(None, ELASTICJOBS, SHAPES[ELASTICJOBS])
     informer._version, informer._stream = "5", Lines()
     await informer.advance()
     assert informer._version == "8" and informer.last_error is None
     assert [raw["metadata"]["name"] for raw in informer.store.list()] == ["good"]
-    assert list(informer.unreadable) == [("team-b", "evil")]
+    assert list(informer.intake.unreadable) == [("team-b", "evil")]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +132,7 @@ async def held_up_seconds(text):
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0.01)
     with contextlib.suppress(ApiError):
-        await _read_line(text)
+        await Informer(None, ELASTICJOBS, SHAPES[ELASTICJOBS]).intake.event_of(text)
     done = True
     await beating
     return longest
@@ -162,7 +151,7 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
     async with fake_api() as api, client_of(api) as client:
         api.put(JOBS, job("good"))
         cache = Cache(client)
-        keep_what_is_read(cache)
+        cache.keep_only(SHAPES)
         store = cache.store(ELASTICJOBS)
         seen = []
         cache.add_unreadable_handler(
@@ -178,7 +167,7 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
         await stop(running)
 
         again = Cache(client)
-        keep_what_is_read(again)
+        again.keep_only(SHAPES)
         store = again.store(ELASTICJOBS)
         running = asyncio.create_task(again.run())
         await again.wait_synced(300)
@@ -193,116 +182,3 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
         api.remove(JOBS, job("evil", "team-b"))
         await until(lambda: not again.unreadable_counts()[ELASTICJOBS.group_resource])
         await stop(running)
-
-
-VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=8)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-FIELDS = (
-    *("jobName", "checkName", "nodeName", "nodes", "phase", "ownerJob", "template", "replicaSpecs", "envs"),
-    *("agent", "conditions", "verdicts", "results", "history", "incarnation", "managedBy", "createPods"),
-)
-PARTS = st.one_of(VALUES, st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5))
-METADATA = st.fixed_dictionaries(
-    {"name": st.just("evil"), "namespace": st.just("team-b"), "uid": st.just("u")},
-    optional={
-        "labels": VALUES,
-        "annotations": VALUES,
-        "ownerReferences": st.one_of(VALUES, st.lists(PARTS, max_size=2)),
-        "generation": VALUES,
-        "deletionTimestamp": VALUES,
-        "managedFields": VALUES,
-    },
-)
-OBJECTS = st.fixed_dictionaries(
-    {}, optional={"metadata": st.one_of(METADATA, VALUES), "spec": PARTS, "status": PARTS}
-)
-RESOURCES = (ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS, PODS)
-
-
-def sources():
-    """All that the reconcilers register, on stores of their own."""
-    from controller.manager import Manager, ManagerOptions
-    from reconcilers.setup import add_all
-
-    manager = Manager(Client(connection_to("http://127.0.0.1:1")), ManagerOptions(leader_election=False))
-    add_all(manager)
-    return manager.cache, [source for each in manager._controllers for source in each.sources]
-
-
-CACHE, SOURCES = sources()
-
-
-@given(st.sampled_from(RESOURCES), OBJECTS, st.sampled_from(["ADDED", "MODIFIED", "DELETED"]))
-@settings(max_examples=100, deadline=None)
-def test_whatever_an_object_is_the_watch_goes_on_and_no_registered_function_raises(
-    resource: Resource, hostile, kind
-):
-    informer = CACHE._informer(resource)
-    informer.store.remove(("team-b", "evil"))
-    good = {"metadata": {"name": "good", "namespace": "team-a", "uid": "g", "resourceVersion": "1"}}
-    informer._take({"type": kind, "object": json.loads(json.dumps(hostile))}, is_cut=False)
-    known = informer.store.get("team-b", "evil")
-    for source in SOURCES:
-        if known is not None and source.resource == resource:
-            source.requests(Change(known, known))
-            source.requests(Change(None, known))
-            source.requests(Change(known, None))
-            source.requests(Change(good, known))
-
-
-def test_an_index_function_that_raises_costs_its_object_alone():
-    store = Informer(None, PODS).store
-    store.add_index("node", lambda raw: [raw["spec"]["nodeName"]])
-    items = [
-        {"metadata": {"name": n, "resourceVersion": "1"}, "spec": s}
-        for n, s in (("a", {"nodeName": "n"}), ("b", {}))
-    ]
-    refused = []
-    list(store.replace_stepwise(items, lambda obj, error: refused.append(obj["metadata"]["name"])))
-    assert refused == ["b"] and [raw["metadata"]["name"] for raw in store.by_index("node", "n")] == ["a"]
-
-
-@given(st.integers(1, 3_000_000), st.integers(1, 2_000))
-def test_pages_of_any_objects_end_up_fitting_and_never_empty(object_bytes, objects):
-    sizes, left, asked = PageSize(), objects, 0
-    while left:
-        asked += 1
-        items = min(sizes.limit, left)
-        size = items * object_bytes
-        if sizes.most_bytes is not None and size > sizes.most_bytes:
-            sizes.too_large(PageTooLarge(sizes.most_bytes + 1, 1_000_000))
-            continue
-        assert items == 1 or size <= MOST_PAGE_BYTES
-        left -= items
-        sizes.arrived(items, size)
-        assert 1 <= sizes.limit <= LIST_PAGE_SIZE
-    assert asked <= 2 * objects + 12
-
-
-def test_a_time_out_leads_to_smaller_pages():
-    sizes = PageSize()
-    limits = []
-    while sizes.limit > 1:
-        sizes.timed_out()
-        limits.append(sizes.limit)
-    assert limits == [31, 3, 1]
-
-
-async def test_a_thousand_jobs_of_a_megabyte_fit_into_the_limit_of_the_deployment():
-    """A process of its own lists 40 of them; each may take a thousandth of what is left of 1 GiB."""
-    server = Server(40)
-    listening = await asyncio.start_server(server.answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.hostile.memory_of_a_cache", url, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    listening.close()
-    seen = json.loads(output)
-    assert seen["jobs"] == 40
-    assert seen["grownBytes"] / 40 < 0.7 * 2**20
-    assert seen["heldUpSeconds"] < 10 * seen["parsedSeconds"], "by few of them at a time"
-    assert min(server.limits) == 1 and server.limits[0] == LIST_PAGE_SIZE

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import ValidationError
 
-from controller.cache import Cache
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import Model
@@ -37,6 +36,7 @@ from reconcilers.worker.worker_status import REPORT_READABLE
 from tests.hostile.looks import look_at_job, look_at_plan, pod_of_check, pods_of, show, status_of, wake
 from tests.hostile.strategies import REPORTS, api_objects, metadata
 from tests.reconcilers.build import NOW, check_worker, pod, report
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.test_job_plan import seen as seen_job
 from tests.reconcilers.test_job_plan import trains
 
@@ -163,7 +163,7 @@ def test_metrics_of_others_are_the_same_whoever_is_there_beside_them(
 
 def scraped(more: list[tuple[Any, JSON]]) -> list[str]:
     """The victim's metrics."""
-    cache = Cache(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
+    cache = shaped_cache(None)
     add_indexes(cache)
     others = [(ELASTICWORKERS, _stored(trains(index))) for index in range(3)]
     for resource, raw in [(ELASTICJOBS, VICTIM_RAW), *others, *more]:

@@ -165,6 +165,9 @@ class Guard:
         limit = self.liveness.limit_seconds(limit_seconds)
         return None if limit is None else self.liveness.alive_at + limit + 0.001
 
+    def may_hang(self, limit_seconds: float, *, asked: bool) -> bool:
+        return self.liveness.may_hang(limit_seconds, self._agent.now, asked=asked)
+
     def describe(
         self, alive: list[int], _: object, sequence: int, limit_seconds: float, *, hangs: bool = True
     ) -> Failure | None:
@@ -208,6 +211,15 @@ class PostMortem:
 
     failures_before_stop = new_failures
 
+    def with_scripts(self, part: Processes) -> list[int]:
+        return part.alive()
+
+    def timed_out(self, _: Processes) -> list[int]:
+        return []
+
+    def exit_codes(self, part: Processes) -> Mapping[int, int]:
+        return part.exit_codes
+
     def describe(self, failed: list[int], ranks: Mapping[int, int], round_: int, sequence: int) -> Failure:
         self._seen.update(failed)
         part = self._agent.part
@@ -239,6 +251,7 @@ class PostMortem:
             exit_code=code,
             message=message,
             time=time,
+            cause=FailureCause.TIMED_OUT if "Timed out" in message else None,
             step=step,
         )
 
@@ -562,7 +575,7 @@ class Agent:
             all_ended=part.all_exited,
             alive=bool(part.alive()),
             hangs=liveness.hangs(limit_seconds, self.now),
-            may_hang=liveness.may_hang(limit_seconds, self.now, asked=standing.asks_where_it_hangs),
+            may_hang=self.guard.may_hang(limit_seconds, asked=standing.asks_where_it_hangs),
         )
 
     def _report_failure(self, subject: course.Subject, state: AgentState) -> bool:
@@ -578,9 +591,12 @@ class Agent:
                 failures.report_ending_processes(ranks, part)
             case course.Subject.EARLY_FINISH:
                 return failures.report_early_finish(ranks, part, state)
+            case course.Subject.WAITED_FOR:
+                return failures.report_who_was_waited_for(ranks, part, state)
             case _:
                 return failures.report_hang(part, state, hangs=subject is course.Subject.HANG)
-        return failures.last_failure is not None
+        last = failures.last_failure
+        return last is not None and not last.is_consequence
 
     def _vote(self, action: Action, begun_at: float) -> Act:
         tier = self.membership.standing.planned_tier(action, None)

@@ -170,6 +170,9 @@ class Life:
         if training is None or not any(part.step for part in training.parts.values()):
             return False  # what never made a step is not found to hang
         training.hangs_at = self._draw.choice(training.world.members)
+        if self._draw.random() < 0.5:
+            seconds = self._draw.uniform(5.0, HANG_SECONDS)
+            self.cluster.schedule.after(seconds, "a collective times out", training.time_out)
         self.failures += 1
         self.blamable[f"{JOB}-worker-{training.hangs_at.index}"] += 1
         return True

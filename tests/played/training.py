@@ -49,6 +49,9 @@ class Processes:
     def alive(self) -> list[int]:
         return [local for local in self.ranks if local not in self.exit_codes]
 
+    def await_ends(self, *_: object) -> None:
+        """Wait for none: what ends later is lost with the others."""
+
     def end(self, local_ranks: Collection[int], code: int) -> None:
         for local in local_ranks:
             self.exit_codes.setdefault(local, code)
@@ -160,6 +163,13 @@ class Training:
             seconds = self._schedule.random.uniform(0.0, 0.5)
             self._schedule.after(seconds, f"{part.member} ends well", lambda p=part: p.end(p.alive(), 0))
 
+    def time_out(self) -> None:
+        """The collective of a rank that waits for the one that hangs is given up, where that still hangs."""
+        waiting = [m for m, part in self.parts.items() if m != self.hangs_at and part.alive()]
+        if waiting and not any(part.exit_codes for part in self.parts.values()):
+            text = "RuntimeError: gloo/unbound_buffer.cc:81] Timed out waiting 5000ms for recv"
+            self.fail(self._schedule.random.choice(waiting), FAILED, text)
+
     def fail(self, member: Member, code: int, message: str) -> None:
         """A process of a member ends; those of its peers notice, or wait for it."""
         part = self.parts[member]
@@ -173,6 +183,8 @@ class Training:
     def lose(self, member: Member) -> None:
         """The peers of a process that is gone fail for want of it, or wait in C++."""
         for peer, part in self.parts.items():
+            if peer == self.hangs_at:
+                continue  # it is in no collective
             if (peer != member or len(part.ranks) > 1) and self._schedule.chance(0.5):
                 seconds = self._schedule.random.uniform(0.0, 0.5)
                 self._schedule.after(seconds, f"{peer} sees its peer's end", lambda p=part: self._follow(p))

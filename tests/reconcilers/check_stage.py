@@ -23,6 +23,7 @@ from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
+from reconcilers.shapes import SHAPES
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW
 
@@ -73,6 +74,7 @@ class Stores(Cache):
 
     def __init__(self) -> None:
         super().__init__(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
+        self.keep_only(SHAPES)
 
 
 @dataclass
@@ -354,17 +356,17 @@ class _Client:
             assert self._stage.get(resource, name)["metadata"]["uid"] == uid
             self._stage.delete(resource, name)
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str) -> JSON:
+    async def list(self, resource: Resource, namespace: str, *, label_selector: str, **_: Any) -> JSON:
         found = self._stage.stores.store(resource).list(namespace)
         return {"items": [obj for obj in found if _has_labels(obj, label_selector)]}
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
         found = self._stage.stores.store(resource).get(namespace, name)
         if found is None:
             raise NotFound(404, "NotFound", "")
         return found
 
-    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
+    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int, **_: Any) -> JSON:
         found = self._stage.stores.store(resource).list()
         return {"items": [obj for obj in found if _has_labels(obj, label_selector)][:page_size]}
 

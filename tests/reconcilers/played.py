@@ -28,11 +28,11 @@ class User:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
         return self._api.get(resource, name, namespace)
 
     async def list(
-        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", **_: Any
     ) -> JSON:
         if resource == EVENTS:
             return {"items": self._events()}

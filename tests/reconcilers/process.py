@@ -191,9 +191,9 @@ class LaggingCache(Cache):
         for resource, informer in self._informers.items():
             log = self._api.log.get(resource, [])
             objects = self._api.objects.get(resource, {})
-            items = tuple(obj for obj in objects.values() if informer._is_watched(obj))
+            items = [informer.intake.read(obj) for obj in objects.values() if informer._is_watched(obj)]
             for change in informer.store.replace_stepwise(items):
-                informer._tell_handlers(change)
+                informer.intake.tell(change)
             self._move(informer, len(log), log[-1].obj["metadata"]["resourceVersion"] if log else "0")
 
     def deliver(self) -> None:
@@ -218,7 +218,7 @@ class LaggingCache(Cache):
         is_watched, store = informer._is_watched(entry.obj), informer.store
         if is_watched or store.get(*_key(entry.obj)) is not None:
             is_gone = entry.deleted or not is_watched
-            informer._tell_handlers((store.delete if is_gone else store.apply)(entry.obj))
+            (informer.intake.delete if is_gone else informer.intake.apply)(entry.obj, _key(entry.obj))
         self._move(informer, position + 1, entry.obj["metadata"]["resourceVersion"])
 
     def _move(self, informer: Informer, position: int, version: str) -> None:
@@ -233,7 +233,7 @@ class Client:
         self._process = process
         self._api = process.api
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
         self._live()
         return self._api.get(resource, name, namespace)
 
@@ -244,6 +244,7 @@ class Client:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        **_: Any,
     ) -> JSON:
         self._live()
         found = [o for o in self._api.list(resource) if namespace in (None, o["metadata"].get("namespace"))]
@@ -255,8 +256,8 @@ class Client:
             found = [o for o in found if str(_field(o, path)).lower() == value]
         return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
 
-    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
-        return {"items": (await self.list(resource, label_selector=label_selector))["items"][:page_size]}
+    async def list_page(self, resource: Resource, *args: Any, page_size: int, **more: Any) -> JSON:
+        return {"items": (await self.list(resource, *args, **more))["items"][:page_size]}
 
     async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
         metadata = obj["metadata"]

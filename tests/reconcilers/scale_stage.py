@@ -308,7 +308,7 @@ class Client:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    async def get(self, resource: Resource, name: str, namespace: str) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str, **_: Any) -> JSON:
         return self._stage.get(resource, name)
 
     async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:

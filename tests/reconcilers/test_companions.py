@@ -58,7 +58,7 @@ class Fleeting:
         self.made.append(obj)
         return obj
 
-    async def get(self, resource: object, name: str, namespace: str) -> dict[str, Any]:
+    async def get(self, resource: object, name: str, namespace: str, **_: object) -> dict[str, Any]:
         self._there = False
         raise NotFound(404, "NotFound", "there is none", {"name": name})
 
@@ -153,7 +153,7 @@ class WithLeftover:
         self.budget = obj
         return obj
 
-    async def get(self, resource: object, name: str, namespace: str) -> dict[str, Any]:
+    async def get(self, resource: object, name: str, namespace: str, **_: object) -> dict[str, Any]:
         return self.budget
 
     async def delete(self, resource: object, name: str, namespace: str, *, uid: str) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from controller import resources
 from controller.cache import Cache
-from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import NAMESPACES
 from crds import names
@@ -38,6 +37,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW, later, verdicts, worker
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.check_stage import Stage, merged
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -147,7 +147,7 @@ def read_by(
     if as_of is not None:
         raw["status"]["nodesAsOf"] = stamp(later(as_of))
     accuser = worker(lastExit=HARDWARE_ERROR | {"nodeUid": machine, "time": ended}).to_wire()
-    cache = Cache(cast(Client, None), monotonic=lambda: 0.0)
+    cache = shaped_cache()
     add_indexes(cache)
     may_cordon = {
         "name": "default",
@@ -210,7 +210,7 @@ class OwnWrites:
 async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_counters(
     accused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, options = Cache(cast(Client, None), monotonic=lambda: 0.0), CordonOptions()
+    cache, options = shaped_cache(), CordonOptions()
     add_indexes(cache)
     add_cordon_indexes(cache, options)
     labels = {names.LABEL_MAY_CORDON: "true"}

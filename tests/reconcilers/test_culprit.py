@@ -269,6 +269,87 @@ def test_who_was_stopped_before_a_late_hang_was_told_is_not_blamed_for_its_silen
     assert life.job.status.restarts == {"Hang": 1} and life.world.hang_since is None
 
 
+# --- a hang that a collective's own time-out is ahead of ---------------------------------------------------
+
+TIMED_OUT = {
+    "cause": "TimedOut",
+    "message": "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 600000ms for recv",
+}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 0, 1), (0, 3, 2, 1)])
+def test_rank_that_hangs_is_blamed_and_not_those_whose_collective_timed_out(order: tuple[int, ...]) -> None:
+    """Rank 1 hangs, whether its agent is the first to answer or the last."""
+    life = training(worker={"restartCount": 0})
+    for rank in order:
+        assert not life.ended
+        if rank in (0, 2):
+            answer(life, rank, **TIMED_OUT)
+        else:
+            answer(life, rank, **hang(rank, waits=rank == 3))
+    assert (blamed(life).worker, blamed(life).exit_class) == ("digits-worker-1", "Hang")
+    first, second = blamed(life).message.splitlines()[:2]
+    assert LOCK in first and second.startswith("It was waited for: digits-worker-")
+    assert life.job.status.restarts == {"Hang": 1} and life.ended
+
+
+def test_members_are_asked_before_a_collective_that_timed_out_is_judged() -> None:
+    life = training()
+    assert answer(life, 0, **TIMED_OUT).incident is None
+    assert life.world.phase is REFORMING and life.world.hang_since == life.now
+    assert life.world.why.startswith("a collective of worker 0 timed out; the next world waits up to 10 s")
+    life.lose(1)
+    for rank in (2, 3):
+        answer(life, rank, message=GLOO)
+    assert (blamed(life).exit_class, life.job.status.restarts) == ("NodeLost", {}), "that explains it"
+
+
+def test_collectives_that_time_out_with_nobody_to_blame_are_hangs_of_the_program() -> None:
+    """As where ranks call different collectives: all wait, or have lost who gave up first."""
+    life = training(worker={"restartCount": 1})
+    for round_ in (1, 2):
+        for rank in (2, 0, 1, 3):
+            told = failure(rank, round=round_, **TIMED_OUT if rank == 2 else {"message": GLOO})
+            life.say(rank, AgentState.FAILED if rank == 2 else AgentState.READY, round_, failure=told)
+            life.look()
+        if round_ == 1:
+            assert blamed(life).message.splitlines()[1] == (
+                "No rank was found that hangs by itself; "
+                "each rank waits for another: do all call the same collectives?"
+            )
+            assert life.look().incident is None, "it is counted once"
+            life.recover()
+    assert (blamed(life).worker, life.job.status.restarts) == ("digits-worker-2", {"Hang": 2})
+    assert life.ended.startswith("training failed 2 times by Hang without getting further")
+
+
+def test_collective_that_timed_out_in_a_world_of_one_is_a_hang() -> None:
+    life = training(replicas=1)
+    answer(life, 0, **TIMED_OUT)
+    assert (blamed(life).rank, life.job.status.restarts) == (0, {"Hang": 1})
+
+
+def test_rank_that_is_busy_while_a_collective_times_out_is_named() -> None:
+    life = training(replicas=2)
+    answer(life, 0, **TIMED_OUT)
+    answer(life, 1, **hang(1, waits=False) | WELL)
+    assert "itself; digits-worker-1 does not hang: its last sign of life is" in blamed(life).message
+
+
+def test_silence_after_a_collective_timed_out_blames_nobody_until_it_is_known_why() -> None:
+    """The node of the member may be dead; or its agent is slow, and what it says then counts."""
+    life = training()
+    for rank in (0, 3):
+        answer(life, rank, **TIMED_OUT)
+    answer(life, 2, **hang(2, waits=True))
+    life.look(ANSWER_SECONDS)
+    assert (blamed(life).worker, blamed(life).exit_class) == ("digits-worker-0", "Unknown")
+    assert life.budget.spent == {} and life.look().incident is None
+    life.say(1, AgentState.READY, 1, failure=failure(1, **hang(1, waits=False)))
+    life.look()
+    assert (blamed(life).worker, life.job.status.restarts) == ("digits-worker-1", {"Hang": 1})
+
+
 def test_rule_answers_who_was_first_and_not_who_waited() -> None:
     rules = {"rules": [{"action": "FailJob", "onMessagePattern": "all_reduce"}]}
     life = training(failurePolicy=rules)

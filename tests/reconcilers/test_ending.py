@@ -27,7 +27,7 @@ from reconcilers.observed.ending import (
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event
-from reconcilers.worker.shapes import kept_of_pod
+from reconcilers.shapes import kept_of_pod
 from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
 from tests.reconcilers import judging
@@ -338,6 +338,15 @@ def test_beside_a_non_zero_exit_code_the_launchers_mark_is_never_text_of_the_err
     if loops:
         hindrances = (hindrance_of(pod_with(shape(code, message=text)), None) for text in (message, words))
         assert next(hindrances) == next(hindrances)
+
+
+def test_a_torchrun_that_does_not_find_dlr_says_what_to_write() -> None:
+    """Its command has set PYTHONPATH, in which the agent is found, or its Python does not look there."""
+    said = "ValueError: The rendezvous backend 'dlr' is not registered. Did you forget to call `register`?"
+    found = seen(worker(), pod_with(ended(1, message=f"Traceback\n{said}\n"), policy="Never", phase="Failed"))
+    assert found.last_exit.exit_class is ExitClass.USER_ERROR
+    for words in ("PYTHONPATH=FOLDER:$PYTHONPATH", "write `dlr run` in its place"):
+        assert words in found.last_exit.message and words in found.message
 
 
 def test_errors_behind_the_launchers_mark_are_told_apart_and_matched_by_the_failure_policy() -> None:

@@ -32,7 +32,7 @@ class Server:
     def monotonic(self) -> float:
         return self.now
 
-    async def get(self, *_: Any) -> dict[str, Any]:
+    async def get(self, *_: Any, **__: Any) -> dict[str, Any]:
         self.asked += 1
         if self.group is None:
             raise NotFound(404, "NotFound", "", {"name": "digits", "kind": "podgroups"})

@@ -12,7 +12,6 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from controller.cache import Cache
 from crds.agent_report import AgentState
 from crds.job_spec import ElasticPolicy
 from crds.model import Model
@@ -22,6 +21,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
 from tests.counting import calls
 from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.caches import shaped_cache
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -30,7 +30,7 @@ class Scraped:
     """A cache that a test fills, and what is read of it at `now`."""
 
     def __init__(self) -> None:
-        self.cache = Cache(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
+        self.cache = shaped_cache(None)
         add_indexes(self.cache)
         self.now = NOW
         self.leads = True

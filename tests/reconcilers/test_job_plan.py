@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from controller.cache import Cache
 from controller.errors import Conflict, Forbidden
 from controller.reconciler import Request
 from controller.store import Memory
@@ -29,6 +28,7 @@ from reconcilers.scale.request import Origin, ScaleRequest
 from reconcilers.scale.writer import ScaleWriter
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, check, job, later, report, worker
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.job_stage import all_checks
 
 BACK = {"spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}}
@@ -215,7 +215,7 @@ class View:
 async def look(api: Api, found: Seen) -> list[str]:
     reconciler = object.__new__(ElasticJobReconciler)
     clock = Clock(lambda: later(1))
-    cache = Cache(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is watched
+    cache = shaped_cache(None)
     scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
     parts = {"_client": api, "_recorder": api, "_clock": clock, "_view": View(found), "_scale": scale}
     vars(reconciler).update(parts, _refused=Memory[Any]({}), _written_at=Memory[float]({}))

@@ -22,6 +22,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.scale.writer import ScaleWriter
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW, check, job, report, worker
+from tests.reconcilers.caches import shaped_cache
 
 
 def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[s
 
 
 def cached(of: ElasticJob, *workers: dict[str, Any]) -> Cache:
-    cache = Cache(cast(Client, None), monotonic=lambda: 0.0)
+    cache = shaped_cache(cast(Client, None))
     add_indexes(cache)
     cache.store(ELASTICJOBS).apply({"apiVersion": "x", "kind": "ElasticJob", **of.to_wire()})
     for raw in workers:
@@ -109,7 +110,7 @@ async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None
 class Nobody:
     """An API server that has nothing, and takes everything."""
 
-    async def get(self, *_: Any) -> dict[str, Any]:
+    async def get(self, *_: Any, **__: Any) -> dict[str, Any]:
         raise NotFound(404, "NotFound", "not found", {"name": "digits"})
 
     async def patch(self, *_: Any, **__: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Conflict, InvalidStatus, Unavailable
 from controller.events import EventRecorder
@@ -18,6 +17,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.reconciled import RECONCILED, ReconciledCondition, sentence
 from tests.reconcilers import build
+from tests.reconcilers.caches import shaped_cache
 
 DIGITS = Request("default", "digits")
 REFUSED = InvalidStatus(422, "Invalid", "status.retired: Too many: 10001: must have at most 10000 items")
@@ -27,7 +27,7 @@ class Server:
     """Takes patches of status into the cache, as a watch would; or refuses them."""
 
     def __init__(self) -> None:
-        self.cache = Cache(cast(Client, self), monotonic=lambda: 0.0)
+        self.cache = shaped_cache(cast(Client, self))
         self.patches: list[dict[str, Any]] = []
         self.events: list[tuple[str, str, str]] = []
         self.refusal: Exception | None = None

@@ -1,220 +1,103 @@
-"""What the cache keeps of large objects decides as the whole does, and a Pod has all of it."""
-
-import asyncio
+"""What is kept of each kind that the controller watches: what decisions read of an honest object, and no more."""
 
 import orjson
 import pytest
 
-from controller.errors import Conflict
-from controller.salvage import reason_of
+from controller.resources import CONFIGMAPS, PODS, SERVICEACCOUNTS
+from controller.shape import CannotBeRead, units_of
 from crds import names
-from crds.elasticjob import ElasticJob
-from reconcilers.observed.builder import grace_seconds
-from reconcilers.observed.minimum import minimum_workers
-from reconcilers.observed.resources import is_cut, template_digest
-from reconcilers.observed.suitable import amounts_of, others_of
-from reconcilers.roles.progress import sets_tf_config
-from reconcilers.scale.request import MAX_CHARACTERS
-from reconcilers.worker.job_pod import build_job_pod
-from reconcilers.worker.shapes import (
-    WHOLE_BYTES,
-    WholeObjects,
-    kept_of_check,
-    kept_of_job,
-    kept_of_plan,
-    kept_of_pod,
-    kept_of_worker,
-)
-from tests.reconcilers.build import worker
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.shapes import APPLIED, SHAPES
+from tests.reconcilers.api import Api
+from tests.reconcilers.caches import shaped_cache
+from tests.reconcilers.process import Process
 
-JUNK = {f"k{n}": {"a": 1, "b": []} for n in range(20_000)}
+METADATA = {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "1"}
 
 
-def job(junk=None, **more):
+def read(resource, **parts):
+    parts = {"metadata": METADATA} | parts
+    shape = SHAPES[resource]
+    return shape.read(shape.event(orjson.dumps({"type": "ADDED", "object": parts})).object)
+
+
+def job(count=0, **metadata):
     container = {
         "name": "main",
         "image": "x",
-        "command": ["torchrun", "--nnodes=2:4", "train.py"],
-        "resources": {"limits": {"memory": "4Gi"}, "claims": [{"name": "gpu"}]},
-        "env": [
-            *({"name": f"V{n}", "value": "x" * 50} for n in range(500)),
-            {"name": "TF_CONFIG", "value": "{}"},
-        ],
+        "env": [{"name": f"V{n}", "value": "x" * 50} for n in range(500)],
     }
-    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 7, "x": junk or {}}}
-    return {
-        "apiVersion": "elastic.iml.github.io/v1alpha1",
-        "kind": "ElasticJob",
-        "metadata": {
-            "name": "digits",
-            "namespace": "ns",
-            "uid": "u",
-            "generation": 3,
-            "resourceVersion": "9",
-            **more,
-        },
-        "spec": {"envs": {"MINE": "job"}, "replicaSpecs": {"worker": {"replicas": 4, "template": template}}},
-    }
+    template = {"spec": {"containers": [container], "x": [[]] * count}}
+    spec = {"replicaSpecs": {"worker": {"replicas": 4, "template": template}}}
+    return {"metadata": METADATA | metadata, "spec": spec}
 
 
-def test_a_small_job_is_kept_whole():
-    raw = job()
-    raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["env"] = []
-    assert kept_of_job(raw) is raw
+def test_each_kind_that_is_watched_has_a_shape():
+    assert Process(Api()).cache._informers.keys() == SHAPES.keys()
 
 
-def test_what_is_kept_of_a_large_job_is_small_and_decides_as_the_whole():
-    raw = job(JUNK, annotations={"a": "x" * 200_000}, labels={f"l{n}": "" for n in range(9_000)})
-    before = orjson.dumps(raw)
-    kept = kept_of_job(raw)
-    assert orjson.dumps(raw) == before, "the object itself stays as it is"
-    assert len(orjson.dumps(kept)) < 2 * WHOLE_BYTES
-    whole, cut = ElasticJob.model_validate(raw), ElasticJob.model_validate(kept)
-    assert is_cut(cut.spec.replica_specs["worker"].template)
-    for decide in (
-        minimum_workers,
-        lambda of: sets_tf_config(of, "worker"),
-        lambda of: template_digest(of, "worker"),
-    ):
-        assert decide(cut) == decide(whole)
+def test_a_kind_without_a_shape_cannot_be_watched():
+    with pytest.raises(LookupError, match="nothing says what is kept of configmaps"):
+        shaped_cache().store(CONFIGMAPS)
 
 
-def test_variables_take_no_place_of_what_decides():
-    """Beside 35 KB of variables, the minimum was `replicas`, and other containers asked for no memory."""
-    raw = job(JUNK)
-    raw["spec"]["envs"] = {f"E{n}": "x" * 50 for n in range(500)}
-    spec = raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
-    text = "set -eux\n" + "echo begins\n" * 40 + "exec torchrun --nnodes=2:4 train.py"
-    spec["containers"][0]["command"] = ["bash", "-c", text]
-    spec["terminationGracePeriodSeconds"] = 0
-    amounts = {"resources": {"requests": {"memory": "9Gi"}}, "image": "x"}
-    spec["containers"].append({"name": "log", **amounts})
-    sidecar = {"name": "proxy", "restartPolicy": "Always", **amounts}
-    spec["initContainers"] = [{"name": "fetch", **amounts}, sidecar]
-    kept = kept_of_job(raw)
-    assert len(orjson.dumps(kept["spec"])) < 2 * WHOLE_BYTES
-    assert minimum_workers(ElasticJob.model_validate(kept)) == 2
-    kept_spec = kept["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
-    assert amounts_of(others_of(kept_spec)) == amounts_of(others_of(spec)) == {"memory": 18 << 30}
-    assert grace_seconds(kept_spec) == 0
-    assert sets_tf_config(ElasticJob.model_validate(kept), "worker")
+def test_a_job_as_large_as_anybody_needs_is_kept_whole():
+    raw = job(10_000)
+    raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["args"] = ["x" * 100_000] * 6
+    assert read(ELASTICJOBS, **raw)["spec"] == raw["spec"]
 
 
-def test_thousands_of_containers_are_kept_small():
-    raw = job()
-    spec = raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
-    spec["containers"] += [{"name": f"c{n}", "image": "x"} for n in range(15_000)]
-    kept = kept_of_job(raw)
-    assert len(orjson.dumps(kept)) < 2 * WHOLE_BYTES
-    edited = job()
-    edited["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"] += [
-        *spec["containers"][1:-1],
-        {"name": "last", "image": "x"},
+@pytest.mark.parametrize("resource", [ELASTICJOBS, NODECHECKS])
+def test_an_object_beyond_that_is_unreadable_and_keeps_its_conditions(resource):
+    raw = job(30_000) | {"status": {"conditions": [{"type": "Succeeded"}], "other": 1}}
+    with pytest.raises(CannotBeRead, match=r"its spec has 6\d{4} values, .* may have 50000") as caught:
+        read(resource, **raw)
+    assert caught.value.found.obj == {"metadata": METADATA, "status": {"conditions": [{"type": "Succeeded"}]}}
+
+
+def test_of_who_wrote_what_the_writers_of_the_count_are_kept():
+    count = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:replicas": {}}}}}
+    written = [
+        {"manager": "me", "operation": "Apply", "fieldsV1": count},
+        {"manager": "x", "fieldsV1": {"f:a": {}}},
     ]
-    assert kept_of_job(edited)["spec"] != kept["spec"]
-
-
-def test_an_edit_of_what_was_cut_off_shows():
-    edited = job({**JUNK, "k7": 0})
-    assert kept_of_job(job(JUNK))["spec"] != kept_of_job(edited)["spec"]
+    assert read(ELASTICJOBS, **job(managedFields=written))["metadata"]["managedFields"] == written[:1]
+    many = [*written, {"manager": "y", "fieldsV1": {f"f:{n}": {} for n in range(20_000)}}]
+    assert "managedFields" not in read(ELASTICJOBS, **job(managedFields=many))["metadata"]
+    assert "managedFields" not in read(NODECHECKS, **job(managedFields=written))["metadata"]
 
 
 def test_the_last_applied_count_is_kept_and_nothing_else_of_what_was_applied():
-    applied = orjson.dumps(job(JUNK)).decode()
-    name = "kubectl.kubernetes.io/last-applied-configuration"
-    kept = kept_of_job(job(JUNK, annotations={name: applied}))
-    assert orjson.loads(kept["metadata"]["annotations"][name]) == {
-        "spec": {"replicaSpecs": {"worker": {"replicas": 4}}}
-    }
+    text = orjson.dumps(job()).decode()
+    kept = read(ELASTICJOBS, **job(annotations={APPLIED: text, "a": "b"}))["metadata"]["annotations"]
+    assert kept.pop("a") == "b"
+    assert orjson.loads(kept[APPLIED]) == {"spec": {"replicaSpecs": {"worker": {"replicas": 4}}}}
 
 
-@pytest.mark.parametrize(("size", "is_kept"), [(MAX_CHARACTERS, True), (MAX_CHARACTERS + 1, False)])
-def test_a_scale_request_is_kept_however_many_labels_there_are(size, is_kept):
-    annotations = {names.ANNOTATION_SCALE: "x" * size}
-    kept = kept_of_job(job(JUNK, annotations=annotations, labels={f"l{n}": "" for n in range(9_000)}))
-    assert (kept["metadata"]["annotations"] == annotations) is is_kept
-
-
-def test_what_no_pod_can_be_made_of_cannot_be_read():
-    deep = value = {}
-    for _ in range(300):
-        value["a"] = value = {}
-    with pytest.raises(TypeError) as caught:
-        kept_of_job(job({"x": deep}))
-    assert reason_of(caught.value) == "it is nested too deeply"
-
-
-def test_what_nobody_reads_of_workers_pods_checks_and_plans_is_dropped():
+def test_what_nobody_reads_of_a_report_is_dropped():
     agent = {"state": "Running", "profile": {"text": "x"}, "series": {"points": [1], "latest": {"step": 1}}}
-    kept = kept_of_worker({"metadata": {}, "status": {"phase": "Running", "agent": agent}})
-    assert kept["status"] == {
-        "phase": "Running",
-        "agent": {"state": "Running", "series": {"latest": {"step": 1}}},
-    }
-    pod = {
-        "metadata": {},
-        "spec": {
-            "nodeName": "n",
-            "serviceAccountName": "a",
-            "containers": [{"name": "main", "image": "x", "env": [{"name": "X", "value": "y"}]}],
-            "initContainers": [],
-        },
-        "status": {"phase": "x"},
-    }
-    kept = {"nodeName": "n", "serviceAccountName": "a", "containers": [{"name": "main"}]}
-    assert kept_of_pod(pod)["spec"] == kept | {"initContainers": []}
-    template = job(JUNK)["spec"]["replicaSpecs"]["worker"]["template"]
-    check = {"metadata": {"name": "c"}, "spec": {"nodes": ["n"], "template": template}}
-    assert len(orjson.dumps(kept_of_check(check))) < 2 * WHOLE_BYTES
-    plan = {
-        "metadata": {"name": "p"},
-        "spec": {"ownerJob": "j", "createPods": [{"name": "a", "resource": JUNK}, {"name": "b"}]},
-    }
-    assert kept_of_plan(plan)["spec"]["createPods"] == [
-        {"name": "a", "resource": {"cut": "0"}},
-        {"name": "b"},
-    ]
+    kept = read(ELASTICWORKERS, spec={}, status={"phase": "Running", "agent": agent})
+    latest = {"state": "Running", "series": {"latest": {"step": 1}}}
+    assert kept["status"] == {"phase": "Running", "agent": latest}
 
 
-class Server:
-    def __init__(self, raw):
-        self.raw, self.reads = raw, 0
-
-    async def get(self, resource, name, namespace):
-        self.reads += 1
-        await asyncio.sleep(0)
-        return orjson.loads(orjson.dumps(self.raw))
-
-
-async def test_ten_thousand_pods_of_a_large_job_take_one_read_and_have_all_of_the_template():
-    server = Server(job(JUNK))
-    cut, objects = ElasticJob.model_validate(kept_of_job(server.raw)), WholeObjects(server)
-    whole = (await asyncio.gather(*(objects.job(cut) for _ in range(20))))[0]
-    await objects.job(cut)
-    assert server.reads == 1
-    pod = build_job_pod(cut, worker(), whole)
-    assert pod["spec"]["x"] == JUNK
-    assert (
-        len([entry for entry in pod["spec"]["containers"][0]["env"] if entry["name"].startswith("V")]) == 500
+def test_of_a_pod_what_its_end_is_judged_by_is_kept():
+    container = {"name": "main", "image": "x", "env": [{"name": "X", "value": "y"}]}
+    labels = {names.LABEL_JOB: "digits", "team": "a"}
+    pod = read(
+        PODS,
+        metadata=METADATA | {"labels": labels},
+        spec={"nodeName": "n", "containers": [container], "volumes": [1]},
+        status={"phase": "Running", "podIPs": [1], "conditions": [{"type": "Ready", "lastProbeTime": None}]},
     )
-    assert pod == build_job_pod(ElasticJob.model_validate(server.raw), worker())
+    assert pod["metadata"]["labels"] == {names.LABEL_JOB: "digits"}
+    assert pod["spec"] == {"nodeName": "n", "containers": [{"name": "main"}], "initContainers": []}
+    assert pod["status"] == {"phase": "Running", "conditions": [{"type": "Ready"}]}
 
 
-async def test_a_job_that_was_cut_and_has_changed_since_is_a_conflict_and_a_small_one_is_not_read():
-    server = Server(job(JUNK))
-    cut, objects = ElasticJob.model_validate(kept_of_job(server.raw)), WholeObjects(server)
-    server.raw["metadata"]["generation"] = 4
-    with pytest.raises(Conflict):
-        await objects.job(cut)
-    small = ElasticJob.model_validate(job())
-    reads = server.reads
-    assert await objects.job(small) is small and server.reads == reads
-
-
-async def test_what_is_remembered_of_whole_jobs_is_bounded(monkeypatch):
-    monkeypatch.setattr("reconcilers.worker.shapes.MOST_BYTES", 2_000_000)
-    for_all = WholeObjects(Server(job(JUNK)))
-    for number in range(12):
-        for_all._client.raw["metadata"]["uid"] = f"u{number}"
-        await for_all.job(ElasticJob.model_validate(kept_of_job(for_all._client.raw)))
-    assert for_all._size_bytes <= 2_000_000 and for_all._size_bytes == sum(map(len, for_all._texts.values()))
+def test_what_is_not_read_of_an_object_may_be_as_large_as_it_likes():
+    shape = SHAPES[SERVICEACCOUNTS]
+    text = orjson.dumps(
+        {"type": "ADDED", "object": {"metadata": METADATA, "imagePullSecrets": [{}] * 230_000}}
+    )
+    assert units_of(shape.read(shape.event(text).object)) < 10

@@ -160,7 +160,7 @@ async def test_a_controller_that_may_not_read_leases_of_nodes_goes_by_kubernetes
 ) -> None:
     real = controller.get
 
-    async def get(resource: Any, name: str, namespace: str | None = None) -> JSON:
+    async def get(resource: Any, name: str, namespace: str | None = None, **_: Any) -> JSON:
         if namespace == "kube-node-lease":
             raise Forbidden(403, "Forbidden", "leases is forbidden")
         return await real(resource, name, namespace)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Forbidden
 from controller.resources import PODS
@@ -30,6 +29,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.maker import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.judging import judge, warnings
 
 JSON = dict[str, Any]
@@ -138,14 +138,14 @@ class Server:
         self.asked = 0
         self.seconds = 0.0
         self.refuses = False
-        self.cache = Cache(cast(Client, self), monotonic=lambda: 0.0)
+        self.cache = shaped_cache(cast(Client, self))
         self.owner = {
             "metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}
         }
         self.cache.store(ELASTICJOBS).apply(self.owner)
         self.late = LatePods(cast(Client, self), self.cache, lambda: self.seconds)
 
-    async def list(self, resource: Any, namespace: str, *, field_selector: str) -> JSON:
+    async def list_page(self, resource: Any, namespace: str, *, field_selector: str, **_: Any) -> JSON:
         self.asked += 1
         if self.refuses:
             raise Forbidden(403, "Forbidden", "no list")

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.agent_report import AgentState
-from crds.job_status import ElasticJobStatus
+from crds.job_status import ElasticJobStatus, JobWarning
 from reconcilers.job.plan import plan_job
 from reconcilers.job.published import FOR_PEOPLE, WORDS_OF_WORLD, WRITE_SECONDS, seconds_to_write, world_spec
 from reconcilers.job.seen import Seen
+from reconcilers.observed.status_patch import validated_patch
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.test_job_plan import lost, merged, seen, settled, trains
 
@@ -138,3 +139,13 @@ def test_the_world_that_forms_and_the_one_that_breaks_wait_for_nothing(workers: 
     broken = seen([lost(0), *map(trains, range(1, workers))], known)
     plan = plan_job(replace(broken, status_age_seconds=0.0), later(5))
     assert plan.status_patch["rendezvous"]["phase"] == "Reforming" and plan.acts
+
+
+def test_what_is_said_from_outside_is_written_without_control_characters_and_once() -> None:
+    warned = JobWarning(
+        type="SidecarsFailed", reason="", message="a bell \x07, a \x1b[31mcolour\r\nand a line", since=NOW
+    )
+    status = ElasticJobStatus(warnings=[warned])
+    patch = validated_patch({}, status)
+    assert patch["warnings"][0]["message"] == "a bell  , a colour\nand a line"
+    assert validated_patch(patch, status) == {}

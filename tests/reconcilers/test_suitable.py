@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcluster.scheduler.constraints import matches_node, untolerated_taint
-from reconcilers.observed.resources import CUT
 from reconcilers.observed.suitable import MOST_REQUIREMENTS, Placement, others_of
 from tests.counting import calls
 
@@ -82,11 +81,6 @@ def test_taints_that_admission_lets_pods_bear_or_that_pass_are_none(key: str) ->
     container = {"name": "main", "resources": {"limits": {GPU: "8"}}}
     assert Placement({"spec": {"containers": [container]}}).takes(node)
     assert Placement({"spec": {"containers": [{"name": "main"}]}}).takes(node) is (key != GPU)
-
-
-def test_a_template_that_is_not_whole_excludes_no_node() -> None:
-    node = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
-    assert Placement({"spec": {"containers": [{"name": "main"}]}, CUT: "digest"}).takes(node)
 
 
 def test_sidecars_run_beside_the_first_container_and_other_init_containers_before_it() -> None:

@@ -48,6 +48,9 @@ TROUBLES: dict[str, Any] = {
     "WorkersGivenUp": lambda _: worker(6, WorkerPhase.FAILED),
     PODS_NOT_ACCEPTED: lambda round_: trains(7, round_),
     "TemplateChanged": lambda round_: trains(8, round_),
+    "ProcessLingers": lambda round_: trains(
+        9, round_, lingers="rank 9: the script has ended: a thread keeps it"
+    ),
 }
 """By type of warning, the worker of the job that has it."""
 EVENTS = {
@@ -75,7 +78,7 @@ def look(of: Any, troubles: Sequence[str], seconds: float, round_: int = 1) -> t
         exhausted_workers={"w6": "failed 4 times"} if "WorkersGivenUp" in troubles else {},
         pods_not_accepted=REFUSED if PODS_NOT_ACCEPTED in troubles else None,
         outdated_pods="TemplateChanged" in troubles,
-        pods=9,
+        pods=len(TROUBLES),
     )
     return after, [event.reason for event in events]
 

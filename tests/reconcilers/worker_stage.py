@@ -264,7 +264,7 @@ class Controller:
 
     # --- the client, and the Event recorder ---------------------------------------------------------------
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
         self._api.requests.append(("get", resource.kind))
         return self._api.get(resource, name)
 

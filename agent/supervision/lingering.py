@@ -1,0 +1,150 @@
+"""Processes whose scripts are over: a thread or a handler at exit keeps them, and nobody knows for how long.
+
+Such a process is named after a while, and ended after the job's limit for hangs, with the exit code that its
+script has ended with: what has been trained to its end is not trained again. Steps after the script (of a
+thread that trains), and `dlr.busy`, begin the time again. A script that has failed gets FAILED_SECONDS.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from agent.monitor import dump, stacks
+from agent.monitor.dump import Frame
+from agent.monitor.progress import ProgressFiles, RankProgress, ScriptEnd
+from agent.monitor.stacks import Capture, StackFiles
+from crds.agent_report import MAX_SENTENCE
+from crds.texts import shortened
+
+logger = logging.getLogger(__name__)
+
+SAY_SECONDS = 20.0
+"""What the interpreter takes to shut down, at most, before it is said what keeps it."""
+FAILED_SECONDS = 10.0
+"""What a process gets to end whose script has failed: the others wait for its end."""
+
+
+class Stage(Enum):
+    """What becomes of a process whose script is over."""
+
+    WAIT = "it has time"
+    SAY = "what keeps it is named"
+    END = "it is ended"
+
+
+def stage_of(end: ScriptEnd, progress: RankProgress, limit_seconds: float, now: float) -> Stage:
+    """Return what becomes of a process that still lives.
+
+    Args:
+        limit_seconds: the job's limit for hangs.
+        now: the time (CLOCK_MONOTONIC).
+    """
+    silent_since = max(end.at, progress.last_report_at or 0.0, progress.busy_until or 0.0)
+    seconds = now - silent_since
+    if end.code != 0:
+        return Stage.END if seconds > min(FAILED_SECONDS, limit_seconds) else Stage.WAIT
+    if seconds > limit_seconds:
+        return Stage.END
+    return Stage.SAY if seconds > min(SAY_SECONDS, limit_seconds / 2) else Stage.WAIT
+
+
+def what_keeps_it(end: ScriptEnd, capture: Capture) -> str:
+    """Name what a process waits for after the end of its script, as far as its stacks tell."""
+    main = capture.frames
+    is_joining = not main or any(_joins_threads(frame) for frame in main)
+    if not is_joining:
+        if any(frame.file.endswith("multiprocessing/util.py") for frame in main):
+            return "it waits for a process that it has started with multiprocessing"
+        return f"at its exit it is at {dump.innermost_place(main)}"
+    threads = dump.threads(capture.text)
+    kept = {ident: name for ident, name in end.threads.items() if ident in threads or not threads}
+    for ident, name in (kept or end.threads).items():
+        place = dump.innermost_place(dump.with_source(threads.get(ident, ())))
+        return f"thread {name} keeps it" + (f", at {place}" if place else "")
+    return capture.note or "a thread keeps it"
+
+
+def _joins_threads(frame: Frame) -> bool:
+    return frame.file.endswith("threading.py") and frame.function == "_shutdown"
+
+
+@dataclass
+class _Found:
+    """What is said of one process."""
+
+    rank: int
+    keeps: str
+    ended_after_seconds: float | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it was ended by us."""
+        return self.ended_after_seconds is not None
+
+    def __str__(self) -> str:
+        if self.ended_after_seconds is None:
+            return f"rank {self.rank}: the script has ended, its process has not: {self.keeps}"
+        seconds = f"{self.ended_after_seconds:.0f} s"
+        return f"rank {self.rank}: its process was ended {seconds} after the script: {self.keeps}"
+
+
+class Lingering:
+    """Looks after the processes of one start after the other whose scripts are over."""
+
+    def __init__(self, files: ProgressFiles, stack_files: StackFiles) -> None:
+        self._files = files
+        self._stack_files = stack_files
+        self._found: Mapping[int, _Found] = {}
+
+    def begin(self) -> None:
+        """Forget the last processes: others are started."""
+        self._found = {}
+
+    def to_status(self) -> str | None:
+        """Return what keeps the first of the processes, or kept it; None if there is none."""
+        found = list(self._found.values())
+        if not found:
+            return None
+        more = f"; and {len(found) - 1} more of its processes" if len(found) > 1 else ""
+        return shortened(str(found[0]), MAX_SENTENCE - len(more)) + more
+
+    def look(
+        self,
+        pids: Mapping[int, int],
+        ranks: Mapping[int, int],
+        limit_seconds: float,
+        end_process: Callable[[int, int], bool],
+        now: float,
+    ) -> bool:
+        """End what has no time left; tell whether there is anything new to say. It may take a moment.
+
+        Args:
+            pids: of the processes that live, by local rank.
+            ranks: the global ranks, by local rank.
+            end_process: ends one, by local rank, so that it counts with an exit code; tells whether it can.
+            now: the time (CLOCK_MONOTONIC).
+        """
+        before = {local: str(found) for local, found in self._found.items()}
+        self._found = {local: each for local, each in self._found.items() if local in pids or each.is_ended}
+        for local, pid in pids.items():
+            end = self._files.script_end(local)
+            if end is None or (local in self._found and self._found[local].is_ended):
+                continue
+            stage = stage_of(end, self._files.read_rank(local), limit_seconds, now)
+            if stage is Stage.WAIT:
+                self._found = {each: found for each, found in self._found.items() if each != local}
+                continue
+            if local not in self._found:
+                found = _Found(ranks[local], what_keeps_it(end, self._capture(local, pid)))
+                self._found = {**self._found, local: found}
+                logger.warning("%s", found)
+            if stage is Stage.END and end_process(local, end.code):
+                self._found[local].ended_after_seconds = now - end.at
+                logger.warning("%s", self._found[local])
+        return before != {local: str(found) for local, found in self._found.items()}
+
+    def _capture(self, local: int, pid: int) -> Capture:
+        return stacks.capture({local: pid}, self._stack_files.files, self._stack_files.signal)[local]

@@ -1,0 +1,239 @@
+"""What the cache keeps of the objects of one kind, and how much of their text is parsed for it.
+
+What an object costs is counted in units: one for each value of its JSON, and one for each 64 bytes of its
+text. A unit takes about a hundred bytes of memory and half a microsecond, whatever it is, where a byte of
+text may take forty bytes. Units are counted in the text, so an object that has too many is never parsed.
+Parts that the shape does not name are not parsed either, whatever their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import orjson
+from msgspec import UNSET, Raw, UnsetType
+
+from controller import salvage
+from controller.resources import Object
+from controller.salvage import TOO_DEEP, Unreadable
+
+UNIT_BYTES = 64
+"""Bytes of text that count as much as one value."""
+METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "generation", "generateName", "creationTimestamp"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences"),
+)
+"""Fields of the metadata that are kept of every object."""
+WRITERS = "managedFields"
+"""Who wrote which field. It is kept where a shape says so, and as long as it is not too large."""
+MOST_METADATA = 8_000
+"""Units of the metadata of one object: Kubernetes' 256 KiB of annotations are 4,000 and their number."""
+MOST_WRITERS = 20_000
+MOST_CONDITIONS = 2_000
+"""Units of the conditions that are kept of an object that cannot be read."""
+
+Parts: TypeAlias = Any
+"""An object of which nothing is parsed: a struct with the text of each part that its shape names."""
+
+
+class CannotBeRead(Exception):
+    """An object is beyond what can be read.
+
+    Args:
+        found: its name, and why.
+    """
+
+    def __init__(self, found: Unreadable) -> None:
+        super().__init__(found.reason)
+        self.found = found
+
+
+class Identity(msgspec.Struct):
+    """What names an object, and its version."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resourceVersion: str | None = None
+    generation: int | None = None
+
+
+class Event(NamedTuple):
+    """One line of a watch."""
+
+    type: str
+    object: Parts
+
+
+class Page(NamedTuple):
+    """One page of a list."""
+
+    metadata: Object
+    items: list[Parts]
+
+
+def units(text: bytes) -> int:
+    """Count the units of a JSON text; commas and brackets inside of strings count, too."""
+    return text.count(b",") + text.count(b"{") + text.count(b"[") + len(text) // UNIT_BYTES
+
+
+def units_of(obj: Object) -> int:
+    """Count the units of an object.
+
+    Raises:
+        TypeError: it is nested too deeply to be written.
+    """
+    return units(orjson.dumps(obj))
+
+
+class Shape:
+    """What is kept of the objects of one kind.
+
+    Args:
+        parts: the most units of each part beside the metadata; others are not parsed.
+        keep: makes of these parts what is kept, and leaves them as they are. An object for which it raises
+            cannot be read.
+        writers: whether `managedFields` is kept.
+        metadata: fields of the metadata that are kept beside `METADATA`.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, int],
+        keep: Callable[[Object], Object] | None = None,
+        *,
+        writers: bool = False,
+        metadata: tuple[str, ...] = (),
+    ) -> None:
+        self.parts = dict(parts)
+        self._keep = keep
+        self._fields = (*METADATA, *metadata, *((WRITERS,) if writers else ()))
+        self._prefixes = [f',"{field}":'.encode() for field in self._fields]
+        self._writers = writers
+        parted: Any = _struct("Parts", ("metadata", *self.parts))
+        self._metadata = msgspec.json.Decoder(_struct("Metadata", self._fields))
+        self._event = msgspec.json.Decoder(_struct("Event", type=str, object=parted))
+        self._object = msgspec.json.Decoder(parted)
+        page = _struct("Page", ("metadata",), items=list.__class_getitem__(parted))
+        self._page = msgspec.json.Decoder(page)
+
+    def event(self, line: bytes) -> Event:
+        """Split a line of a watch.
+
+        Raises:
+            msgspec.MsgspecError: it is no event of an object.
+            RecursionError: something in it is nested too deeply.
+        """
+        found: Any = self._event.decode(line)
+        return Event(found.type, found.object)
+
+    def object(self, text: bytes) -> Parts:
+        """Split the text of an object. Raises as `event` does."""
+        return self._object.decode(text)
+
+    def page(self, text: bytes) -> Page:
+        """Split a page of a list. Raises as `event` does."""
+        found: Any = self._page.decode(text)
+        metadata = {} if found.metadata is UNSET else salvage.parsed(bytes(found.metadata))
+        return Page(metadata, found.items or [])
+
+    def read(self, parts: Parts) -> Object:
+        """What is kept of an object.
+
+        Raises:
+            CannotBeRead: it is too large, is nested too deeply, or has strange parts.
+        """
+        obj: Object = {"metadata": self._metadata_of(parts)}
+        for name, most in self.parts.items():
+            if (raw := getattr(parts, name)) is not UNSET:
+                obj[name] = self._parsed(parts, name, bytes(raw), most)
+        return self._kept(obj)
+
+    def take(self, obj: Object) -> Object:
+        """What is kept of an object that is parsed already. Raises as `read` does."""
+        found = {name: obj[name] for name in ("metadata", *self.parts) if name in obj}
+        if isinstance(metadata := found.get("metadata"), dict):
+            found["metadata"] = {key: metadata[key] for key in self._fields if key in metadata}
+        return self._kept(found)
+
+    def names_of(self, parts: Parts) -> Object:
+        """What names an object to others, and its conditions; empty if nothing names it."""
+        try:
+            named: Object = {"metadata": msgspec.structs.asdict(_IDENTITY.decode(parts.metadata))}
+            raw = getattr(parts, "status", UNSET)
+            conditions = b"" if raw is UNSET else bytes(_STATUS.decode(raw).conditions)
+            if conditions and units(conditions) <= MOST_CONDITIONS:
+                named["status"] = {"conditions": orjson.loads(conditions)}
+        except (msgspec.MsgspecError, TypeError, orjson.JSONDecodeError):
+            return {}
+        return salvage.named(named)
+
+    def identity(self, parts: Parts) -> Identity:
+        """The name and version of an object, or the version that a bookmark brings; empty if it is none."""
+        try:
+            return _IDENTITY.decode(parts.metadata)
+        except (msgspec.MsgspecError, TypeError):
+            return Identity()
+
+    def _kept(self, obj: Object) -> Object:
+        if (reason := salvage.strange_parts(obj)) is not None:
+            raise CannotBeRead(Unreadable(salvage.named(obj), reason))
+        try:
+            return obj if self._keep is None else self._keep(obj)
+        except Exception as error:
+            raise CannotBeRead(Unreadable(salvage.named(obj), salvage.reason_of(error))) from error
+
+    def _metadata_of(self, parts: Parts) -> Object:
+        try:
+            fields: Any = self._metadata.decode(parts.metadata)
+        except (msgspec.MsgspecError, TypeError) as error:
+            raise CannotBeRead(Unreadable({}, salvage.strangeness({}) or "")) from error
+        found = list(zip(self._prefixes, msgspec.structs.astuple(fields), strict=True))
+        if self._writers and found[-1][1] is not UNSET and units(bytes(found[-1][1])) > MOST_WRITERS:
+            found.pop()
+        pieces = [piece for prefix, raw in found if raw is not UNSET for piece in (prefix, raw)]
+        text = b"{" + b"".join(pieces)[1:] + b"}"
+        most = MOST_METADATA + MOST_WRITERS * self._writers
+        metadata: Object = self._parsed(parts, "metadata", text, most)
+        return metadata
+
+    def _parsed(self, parts: Parts, name: str, text: bytes, most: int) -> Any:
+        if (counted := units(text)) > most:
+            reason = (
+                f"its {name} has {counted} values, where each {UNIT_BYTES} bytes of text count as one, and "
+                f"may have {most}"
+            )
+            raise CannotBeRead(Unreadable(self.names_of(parts), reason))
+        try:
+            found = salvage.parsed(text)
+        except orjson.JSONDecodeError as error:
+            raise CannotBeRead(Unreadable(self.names_of(parts), TOO_DEEP)) from error
+        if salvage.CUT in text:
+            raise CannotBeRead(Unreadable(self.names_of(parts), TOO_DEEP))
+        return found
+
+
+def _struct(name: str, texts: tuple[str, ...] = (), **more: Any) -> Any:
+    """A struct with the text of each of these fields that is there, and with more fields of other types."""
+    fields: list[Any] = [*more.items(), *((field, Raw | UnsetType, UNSET) for field in texts)]
+    return msgspec.defstruct(name, fields)
+
+
+class _Status(msgspec.Struct):
+    conditions: Raw = Raw(b"")
+
+
+_IDENTITY, _STATUS = msgspec.json.Decoder(Identity), msgspec.json.Decoder(_Status)
+WHOLE = Shape({"spec": 10**9, "status": 10**9, "data": 10**9}, metadata=("finalizers",))
+"""All of the common parts, for collections that nobody else writes."""
+
+
+NAMES = Shape({})
+"""The metadata alone."""
+
+
+def named_in(text: bytes) -> Object:
+    """What names the object of a text that is too large to be parsed, and its conditions."""
+    return WHOLE.names_of(WHOLE.object(text))

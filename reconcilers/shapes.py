@@ -1,0 +1,181 @@
+"""What the controller's cache keeps of each kind that it watches: what decisions read, and no more. Pure.
+
+The bounds are in the units of `controller/shape.py`. They are beyond what anybody needs; what is beyond them
+is unreadable, and says so. What users write, they write in `spec`, metadata and a worker's report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from sys import intern
+from typing import Any
+
+import orjson
+
+from controller.resources import (
+    LEASES,
+    NAMESPACES,
+    NETWORKPOLICIES,
+    NODES,
+    PODDISRUPTIONBUDGETS,
+    PODS,
+    ROLEBINDINGS,
+    ROLES,
+    SERVICEACCOUNTS,
+    Object,
+    Resource,
+)
+from controller.shape import Shape, units
+from crds import names
+from reconcilers.observed.containers import kept_of_container
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
+from reconcilers.scale.uptake import wrote_count
+
+MOST_SPEC = 50_000
+"""Units of what a user writes: a template of a megabyte of text, or a check of 10,000 nodes."""
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+OTHER_UNITS, WORKER_UNITS = 1_000_000, 250
+"""Units of a namespace for each of its workers, with Pod and Lease, and for all else."""
+MOST_CONTAINERS = 64
+"""Containers of a Pod, ours first; a template of an ElasticJob has no more."""
+MOST_OWNERS = 64
+_OWNER = ("apiVersion", "kind", "name", "uid", "controller")
+_SCALARS = (
+    *(
+        "nodeName",
+        "restartPolicy",
+        "terminationGracePeriodSeconds",
+        "priorityClassName",
+        "serviceAccountName",
+    ),
+    "serviceAccount",
+)
+_POD_STATUS = ("phase", "reason", "message", "startTime", "conditions")
+_CONDITION = ("type", "status", "reason", "message")
+_CONTAINER_STATUS = ("name", "state", "lastState", "restartCount", "started")
+_UNREAD_OF_AGENTS = ("profile", "askedStacks", "result")
+
+
+def memory_units(workers: int) -> int:
+    """Return what the cache may keep of a namespace that may have so many workers."""
+    return OTHER_UNITS + WORKER_UNITS * workers
+
+
+def kept_of_job(job: Object) -> Object:
+    metadata = _without_applied(job["metadata"])
+    if writers := metadata.get("managedFields"):
+        metadata = metadata | {"managedFields": _count_writers(writers)}
+    return job | {"metadata": metadata}
+
+
+def kept_of_check(check: Object) -> Object:
+    return check | {"metadata": _without_applied(check["metadata"])}
+
+
+def kept_of_worker(worker: Object) -> Object:
+    """The worker without the parts of its report that people alone read, from the API server."""
+    worker = worker | {"metadata": _ours(worker["metadata"])}
+    status = worker.get("status") or {}
+    agent = status.get("agent")
+    if agent is None:
+        return worker
+    kept = {field: value for field, value in agent.items() if field not in _UNREAD_OF_AGENTS}
+    series = kept.get("series")
+    if series:
+        kept["series"] = {field: value for field, value in series.items() if field != "points"}
+    return worker | {"status": status | {"agent": kept}}
+
+
+def kept_of_pod(pod: Object) -> Object:
+    """The Pod without its spec, but for what its end is judged by: our part in it is on its labels and
+    annotations."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    kept = _fields(spec, _SCALARS)
+    for kind in ("containers", "initContainers"):
+        found = [kept_of_container(each) for each in spec.get(kind) or ()]
+        kept[kind] = sorted(found, key=lambda each: "env" not in each)[:MOST_CONTAINERS]
+    shown = _fields(status, _POD_STATUS)
+    if "conditions" in shown:
+        shown["conditions"] = [_fields(each, _CONDITION) for each in shown["conditions"] or ()]
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        if kind in status:
+            shown[kind] = [_fields(each, _CONTAINER_STATUS) for each in status[kind] or ()]
+    return pod | {"metadata": _ours(pod["metadata"]), "spec": kept, "status": shown}
+
+
+def kept_of_owned(obj: Object) -> Object:
+    """What is kept of an object that the controller makes and compares with what it wants."""
+    return obj | {"metadata": _ours(obj["metadata"])}
+
+
+def kept_of_node(node: Object) -> Object:
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    kept = _fields(status, ("conditions", "allocatable", "capacity"))
+    return node | {"spec": _fields(spec, ("unschedulable", "taints")), "status": kept}
+
+
+SHAPES: Mapping[Resource, Shape] = {
+    ELASTICJOBS: Shape({"spec": MOST_SPEC, "status": 200_000}, kept_of_job, writers=True),
+    NODECHECKS: Shape({"spec": MOST_SPEC, "status": 400_000}, kept_of_check),
+    SCALEPLANS: Shape({"spec": MOST_SPEC, "status": 5_000}, kept_of_check),
+    ELASTICWORKERS: Shape({"spec": 2_000, "status": 20_000}, kept_of_worker),
+    ELASTICWORLDS: Shape({"spec": 400_000}),
+    PODS: Shape({"spec": MOST_SPEC + 10_000, "status": 20_000}, kept_of_pod),
+    LEASES: Shape({"spec": 100}, kept_of_owned),
+    SERVICEACCOUNTS: Shape({}, kept_of_owned),
+    ROLES: Shape({}, kept_of_owned),
+    ROLEBINDINGS: Shape({}, kept_of_owned),
+    NETWORKPOLICIES: Shape({"spec": 500}, kept_of_owned),
+    PODDISRUPTIONBUDGETS: Shape({"spec": 500}, kept_of_owned),
+    NODES: Shape({"spec": 5_000, "status": 50_000}, kept_of_node),
+    NAMESPACES: Shape({}),
+}
+"""By kind. A status that the controller alone writes may be as large as the kind's CRD lets it."""
+
+
+def _fields(obj: Object, fields: Iterable[str]) -> Object:
+    return {field: obj[field] for field in fields if field in obj}
+
+
+def _ours(metadata: Object) -> Object:
+    """The metadata with our own labels and annotations alone; thousands of objects share their texts."""
+    kept = dict(metadata)
+    for field in ("labels", "annotations"):
+        if field in kept:
+            ours = ((key, value) for key, value in (kept[field] or {}).items() if _is_ours(key))
+            kept[field] = {key: intern(value) for key, value in ours}
+    if owners := kept.get("ownerReferences"):
+        kept["ownerReferences"] = [_fields(owner, _OWNER) for owner in owners[:MOST_OWNERS]]
+    return kept
+
+
+def _is_ours(key: str) -> bool:
+    return key.startswith(f"{names.GROUP}/") or key in (names.LABEL_APP, names.LABEL_MANAGED_BY)
+
+
+def _without_applied(metadata: Object) -> Object:
+    """The metadata with the part of what was applied that has the count of workers."""
+    annotations = metadata.get("annotations") or {}
+    if APPLIED not in annotations:
+        return metadata
+    return metadata | {"annotations": annotations | {APPLIED: _applied(annotations[APPLIED])}}
+
+
+def _applied(text: str) -> str:
+    try:
+        written = orjson.loads(text) if units(text.encode()) <= MOST_SPEC else {}
+        worker = written["spec"]["replicaSpecs"][names.WORKER]
+        count = {"replicas": worker["replicas"]} if "replicas" in worker else {}
+    except (ValueError, KeyError, TypeError):
+        return "{}"
+    return orjson.dumps({"spec": {"replicaSpecs": {names.WORKER: count}}}).decode()
+
+
+def _count_writers(fields: Any) -> list[Object]:
+    """The entries of `managedFields` that say who wrote the count of workers, and how."""
+    owned: Object = {"f:spec": {"f:replicaSpecs": {f"f:{names.WORKER}": {"f:replicas": {}}}}}
+    return [
+        {key: value for key, value in entry.items() if key != "fieldsV1"} | {"fieldsV1": owned}
+        for entry in fields
+        if wrote_count(entry)
+    ]

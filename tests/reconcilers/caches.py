@@ -1,0 +1,15 @@
+"""Caches of the kinds that the controller watches, whose stores a test fills itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.cache import Cache
+from reconcilers.shapes import SHAPES
+
+
+def shaped_cache(client: Any = None) -> Cache:
+    """A cache on a clock that stands; without a client nothing is asked of an API server."""
+    cache = Cache(client, monotonic=lambda: 0.0)
+    cache.keep_only(SHAPES)
+    return cache
