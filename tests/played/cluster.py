@@ -190,13 +190,18 @@ class Cluster:
             for agent in self.agents.values():
                 if agent.me.owner_name == entry.obj["metadata"]["name"]:
                     agent.feed(None if entry.deleted else entry.obj)
-        if (
-            entry.deleted or resource is PODS
-        ) and not self._collects:  # a late Pod may have no owner any more
+        is_late = resource is LEASES and self._is_orphan(entry.obj)
+        if (entry.deleted or resource is PODS or is_late) and not self._collects:
             self._collects = True
             seconds = self.random.uniform(0.0, self.delays.collector)
             self.schedule.after(seconds, "garbage is collected", self._collect)
         self._wake_controller()
+
+    def _is_orphan(self, lease: JSON) -> bool:
+        """Whether the Lease's worker went before it was made."""
+        (owner,) = lease["metadata"]["ownerReferences"]
+        worker = self.api.find(ELASTICWORKERS, owner["name"])
+        return worker is None or worker["metadata"]["uid"] != owner["uid"]
 
     def _collect(self) -> None:
         self._collects = False
