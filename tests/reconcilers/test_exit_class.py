@@ -160,7 +160,7 @@ def test_process_failures_are_classified(told: AgentFailure, expected: ExitClass
 
 
 def test_every_cause_but_a_kill_from_outside_has_a_class_that_spends_something() -> None:
-    assert {cause for cause in FailureCause if CAUSES[cause] in FREE} == {FailureCause.KILLED_CHILD}
+    assert {cause for cause in FailureCause if CAUSES.get(cause) in FREE} == {FailureCause.KILLED_CHILD}
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ DECIDES = {
     "departure": (None, {"round": 1}),
     "slow": (None, {"step": 7}),
     "checkpointTrouble": (None, {"reason": "StorageFails"}),
+    "lingers": (None, "a thread goes on"),
     "progress": ({"step": 1}, {"step": 1, "checkpointStep": 1}),
     "rounds": ([], [{"round": 1}]),
     "memory": ({"step": 1}, {"step": 1, "resumed": {"step": 1}}),
