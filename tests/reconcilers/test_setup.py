@@ -96,6 +96,7 @@ DOES_NOT_DECIDE = {
     "network": (None, {"interface": "eth0"}),
     "accelerators": (None, {"count": 8}),
     "check": (None, {"uid": "c", "local": [{"probe": "gemm", "ending": "Passed"}]}),
+    "sequence": (1, 2),
     "result": (None, '{"value": 1}'),
     "askedStacks": (None, {"time": "2026-01-01T00:00:00Z"}),
     "profile": (None, {"time": "2026-01-01T00:00:00Z"}),
