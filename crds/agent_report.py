@@ -22,8 +22,8 @@ CHECKPOINT_SECONDS = 10.0
 """Time between two reports for the sake of checkpoints that nobody awaits."""
 LATER_POD = "a later Pod of this worker has reported"
 """Likewise for a report of an earlier incarnation."""
-LATER_REPORT = "a later report of this worker is stored"
-"""The API server's words for a report that comes too late."""
+LATER_REPORT = "a later report of this worker is stored, or one of another Pod"
+"""The API server's words for a report that comes too late, or before the status names its Pod."""
 EARLIER_WORKER = "the worker has had no Pod of this incarnation: an earlier one of its name has"
 """Likewise for a report of an agent whose ElasticWorker is gone."""
 PROTOCOL = 3
@@ -480,9 +480,9 @@ class AgentReport(OnWire):
     """The form of a world that the agent reads."""
     incarnation: Ordinal
     sequence: Count = 0
-    """Number of the report within the incarnation. The API server takes none of a lower incarnation or number
-    than the one that it has, but of the Pod in `status.podUid` where that one is another's: a report that was
-    long on its way replaces no later one."""
+    """Number of the report within the incarnation. The API server takes none of a lower incarnation than the
+    one that it has, none of a lower number of the same Pod, and of another Pod of the incarnation only that of
+    the Pod in `status.podUid`: a report that was long on its way replaces no later one."""
     pod_uid: Annotated[str, Limits(max_length=64)]
     address: Annotated[str, Limits(max_length=253)]
     store_port: Annotated[int, Limits(at_least=0, at_most=65_535)]

@@ -159,9 +159,9 @@ class Life(Model):
 _OF_NO_EARLIER_POD = cel("self.incarnation >= oldSelf.incarnation", LATER_POD)
 _IN_ORDER = cel(
     "!has(self.agent) || !has(oldSelf.agent) || self.agent.incarnation != oldSelf.agent.incarnation || "
-    "(has(self.agent.sequence) ? self.agent.sequence : 0) >= "
-    "(has(oldSelf.agent.sequence) ? oldSelf.agent.sequence : 0) || "
-    "(has(self.podUid) && self.agent.podUid == self.podUid && oldSelf.agent.podUid != self.podUid)",
+    "(self.agent.podUid == oldSelf.agent.podUid ? (has(self.agent.sequence) ? self.agent.sequence : 0) >= "
+    "(has(oldSelf.agent.sequence) ? oldSelf.agent.sequence : 0) : "
+    "has(self.podUid) && self.agent.podUid == self.podUid)",
     LATER_REPORT,
 )
 _OF_A_POD = cel(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import crds
@@ -102,22 +102,28 @@ REPORTS = st.tuples(st.integers(1, 3), st.none() | st.integers(0, 3), st.sampled
 Reported = tuple[int, int | None, str]
 
 
-@given(REPORTS, REPORTS, st.integers(0, 2), st.sampled_from("ab"))
+@given(REPORTS, REPORTS, st.integers(0, 2), st.none() | st.sampled_from("ab"))
+@example((1, 1, "b"), (1, 18, "a"), 0, "b")  # by the Pod of a job that was made again, long on its way
+@example((1, 1, "b"), (1, 18, "a"), 0, None)
+@example((1, 18, "a"), (1, 1, "b"), 0, "b")
 def test_a_report_replaces_no_later_one_and_is_of_no_later_incarnation(
-    old: Reported, new: Reported, relaunches: int, pod: str
+    old: Reported, new: Reported, relaunches: int, pod: str | None
 ) -> None:
     incarnation = old[0] + relaunches
 
     def worker(report: Reported) -> JSON:
         agent = {"incarnation": report[0], "podUid": report[2]}
         agent |= {} if report[1] is None else {"sequence": report[1]}
-        return {"spec": {"incarnation": incarnation}, "status": {"agent": agent, "podUid": pod}}
+        recorded = {} if pod is None else {"podUid": pod}
+        return {"spec": {"incarnation": incarnation}, "status": {"agent": agent, **recorded}}
 
     found: list[Finding] = []
     WORKER_RULES.run(worker(new), worker(old), found)
     said = " ".join(str(finding.error()) for finding in found)
     wanted = _out_of_order(worker(old), worker(new))
     assert wanted in said and bool(wanted) is bool(said)
+    if old[0] == new[0] and old[2] != new[2]:
+        assert bool(said) is (new[2] != pod)
 
 
 def test_policies_are_taken_by_kubernetes() -> None:

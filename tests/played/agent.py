@@ -260,11 +260,12 @@ class Agent:
     """One agent, from the start of its container until its end.
 
     Args:
+        account: ServiceAccount of its Pod, which is its job's.
         end: is called once, with the exit code of the container.
     """
 
-    def __init__(self, cluster: Cluster, me: Environment, end: Callable[[int], object]) -> None:
-        self.cluster, self.me, self._end = cluster, me, end
+    def __init__(self, cluster: Cluster, me: Environment, account: str, end: Callable[[int], object]) -> None:
+        self.cluster, self.me, self.account, self._end = cluster, me, account, end
         self.lives = True
         self.processes = 1
         self.part: Processes | None = None
@@ -524,7 +525,7 @@ class Agent:
             self.membership.stand_by()
             return course.Start.MOVED_ON
         self.post_mortem.begin()
-        self.training = self.cluster.training(world)
+        self.training = self.cluster.training(self.account, world)
         self.part = Processes(world, self.me.member, self._ranks(world), self)
         self.training.join(self.part)
         self.votes = Votes(self, world, world.members.index(self.me.member))

@@ -109,7 +109,7 @@ class Cluster:
         self.agents: dict[str, Agent] = {}
         """Every one that there ever was, by the uid of its Pod."""
         self.trainings: dict[tuple[str, int], Training] = {}
-        """By the uid of the job, and the round."""
+        """By the job's account, which has the uid of the job in its name, and the round."""
         self.wrong: list[str] = []
         """What must never be."""
         self.is_over = self.is_away = False
@@ -337,8 +337,9 @@ class Cluster:
                 self.schedule.after(seconds, f"{agent} is killed", lambda: self._kill(agent, name))
             agent.terminate()
         elif agent is None and pod["status"]["phase"] == "Running":
+            account = pod["spec"]["serviceAccountName"]
             me = environment_of(pod)
-            self.agents[pod["metadata"]["uid"]] = Agent(self, me, lambda code: self._end_pod(name, code))
+            self.agents[me.pod_uid] = Agent(self, me, account, lambda code: self._end_pod(name, code))
 
     def _kill(self, agent: Agent, name: str) -> None:
         if agent.lives:
@@ -415,10 +416,9 @@ class Cluster:
                 return agent
         return None
 
-    def training(self, world: World) -> Training:
-        """The training of a round, which its members' processes join."""
-        job = self.api.find(ELASTICJOBS, "j") or {"metadata": {"uid": ""}}
-        key = job["metadata"]["uid"], world.round
+    def training(self, account: str, world: World) -> Training:
+        """The training of a round of an agent's job, which may be gone; its members' processes join it."""
+        key = account, world.round
         if key not in self.trainings:
             # Not of the round before: that may have been given up before it had processes.
             before = self.newest_training
@@ -448,8 +448,8 @@ class Cluster:
 
     def _place(self, key: tuple[str, int]) -> tuple[int, int]:
         """What orders the rounds of all jobs that had the name, one after the other."""
-        job, round_ = key
-        return int(job.rpartition("#")[2] or 0), round_
+        account, round_ = key
+        return int(account.rpartition("#")[2]), round_
 
     def _see_no_older(self, key: tuple[str, int], world: World) -> None:
         """No process of a slot may run where another one of it is started; nor any of the world before, where

@@ -306,10 +306,11 @@ def _out_of_order(current: JSON, changed: JSON) -> str:
         return ""
     if incarnation > changed["spec"]["incarnation"]:
         return EARLIER_WORKER
-    if incarnation != before or new.get("sequence", 0) >= old.get("sequence", 0):
+    if incarnation != before:
         return LATER_POD if incarnation < before else ""
-    pod = changed["status"].get("podUid")
-    return "" if pod is not None and new.get("podUid") == pod != old.get("podUid") else LATER_REPORT
+    if new.get("podUid") == old.get("podUid"):
+        return "" if new.get("sequence", 0) >= old.get("sequence", 0) else LATER_REPORT
+    return "" if new.get("podUid") == changed["status"].get("podUid") else LATER_REPORT
 
 
 def _key(obj: JSON) -> Key:
