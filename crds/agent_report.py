@@ -481,8 +481,8 @@ class AgentReport(OnWire):
     incarnation: Ordinal
     sequence: Count = 0
     """Number of the report within the incarnation. The API server takes none of a lower incarnation than the
-    one that it has, none of a lower number of the same Pod, and of another Pod of the incarnation only that of
-    the Pod in `status.podUid`: a report that was long on its way replaces no later one."""
+    one that it has, none of a lower number of the same Pod, and of another Pod of the incarnation none but of
+    the one in `status.podUid`: a report that was long on its way replaces no later one."""
     pod_uid: Annotated[str, Limits(max_length=64)]
     address: Annotated[str, Limits(max_length=253)]
     store_port: Annotated[int, Limits(at_least=0, at_most=65_535)]
