@@ -45,6 +45,14 @@ class Standing:
         return newest is not None and joined is not None and newest.hangs and newest.round == joined.round
 
     @property
+    def is_ended_by_plan(self) -> bool:
+        """Whether a planned change, and no failure, ends the round last joined."""
+        joined, newest = self.joined, self.newest
+        if newest is None or joined is None or self.peers_are_dead or self.asks_where_it_hangs:
+            return False
+        return newest.round > joined.round or newest.phase is not RendezvousPhase.FORMED
+
+    @property
     def others_train(self) -> bool:
         """Whether a world stands that this agent is not in: nobody waits for it."""
         newest = self.newest

@@ -402,8 +402,8 @@ class Course:
         if (yield ReportFailure(Subject.ENDING)) or leaving or (yield ReportFailure(Subject.EARLY_FINISH)):
             return
         seen: Seen = yield AwaitEnds(0.0)
-        asked = seen.standing.asks_where_it_hangs
-        if seen.alive and (seen.may_hang or asked):  # who is asked and is silent is taken to hang
+        asked, broke = seen.standing.asks_where_it_hangs, not seen.standing.is_ended_by_plan
+        if seen.alive and broke and (seen.may_hang or asked):  # who is asked and is silent is taken to hang
             yield ReportFailure(Subject.HANG if seen.may_hang else Subject.ASKED)
 
     def _await_judgement(self) -> Steps[None]:

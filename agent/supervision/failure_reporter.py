@@ -154,6 +154,9 @@ class FailureReporter:
         return early is not None
 
     def _describe_early_finish(self, ranks: Ranks, processes: TrainingProcesses) -> Failure | None:
+        """Describe who ended well before the others, unless a planned change takes these away."""
+        if self._membership.standing.is_ended_by_plan:
+            return None
         last = self._reporter.latest
         codes = self._post_mortem.exit_codes(processes)
         return self._post_mortem.describe_early_finish(codes, ranks, last.observed_round, last.failures + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from agent.facts.world import WAIT, Action, ExitReason, Member, Verb, World
 from agent.membership import Standing
 from agent.supervision import course
 from agent.supervision.course import Ended, Grace, News, ReportFailure, Seen, Start, Stop, Subject
+from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import HURRY_GRACE_SECONDS, Outcome
 from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
@@ -104,6 +106,33 @@ def test_a_process_that_only_lost_its_peer_does_not_hide_another_that_hangs() ->
     look = Seen(float("inf"), STAND_BY, standing, failed=True, may_hang=True)
     assert Subject.HANG in kinds(orders(look))
     assert Subject.HANG not in kinds(orders(look, found=Subject.ENDING))
+
+
+def test_who_made_no_step_for_a_while_does_not_hang_where_a_planned_change_ends_its_round() -> None:
+    assert Subject.HANG in kinds(orders(seen(STAND_BY, BROKEN, may_hang=True)))
+    scaled = World(1, RendezvousPhase.REFORMING, (ME,), 1)
+    for planned in (seen(START, NEXT, may_hang=True), seen(STAND_BY, scaled, may_hang=True)):
+        assert Subject.HANG not in kinds(orders(planned))
+
+
+@pytest.mark.parametrize(
+    ("newest", "is_early"), [(JOINED, True), (BROKEN, True), (HANGS, True), (NEXT, False)]
+)
+def test_who_ended_well_before_the_others_is_reported_unless_a_planned_change_took_them(
+    newest: World, is_early: bool
+) -> None:
+    early = SimpleNamespace(message="rank 0 finished early")
+    reports: list[Any] = []
+    reporter: Any = SimpleNamespace(
+        latest=SimpleNamespace(observed_round=1, failures=0),
+        report=lambda state, failure: reports.append((state, failure)),
+    )
+    membership: Any = SimpleNamespace(standing=Standing(ME, JOINED, newest))
+    post_mortem: Any = SimpleNamespace(exit_codes=lambda _: {0: 0}, describe_early_finish=lambda *_: early)
+    none: Any = None
+    failures = FailureReporter(membership, reporter, post_mortem, none, none, none)
+    assert failures.report_early_finish({0: 0}, none, AgentState.RUNNING) is is_early
+    assert reports == [(AgentState.RUNNING, early)] * is_early
 
 
 def _asked(*, may_hang: bool) -> Seen:

@@ -68,6 +68,16 @@ def hung(index: int, *, waits: bool) -> JSON:
     return worker(index, agent=agent, history=[life(1, f"node-{index}", 0, 5)])
 
 
+@pytest.mark.parametrize("blamed", [True, False], ids=["blamed", "a peer's Pod was lost"])
+def test_who_finished_early_has_failed_only_where_the_job_blames_it(blamed: bool) -> None:
+    text = "rank 0 finished early, at step 8; the others cannot go on"
+    found = {"round": 1, "rank": 0, "exitCode": 0, "message": text, "time": at(60)}
+    failure = {"worker": "digits-worker-0", "exitClass": "UserError"} | found if blamed else None
+    early = worker(0, agent={"incarnation": 1, "failure": found}, history=[life(1, "node-0", 0, 5)])
+    drawn = life_of(troubled_job(lastFailure=failure, history=OF_TWO), [early], None, NOW)
+    assert [failure.text for lane in drawn.all_lanes for failure in lane.failures] == [text] * blamed
+
+
 @pytest.mark.parametrize("judged", [True, False], ids=["last failure", "older"])
 def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) -> None:
     last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "Hang", "message": "in a lock"}

@@ -110,7 +110,9 @@ class Life:
         policy = {"lastCallSeconds": 1, "shrinkAfterSeconds": 20, "heartbeatTimeoutSeconds": 30}
         policy |= {"hangTimeoutSeconds": HANG_SECONDS}
         workers = draw.choice((1, 2, 2, 3))
-        self._policy, self._counts = policy, {"replicas": workers, "minReplicas": min(workers, 2)}
+        # All that befalls it may come without a step between.
+        self._policy = policy
+        self._counts = {"replicas": workers, "minReplicas": min(workers, 2), "restartCount": 10}
         cluster.lengths.save = draw.choice((3.0, 3.0, 12.0))
         self._submit()
         for _ in range(draw.choice((0, 1, 1, 2, 3))):
@@ -162,7 +164,8 @@ class Life:
         )
         self.failures += 1
         self.blamable[f"{JOB}-worker-{member.index}"] += 1
-        training.fail(member, code, f"{text} {self.failures}")
+        # Three alike in a row would end the job, as they should.
+        training.fail(member, code, f"{text} {'abcdefgh'[self.failures // 2]}")
         return True
 
     def hang(self) -> bool:

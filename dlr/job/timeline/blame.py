@@ -81,6 +81,8 @@ def _of_its_agent(worker: JSON, culprits: Culprits, clock: Clock) -> Iterator[Fa
         blamed, _ = culprits.get(each.round, ("", None)) if each.round is not None else ("", None)
         if blamed == worker["metadata"]["name"]:
             continue  # the job has it, by the controller's clock, which may have been without an API server
+        if each.finished_early:
+            continue  # a lost Pod broke its world, or a planned change ended it
         blameless = bool(blamed) or each.waited
         yield Failure(clock.at(each.time), each.what, each.text, each.follows or blameless)
 
