@@ -228,8 +228,6 @@ class _Status(msgspec.Struct):
 _IDENTITY, _STATUS = msgspec.json.Decoder(Identity), msgspec.json.Decoder(_Status)
 WHOLE = Shape({"spec": 10**9, "status": 10**9, "data": 10**9}, metadata=("finalizers",))
 """All of the common parts, for collections that nobody else writes."""
-
-
 NAMES = Shape({})
 """The metadata alone."""
 

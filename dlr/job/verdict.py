@@ -41,7 +41,6 @@ DOES: dict[str, str] = {
 }
 """By state or phase."""
 
-
 WELL = ("good", "busy")
 """Tones of states in which nothing is wrong."""
 
@@ -67,14 +66,14 @@ class Verdict:
 def verdict(case: Case) -> Verdict:
     phase, found = report.phase(case.job), tuple(findings(case))
     state, word = _does(case, phase, found)
-    lost = _lost_seconds(case)
-    parts = (state, report.deletion_line(case.job, case.now), _cost(case, lost))
+    failures, lost = sum(failures_of(case.job).values()), _lost_seconds(case)
+    parts = (state, report.deletion_line(case.job, case.now), _cost(case, failures, lost))
     is_well = phase == "Succeeded" or not found
     return Verdict(
         text="; ".join(filter(None, parts)),
         word=word,
         cause=phase if is_well else found[0].cause,
-        failures=sum(failures_of(case.job).values()),
+        failures=failures,
         lost_seconds=lost,
         findings=found,
         fields=_fields(case),
@@ -124,9 +123,9 @@ def _lost_seconds(case: Case) -> float:
     return of_groups or 0.0 if is_grouped(case.job) else lost_seconds(case.account)
 
 
-def _cost(case: Case, lost: float) -> str:
+def _cost(case: Case, count: int, lost: float) -> str:
     """Say how often the job failed, and how much time that took; empty where nothing failed."""
-    count, again = sum(failures_of(case.job).values()), redone(case.account)
+    again = redone(case.account)
     if not count:
         return f"{again} trained again" if again else ""
     line = counted(count, "failure")
