@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-# A machine under load is no reason for a property to fail. `make test` draws the same examples each time; others
-# are drawn with `--hypothesis-profile=random`.
+# A machine under load is no reason for a property to fail. `make test` draws the same examples each time; others,
+# and twice as many, are drawn with `--hypothesis-profile=random`.
 # Hypothesis would also draw from the constants of those of our modules that earlier tests have loaded.
 providers._get_local_constants = lambda: providers._local_constants
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("dlr", settings.get_profile("random"), derandomize=True)
+settings.register_profile("dlr", settings.get_profile("random"), derandomize=True, max_examples=50)
 settings.load_profile("dlr")
 
 LOGGERS = (logging.getLogger(), logging.getLogger("agent"))

@@ -56,88 +56,6 @@ def test_failure_is_told_with_exception_exit_code_and_rank(cluster: FakeCluster,
     assert "\nabout to fail\n" in agents.log(0), "the Pod's own log has the script's lines as they are"
 
 
-def test_killed_process_restarts_in_the_next_round(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    (process,) = training_processes(agent.pid)
-    killed_at = time.monotonic()
-    os.kill(process, signal.SIGKILL)
-    cluster.wait_state({0: "Failed"}, 1)
-    told_seconds = time.monotonic() - killed_at
-    assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"
-    assert cluster.agent(0)["failure"]["exitCode"] == -9
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
-    cluster.wait(lambda: cluster.agent(0)["progress"]["step"] >= 0, "a step")
-    assert training_processes(agent.pid) != [process]
-    print(f"told {told_seconds:.3f} s after the kill")
-
-
-def test_checkpoint_of_any_process_is_told_before_the_next_report_of_steps_is_due(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    script = agents.script(
-        "import os, time, dlr\n"
-        "dlr.report(41)\n"
-        "while not os.path.exists(os.environ['OUT'] + '/save'): time.sleep(0.02)\n"
-        "if os.environ['RANK'] == '1': dlr.checkpoint_saved(41)\n"
-        "time.sleep(600)\n"
-    )
-    agents.start(0, "--nproc-per-node=2", script, DLR_HEARTBEAT_SECONDS="3600")
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 41)
-    assert "checkpointStep" not in cluster.agent(0)["progress"]
-    (tmp_path / "work/save").touch()
-    cluster.wait(lambda: cluster.agent(0)["progress"].get("checkpointStep") == 41, "a checkpoint")
-    (tmp_path / "work/save").unlink()
-    cluster.form([0])
-    cluster.wait(lambda: "checkpointStep" not in cluster.agent(0)["progress"], "a round without a checkpoint")
-
-
-def test_sigterm_lets_processes_save_and_is_told(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    script = agents.script(
-        "import os, signal, time, dlr\n"
-        "def save(*_):\n"
-        "    time.sleep(0.5)\n"
-        "    open(os.environ['OUT'] + '/saved', 'w').close()\n"
-        "    raise SystemExit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "dlr.report(1)\n"
-        "while True: time.sleep(1)\n"
-    )
-    agent = agents.start(0, script)
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 1)
-    agent.terminate()
-    assert agent.wait(300) == 143
-    assert (tmp_path / "work/saved").exists()
-    assert cluster.agent(0)["state"] == "Stopped"
-
-
-def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster, agents: Agents) -> None:
-    script = agents.script(
-        "import signal, time, dlr\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "dlr.report(1)\n"
-        "while True: time.sleep(1)\n"
-    )
-    agent = agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="6")
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 1)
-    (process,) = training_processes(agent.pid)
-    agent.terminate()
-    assert agent.wait(300) == 143
-    assert not Path(f"/proc/{process}").exists()
-    assert cluster.agent(0)["state"] == "Stopped"
-
-
 def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_to_leave(
     cluster: FakeCluster, agents: Agents
 ) -> None:
@@ -162,61 +80,23 @@ def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_
     assert cluster.refused == ["job-worker-0"]
 
 
-def test_restarted_container_does_not_join_the_round_its_predecessor_was_in(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    first = agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    (process,) = training_processes(first.pid)
-    first.kill()
-    os.kill(process, signal.SIGKILL)
-    first.wait()
-    again = agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 1)  # "I left it"
-    assert training_processes(again.pid) == []
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
-
-
-def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    before = training_processes(agent.pid)
-    cluster.stop()
-    time.sleep(3)
-    cluster.start()
-    cluster.wait_renewal()
-    cluster.hanging.clear()
-    time.sleep(7)
-    cluster.hanging.set()
-    cluster.wait_renewal()
-    assert training_processes(agent.pid) == before
-    cluster.publish(phase="Suspended")  # and it still listens
-    assert agent.wait(300) == 143
-    assert cluster.agent(0)["state"] == "Stopped"
-
-
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        (["-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"], 128 + signal.SIGSEGV, "SIGSEGV"),
+        (["--no-python", "/no/such/program"], 127, "/no/such/program"),
+    ],
+)
 def test_max_restarts_given_ends_the_agent_with_the_process_exit_code(
-    cluster: FakeCluster, agents: Agents
+    cluster: FakeCluster, agents: Agents, command: list[str], code: int, message: str
 ) -> None:
-    script = agents.script("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    agent = agents.start(0, "--max-restarts=0", script)
+    if command[0] == "-c":
+        command = [agents.script(command[1])]
+    agent = agents.start(0, "--max-restarts=0", *command)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    assert agent.wait(300) == 128 + signal.SIGSEGV
-    assert cluster.agent(0)["failure"]["signal"] == "SIGSEGV"
-
-
-def test_command_that_does_not_exist(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, "--max-restarts=0", "--no-python", "/no/such/program")
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    assert agent.wait(300) == 127
-    assert "/no/such/program" in cluster.agent(0)["failure"]["message"]
+    assert agent.wait(300) == code
+    assert message in cluster.agent(0)["failure"]["message"]
 
 
 def test_what_a_round_that_ended_well_left_behind_lives_until_the_next_round_or_the_agents_end(
@@ -279,15 +159,6 @@ def test_start_that_fails_half_way_leaves_no_process(
     cluster.wait(lambda: not training_processes(agent.pid), "no process to be left")
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 2)
-
-
-def test_run_path_runs_a_function(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, "--run-path", agents.script(COUNT), STEPS="3")
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_state({0: "Succeeded"}, 1)
-    cluster.publish(phase="Succeeded")
-    assert agent.wait(300) == 0
 
 
 def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once(

@@ -163,21 +163,6 @@ def test_the_end_of_the_check_ends_its_pods_with_all_their_probes(
     assert not cluster.check_agent(0).get("check")
 
 
-def test_a_check_that_is_gone_already_is_left_at_once(cluster: FakeCluster, agents: Agents) -> None:
-    assert agents.check(0).wait(300) == 0
-
-
-@pytest.mark.usefixtures("stopping")
-def test_sigterm_ends_the_pod_of_a_check_with_its_probes(cluster: FakeCluster, agents: Agents) -> None:
-    cluster.publish_check(**running([0], 0))
-    agent = agents.check(0)
-    probe = stopped_probe_of(agent)
-    agent.terminate()
-    assert agent.wait(300) == 143
-    assert not runs(probe)
-    assert cluster.check_agent(0)["state"] == "Stopped"
-
-
 @pytest.mark.usefixtures("stopping")
 def test_probes_do_not_outlive_an_agent_that_is_killed(cluster: FakeCluster, agents: Agents) -> None:
     cluster.publish_check(**running([0], 0))
@@ -187,12 +172,6 @@ def test_probes_do_not_outlive_an_agent_that_is_killed(cluster: FakeCluster, age
     agent.kill()
     agent.wait()
     wait_for(lambda: not runs(probe), "the end of the probe")
-
-
-def test_a_pod_that_is_not_of_a_check_says_so(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, module="agent.node_check")
-    assert agent.wait(300) == 2
-    assert "DLR_CHECK_NAME is not set" in agents.log(0)
 
 
 def test_the_agent_of_a_job_is_tested_while_it_is_idle_and_then_trains(
@@ -214,21 +193,6 @@ def test_the_agent_of_a_job_is_tested_while_it_is_idle_and_then_trains(
 
 
 @pytest.mark.usefixtures("stopping")
-def test_an_agent_that_trains_is_not_tested(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, agents.script(SCRIPT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    cluster.publish_check(**running([0], 0))
-    cluster.publish(activeCheck=CHECK)
-    step = cluster.agent(0)["progress"]["step"]
-    cluster.wait_step(0, step + 5)
-    assert probes(agent.pid) == []
-    cluster.reform()
-    stopped_probe_of(agent)
-
-
-@pytest.mark.usefixtures("stopping")
 def test_a_new_world_ends_the_probes_before_its_processes_start(cluster: FakeCluster, agents: Agents) -> None:
     agent = agents.start(0, agents.script(SCRIPT))
     cluster.wait_state({0: "Ready"}, 0)
@@ -241,84 +205,3 @@ def test_a_new_world_ends_the_probes_before_its_processes_start(cluster: FakeClu
     cluster.wait_step(0, 0)
     assert probes(agent.pid) == []
     assert not cluster.agent(0).get("check"), "a test that was broken off says nothing"
-
-
-@pytest.mark.usefixtures("stopping")
-@pytest.mark.parametrize("end", ["sigterm", "the check is not active any more"])
-def test_probes_end_when_the_agent_has_no_time_for_them_any_more(
-    cluster: FakeCluster, agents: Agents, end: str
-) -> None:
-    agent = agents.start(0, agents.script(SCRIPT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.publish_check(**running([0], 0))
-    cluster.publish(activeCheck=CHECK)
-    probe = stopped_probe_of(agent)
-    if end == "sigterm":
-        agent.terminate()
-        assert agent.wait(300) == 143
-    else:
-        cluster.publish(activeCheck=None)
-    wait_for(lambda: not runs(probe), "the end of the probe")
-
-
-def test_a_round_that_is_past_is_left_for_the_newer_one(
-    cluster: FakeCluster, agents: Agents, stopping: Path
-) -> None:
-    cluster.publish_check(phase="Pending")
-    agent = agents.check(0, constants={JOIN_LIMIT: 1})
-    cluster.wait(lambda: cluster.check_agent(0).get("state") == "Ready", "the agent")
-    pair = group(cluster.check_agent(0), {})
-    cluster.publish_check(**running([0, 1], 1, [pair]))
-    probe = stopped_probe_of(agent)
-    stopping.unlink()
-    cluster.publish_check(**running([0, 1], 2, [pair]))
-    wait_for(lambda: not runs(probe), "the end of the probe")
-    cluster.wait(lambda: cluster.check_agent(0).get("check"), "the newer test", LONG_SECONDS)
-    assert [p.round for p in told(cluster.check_agent(0)).pairs] == [2]
-
-
-def test_a_restarted_container_does_its_current_duty_again_and_no_other(
-    cluster: FakeCluster, agents: Agents, stopping: Path
-) -> None:
-    stopping.unlink()
-    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 10})
-    first = agents.check(0)
-    cluster.wait(lambda: cluster.check_agent(0).get("state") == "Ready", "the agent")
-    cluster.publish_check(**running([0, 1], 1, [group(cluster.check_agent(0), {})]))
-    cluster.wait(lambda: cluster.check_agent(0).get("check"), "the test", LONG_SECONDS)
-    before = cluster.check_agent(0)
-    first.kill()
-    first.wait()
-    second = agents.check(0)
-    cluster.wait(lambda: cluster.check_agent(0)["storePort"] != before["storePort"], "the next agent")
-    assert cluster.check_agent(0)["check"] == before["check"], "its node is the same"
-    stopping.write_text(STOPS_PROBES)
-    cluster.publish_check(**running([0, 1], 2, [group(cluster.check_agent(0), {})]))
-    interrupted = stopped_probe_of(second)
-    stopping.unlink()
-    second.kill()
-    second.wait()
-    kill(interrupted, signal.SIGCONT)
-    wait_for(lambda: not runs(interrupted), "the end of the probe")
-    agents.check(0)
-    cluster.wait(lambda: len(cluster.check_agent(0)["check"]["pairs"]) == 2, "the test", LONG_SECONDS)
-    assert [p.round for p in told(cluster.check_agent(0)).pairs] == [1, 2]
-
-
-@pytest.mark.usefixtures("stopping")
-def test_an_api_server_that_is_away_while_probes_run_hurts_nobody(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 10})
-    agent = agents.check(0)
-    cluster.wait(lambda: cluster.check_agent(0).get("state") == "Ready", "the agent")
-    cluster.publish_check(**running([0, 1], 1, [group(cluster.check_agent(0), {})]))
-    probe = stopped_probe_of(agent)
-    cluster.stop()
-    kill(probe, signal.SIGCONT)
-    wait_for(lambda: "probe=pair" in agents.log(0), "the end of the probe")
-    cluster.start()
-    cluster.wait(lambda: cluster.check_agent(0).get("check"), "the report")
-    assert [p.round for p in told(cluster.check_agent(0)).pairs] == [1]
-    cluster.publish_check(phase="Succeeded")
-    assert agent.wait(300) == 0

@@ -130,32 +130,3 @@ def test_fault_that_is_told_after_its_process_has_died_is_of_the_same_round(
     cluster.wait_state({0: "Running"}, 2)
     cluster.wait_step(0, 20)
     assert cluster.agent(0)["state"] == "Running", "the next round does not end by it"
-
-
-def test_applications_own_xid_is_left_to_it_and_a_shared_devices_fault_names_no_rank(
-    cluster: FakeCluster, agents: Agents, driver: Driver
-) -> None:
-    agents.start(0, agents.script(TRAIN))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_step(0, 1)
-    driver.report(13)
-    agents.wait_log(0, "left to the processes: Xid 13 on GPU 1")
-    driver.report(48)
-    cluster.wait_state({0: "Failed"}, 1)
-    failure = cluster.agent(0)["failure"]
-    assert failure["message"].startswith("Xid 48 on GPU 1 (0000:3B:00.0): double-bit ECC error")
-    assert failure.get("rank") is None, "one process, two devices"
-    assert failure["sequence"] == 1
-
-
-def test_usage_of_gpus_comes_with_the_steps(cluster: FakeCluster, agents: Agents, driver: Driver) -> None:
-    agents.start(0, agents.script(TRAIN))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait(lambda: cluster.agent(0).get("usage"), "what the Pod uses")
-    usage = cluster.agent(0)["usage"]
-    assert usage["gpuUtilization"] == pytest.approx(0.6)
-    assert usage["gpuMemoryBytes"] == 2**31
-    assert usage["memoryBytes"] > 50 * 2**20
-    assert usage["cpuCores"] > 0

@@ -73,19 +73,6 @@ def entry_point(agents: Agents, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("entry_point")
-def test_stock_torchrun_outside_of_a_job_ends_with_one_sentence(agents: Agents) -> None:
-    agent = agents.start(
-        0, "--rdzv-backend=dlr", agents.script(TRAIN), module="torch.distributed.run", DLR_JOB_NAME=""
-    )
-    assert agent.wait(300) == 2
-    assert "Traceback" not in agents.log(0)
-    assert agents.log(0).endswith(  # torch may have notices of its own
-        "torchrun --rdzv-backend=dlr: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: "
-        "submit the job with `dlr job submit`, or train on this machine alone with `dlr run --standalone`\n"
-    )
-
-
-@pytest.mark.usefixtures("entry_point")
 def test_stock_torchrun_trains_through_a_restart(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:

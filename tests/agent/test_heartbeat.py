@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 
 from agent.environment import Environment
 from agent.kube.api import ApiClient
-from agent.report.heartbeat import MAX_WAIT_SECONDS, Heartbeat, renewal
+from agent.report.heartbeat import MAX_WAIT_SECONDS, Heartbeat
 from controller.errors import Unavailable, error_of
 from tests.agent.fake_cluster import FakeCluster
 
@@ -83,11 +81,6 @@ def test_a_defect_ends_no_renewals() -> None:
 def test_who_is_refused_for_good_ends() -> None:
     server = Server(60.0, {3: error_of(404, b"")}).beat()
     assert len(server.renewed_at) > 20, "it may only be late"
-
-
-def test_renew_time_is_a_microtime() -> None:
-    time_ = renewal("p", datetime(2026, 1, 2, 3, 4, 5, 0, tzinfo=UTC))["spec"]["renewTime"]
-    assert re.fullmatch(r"2026-01-02T03:04:05\.000000Z", time_)
 
 
 @pytest.mark.real

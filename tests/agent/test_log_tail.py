@@ -63,7 +63,7 @@ def test_lines_are_copied_as_they_come_and_to_the_end(tmp_path: Path) -> None:
 
 def test_what_was_cut_out_before_it_was_copied_is_left_out_with_a_line(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
-    log.write_bytes(b"first\n" + b"x" * 99 * MIB + b"\nlast\n")
+    log.write_bytes(b"first\n" + b"x" * 30 * MIB + b"\nlast\n")
     cut_middle(log, MIB)
     tracemalloc.start()
     try:
@@ -76,7 +76,7 @@ def test_what_was_cut_out_before_it_was_copied_is_left_out_with_a_line(tmp_path:
     assert (lines[0], lines[-1]) == ("[rank0]: first", "[rank0]: last")
     assert "bytes are left out" in lines[2]
     assert len(text) < MIB
-    assert peak < 8 * MIB, "a hole of 98 MiB was read"
+    assert peak < 8 * MIB, "a hole of 29 MiB was read"
 
 
 def test_only_wanted_lines_are_copied(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_only_wanted_lines_are_copied(tmp_path: Path) -> None:
 def test_whatever_a_process_writes_is_copied_as_text(
     data: bytes, size: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    log = tmp_path_factory.mktemp("log") / "stderr.log"
+    log = tmp_path_factory.getbasetemp() / "stderr.log"
     log.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_tail, "READ_BYTES", size)

@@ -187,37 +187,12 @@ def test_what_still_writes_is_not_killed_in_the_middle_and_what_sits_there_is(tm
     running.join(300)
 
 
-def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
-    _, running = start(tmp_path, STUBBORN)
-    wake = os.eventfd(1)
-    started_at = time.monotonic()
-    running.stop(signal.SIGTERM, 600, wake_fd=wake, hurry_after_seconds=lambda: 0.5)
-    assert 0.5 <= time.monotonic() - started_at < 300
-    os.close(wake)
-    running.join(300)
-
-
 @pytest.fixture
 def first_process() -> Iterator[None]:
     """Orphans come to us, as to a container's first process."""
     become_subreaper()
     yield
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-@pytest.mark.usefixtures("first_process")
-def test_children_of_a_killed_process_do_not_outlive_it(tmp_path: Path) -> None:
-    script = (
-        "import subprocess; child = subprocess.Popen(['sleep', '600'])\n"
-        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))"
-    )
-    _, running = start(tmp_path, script)
-    child = int((tmp_path / "child").read_text())
-    os.kill(running.pids[0], signal.SIGKILL)
-    wait_exit(running.exit_fds())
-    running.kill()
-    running.join(300)
-    assert not Path(f"/proc/{child}").exists()  # not even as a zombie
 
 
 DAEMON = """

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from agent.environment import Environment
 from agent.facts.failure import Failure
@@ -17,17 +13,14 @@ from agent.kube.api import ApiClient
 from agent.monitor.stepping import Figures
 from agent.report import reporter as reporter_module
 from agent.report.elasticworker import RESERVED_REPORTS, sequence_after
-from agent.report.outbox import NEWS_BURST, NEWS_SECONDS
-from agent.report.report import Facts, Report, Sections, whole
+from agent.report.report import Facts, Report, Sections
 from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
-    CHECKPOINT_SECONDS,
     EARLIER_WORKER,
     LATER_POD,
     LATER_REPORT,
     Accelerators,
-    AgentReport,
     AgentState,
     CheckpointMemory,
     RoundProgress,
@@ -37,7 +30,6 @@ from crds.agent_report import (
 from tests.agent.fake_cluster import FakeCluster
 from tests.cli.scripted import Clock
 
-READER = TypeAdapter(AgentReport)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 ME = Environment("job", "default", "job-worker-0", 0, 2, "uid", "10.0.0.1")
 FACTS = Facts(1234, 8, Accelerators("nvidia", 8, "NVIDIA H100 80GB HBM3"))
@@ -128,47 +120,6 @@ def reporter(api: FakeApi, clock: Clock) -> PlayedReporter:
     return PlayedReporter(api, clock)
 
 
-@given(
-    st.sampled_from(AgentState),
-    st.integers(0, 9),
-    st.none() | st.builds(failure, st.integers(1, 9)),
-    st.none()
-    | st.builds(
-        StepProgress,
-        st.integers(0, 9),
-        st.just(NOW),
-        st.none() | st.integers(0, 9),
-        st.none() | st.floats(0, 9),
-    ),
-    st.lists(
-        st.builds(
-            lambda round_, first, more, seconds: RoundProgress(round_, first, first + more, seconds),
-            *[st.integers(0, 9)] * 3,
-            st.floats(0, 9),
-        ),
-        max_size=8,
-    ),
-)
-def test_what_is_written_is_what_the_crd_takes(
-    state: AgentState,
-    round_: int,
-    failed: Failure | None,
-    progress: StepProgress | None,
-    rounds: list[RoundProgress],
-) -> None:
-    report = Report(state, NOW, round_, failed, progress, tuple(rounds))
-    written = whole(ME, FACTS, report, 1, {}).to_wire()
-    read = READER.validate_python(written)
-    # Nothing is lost on the way, and nothing is unknown (it would be pruned).
-    assert read.to_wire() == written
-    assert (read.progress and read.progress.checkpoint_step) == (progress and progress.checkpoint_step)
-    for said, known in zip(read.rounds, rounds, strict=True):
-        assert astuple(said) == pytest.approx(astuple(known))
-    assert read.accelerators == FACTS.accelerators
-    assert read.observed_round == round_
-    assert read.since == NOW
-
-
 def test_changes_are_told_at_once(api: FakeApi, reporter: PlayedReporter) -> None:
     reporter.report(AgentState.RUNNING, 1)
     reporter.go_on()
@@ -197,75 +148,10 @@ def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: Playe
     assert len(told) <= 3
 
 
-def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: PlayedReporter, clock: Clock) -> None:
-    reporter.go_on()
-    step = 0
-    reporter._figures = lambda: Figures(StepProgress(step, NOW))
-    for step in range(1, 100):  # noqa: B007
-        reporter.progress()
-        reporter.go_on(0.01)
-    reporter.go_on(0.3)
-    assert api.told[-1]["progress"]["step"] == 99
-    assert len(api.told) <= 3 + int(clock.now / 0.3)
-
-
-def test_news_that_never_ends_is_written_at_its_interval(api: FakeApi, clock: Clock) -> None:
-    """As where a training process sends its agent message after message."""
-    reporter = PlayedReporter(api, clock, progress_seconds=600.0)
-    reporter.go_on()
-    step, sent = 0, NEWS_BURST + 30
-    reporter._figures = lambda: Figures(StepProgress(step, NOW))
-    for step in range(1, sent):
-        reporter.progress(within_seconds=0.0)
-        reporter.go_on(0.01)
-        assert step > NEWS_BURST or api.told[-1]["progress"]["step"] == step, "it does not wait"
-    reporter.go_on(60.0)
-    assert api.told[-1]["progress"]["step"] == sent - 1
-    assert len(api.told) <= 3 + NEWS_BURST + 0.01 * sent / NEWS_SECONDS
-
-
-def test_first_step_of_a_round_does_not_wait(api: FakeApi, clock: Clock) -> None:
-    reporter = PlayedReporter(api, clock, progress_seconds=600.0)
-    reporter.go_on()
-    reporter.progress(within_seconds=0.0)
-    reporter.progress()  # does not put it off
-    reporter.go_on()
-    assert len(api.told) == 2
-
-
 def saved(api: FakeApi) -> int | None:
     """The checkpoint that the last write has told of."""
     found: int | None = (api.told[-1]["progress"] or {}).get("checkpointStep")
     return found
-
-
-def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_time_has_come(
-    api: FakeApi, clock: Clock
-) -> None:
-    reporter = PlayedReporter(api, clock, progress_seconds=600.0)
-    reporter.go_on()
-    newest = 1
-    reporter._figures = lambda: Figures(StepProgress(newest, NOW, newest))
-    reporter.checkpoint()
-    reporter.go_on()
-    assert saved(api) == 1, "it did not wait"
-    for newest in range(2, 100):  # noqa: B007
-        reporter.checkpoint()
-        reporter.go_on(CHECKPOINT_SECONDS / 40)
-    reporter.go_on(CHECKPOINT_SECONDS)
-    assert saved(api) == 99 and len(api.told) <= 6
-    reporter.go_on(CHECKPOINT_SECONDS)  # a quiet time
-    for newest, is_awaited in ((100, False), (101, True)):
-        reporter.checkpoint(is_awaited=is_awaited)
-        reporter.go_on()
-        assert saved(api) == newest
-    newest = 102
-    reporter.checkpoint()
-    reporter.go_on()
-    assert saved(api) == 101
-    reporter.hasten()
-    reporter.go_on()
-    assert saved(api) == 102, "now somebody waits for it"
 
 
 def test_whatever_else_is_told_tells_of_the_newest_checkpoint_and_step(api: FakeApi, clock: Clock) -> None:

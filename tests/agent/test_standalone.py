@@ -130,15 +130,6 @@ def run_script(
     )
 
 
-@pytest.mark.real
-def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
-    done = run(tmp_path, "time.sleep(1000)", "--memory-checkpoint=64Mi", "--hang-timeout=4")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "ends with 30"
-    assert "rank 1, after step 20, is at" in done.stderr
-    assert "rank 0, step 20, waiting for other ranks:" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("flags", "environ", "says"),
     [

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from agent.warm import PADDING, PADDING_VARIABLE, Preloads
-from agent.warm.script import runs_python
 from agent.warm.warm_parent import ForkedProcess, WarmStart
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 from tests.agent.conftest import Agents, children, runs, training_processes
@@ -250,18 +249,6 @@ def test_what_is_read_when_torch_is_imported_renews_the_parent(tmp_path: Path) -
         starter.close()
 
 
-def test_what_is_no_python_script_is_spawned() -> None:
-    python = sys.executable
-    assert runs_python([python, "-u", "train.py"]) and runs_python([python, "-u", "-m", "train"])
-    for argv in (
-        ["/bin/echo", "-u", "x"],
-        [python, "train.py"],
-        [python, "-u", "-c", "pass"],
-        [python, "-u"],
-    ):
-        assert not runs_python(argv)
-
-
 @pytest.mark.parametrize(
     ("module", "text", "why"),
     [
@@ -369,30 +356,3 @@ def test_forked_process_does_not_outlive_an_agent_that_is_killed(
     while runs(process):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-SLOW_TO_IMPORT = """
-import os, pathlib, time
-folder = pathlib.Path(os.environ["OUT"])
-(folder / "importing").touch()
-while not (folder / "go").exists():
-    time.sleep(0.02)
-"""
-
-
-def test_agent_whose_parent_still_imports_sees_what_becomes_of_its_world(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    (work / "slow.py").write_text(SLOW_TO_IMPORT)
-    agent = agents.start(0, "--preload=slow", agents.script("import time; time.sleep(600)"), warm=True)
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 1)
-    cluster.reform()
-    cluster.wait_state({0: "Ready"}, 1)
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
-    (work / "go").touch()
-    cluster.wait(lambda: training_processes(agent.pid), "the process", SECONDS)
-    assert "so the process is spawned" not in agents.log(0)

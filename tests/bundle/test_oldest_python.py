@@ -16,7 +16,7 @@ from pathlib import Path
 import mypy
 import pytest
 
-from dlr.bundle.agent import contents
+from dlr.bundle.agent import _sources
 from dlr.commands.dispatch import CANNOT_LOAD, call
 
 ROOT = Path(__file__).parents[2]
@@ -83,13 +83,12 @@ def test_the_package_promises_that_python() -> None:
     assert project["requires-python"] == f">={'.'.join(map(str, OLDEST))}"
 
 
+PROMISE_THEMSELVES = ("urllib3/", "tenacity/")
+
+
 def test_what_is_injected_needs_nothing_newer() -> None:
     """What is vendored promises as much itself, and asks for the version where it takes more."""
-    ours = {
-        path: source
-        for path, source in contents().items()
-        if path.endswith(".py") and not path.startswith(("dlr/_internal/urllib3/", "dlr/_internal/tenacity/"))
-    }
+    ours = {path: source for path, source in _sources() if not path.startswith(PROMISE_THEMSELVES)}
     assert len(ours) > 100
     assert {path: names for path, source in ours.items() if (names := too_new(source))} == {}
 

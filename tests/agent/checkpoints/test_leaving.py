@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crds.progress_record import BOUNDARY, ENV_PROGRESS_FILE, ORDER, PROGRESS_FORMAT, SPEAKS
-from dlr.checkpoint import leaving
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.storage import read_manifest, verify
-from tests.agent.conftest import Agent, Agents, kill, training_processes, wait_for
+from tests.agent.conftest import Agent, Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
 
@@ -88,15 +84,6 @@ def test_two_workers_three_and_two_again(cluster: FakeCluster, agents: Agents) -
     training.assert_undisturbed()
 
 
-def test_without_memory_the_step_is_kept_in_storage(cluster: FakeCluster, agents: Agents) -> None:
-    training = Training(cluster, agents, 2)
-    training.form([0, 1])
-    training.form([0, 1])
-    assert "kept in storage" in agents.log(0)
-    assert len(list((agents.directory / "checkpoints").glob("step-*"))) == 1
-    training.assert_undisturbed()
-
-
 def test_what_a_failure_leaves_in_memory_is_persisted(cluster: FakeCluster, agents: Agents) -> None:
     training = Training(
         cluster, agents, 2, **MEMORY, EVERY="1", STEP_SECONDS="0.3", DLR_MEMORY_CHECKPOINT_PERSIST="1"
@@ -139,35 +126,3 @@ def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) ->
         cluster.wait(lambda i=index, n=incarnation: cluster.agent(i).get("incarnation") == n, "the next Pod")
     training.form([0, 1])
     training.assert_undisturbed()
-
-
-def environment_of(pid: int) -> dict[str, str]:
-    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    return dict(variable.split("=", 1) for variable in variables if "=" in variable)
-
-
-def has_ended_the_agreed_step(record: Path) -> bool:
-    try:
-        words = struct.unpack_from(PROGRESS_FORMAT, record.read_bytes())
-    except FileNotFoundError:
-        return True  # its agent was as quick
-    return leaving.next_move(words[ORDER], words[SPEAKS], words[BOUNDARY], now=0.0) in ("memory", "storage")
-
-
-@pytest.mark.parametrize("killed", [0, 1])
-def test_nobody_waits_for_the_part_of_a_pod_that_is_killed_as_it_leaves(
-    cluster: FakeCluster, agents: Agents, killed: int
-) -> None:
-    """As by `kubectl delete --grace-period=1`: it has begun to save, and the others wait for its part of that."""
-    training = Training(cluster, agents, 2, **MEMORY)
-    training.form([0, 1])
-    agent = training.running[killed]
-    (process,) = training_processes(agent.pid)
-    record = Path(environment_of(process)[ENV_PROGRESS_FILE])
-    agent.send_signal(signal.SIGTERM)
-    wait_for(lambda: has_ended_the_agreed_step(record), "the step to leave after")
-    kill(process, signal.SIGKILL)
-    agent.kill()
-    agent.wait()
-    # Not all of them, or all, where the dead Pod's saver could still say that it gives up; the grace is 20 minutes.
-    agents.wait_log(1 - killed, "processes have left after step")

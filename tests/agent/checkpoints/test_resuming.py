@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.slots.format import CONTROL_BYTES, Commit
-from agent.slots.slot import Slot
-from tests.agent.conftest import Agent, Agents, kill, state, training_processes
+from tests.agent.conftest import Agent, Agents, kill, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.real
@@ -105,75 +103,6 @@ def test_nothing_is_left_when_the_agent_is_killed(
     assert not any(Path(path).exists() for path in slots)
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_pod_resumes_from_its_peers_copy(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path, lost: int
-) -> None:
-    logs = Logs(cluster, tmp_path / "work")
-    slow = {**WITH_REPLICAS, "STEP_SECONDS": "0.3"}
-    started = start(agents, cluster, 2, **slow)
-    logs.wait_steps(1, range(2), 4)
-    cluster.wait(lambda: min(replicated(cluster, index) for index in range(2)) > 0, "replicas")
-    agent = started[lost]
-    (process,) = training_processes(agent.pid)
-    kept = min(replicated(cluster, index) for index in range(2))
-    kill(agent.pid, signal.SIGKILL)
-    kill(process, signal.SIGKILL)
-    agent.wait()
-    reached = max(logs.last_step(1, rank) for rank in range(2))
-    cluster.replace_worker(f"job-worker-{lost}", 2)
-    agents.start(lost, SCRIPT, incarnation=2, warm=True, **slow)
-    cluster.wait(lambda: cluster.agent(lost).get("incarnation") == 2, "the replacement")
-    cluster.form([0, 1], lost=True)
-    logs.wait_steps(2, range(2), reached + 2)
-    assert logs.told(2, lost)["resume"]["step"] > 0
-    assert ("fetched step" in agents.log(lost, 2)) == (lost != 0), (
-        "what is rank 0's is fetched in the meeting"
-    )
-    assert logs.resumed(2, 0) == logs.resumed(2, 1) >= kept
-    for index, incarnation in ((lost, 2), (1 - lost, 1)):
-        told = f"round=2 resumes from memory, step={logs.resumed(2, 0)}"
-        assert told in agents.log(index, incarnation), "only who fetched says more"
-    cluster.wait(lambda: (cluster.agent(0)["memory"].get("resumed") or {}).get("tier") == "peer", "report")
-    cluster.wait(lambda: replicated(cluster, 0) > reached, "replicas anew")
-
-
-def test_a_world_with_nobody_to_hold_copies_is_told_once(cluster: FakeCluster, agents: Agents) -> None:
-    start(agents, cluster, 1, **WITH_REPLICAS)
-    for round_ in (2, 3):
-        cluster.reform()
-        cluster.form([0])
-        cluster.wait_state({0: "Running"}, round_)
-    assert agents.log(0).count("this world has no other Pod") == 1
-
-
 def replicated(cluster: FakeCluster, index: int) -> int:
     """The newest step of an agent's processes that its peer has, as it told last."""
     return int((cluster.agent(index).get("memory") or {}).get("replicatedStep") or 0)
-
-
-def test_a_damaged_slot_is_not_used_again(cluster: FakeCluster, agents: Agents, tmp_path: Path) -> None:
-    logs = Logs(cluster, tmp_path / "work")
-    started = start(agents, cluster, 2, **MEMORY)
-    logs.wait_steps(1, range(2), 5)
-    (process,) = training_processes(started[1].pid)
-    slots = [Slot.open(path) for path in logs.told(1, 1)["slots"]]
-    while True:
-        kill(process, signal.SIGSTOP)
-        cluster.wait(lambda: state(process) == "T", "the process to stand still")
-        mark, newest = max((slot.mark, slot) for slot in slots if slot.mark is not None)
-        if newest.commit_word is Commit.SUMMED:  # else its sums are added later, to what it holds by then
-            break
-        kill(process, signal.SIGCONT)
-        time.sleep(0.02)
-    newest.bytes(CONTROL_BYTES, CONTROL_BYTES + 1)[0] ^= 1
-    kill(process, signal.SIGKILL)
-    cluster.wait_state({1: "Failed"}, 1)
-    cluster.form([0, 1])
-    cluster.wait(
-        lambda: "DamagedCheckpointError" in (cluster.agent(1).get("failure") or {}).get("message", ""),
-        "the damage",
-    )
-    cluster.form([0, 1])
-    logs.wait_steps(3, range(2), 1)
-    assert logs.resumed(3, 0) == logs.resumed(3, 1) < mark.step

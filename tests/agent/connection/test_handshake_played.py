@@ -432,7 +432,7 @@ def play(seed: int) -> list[str]:
 
 def test_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admitting, "MAX_UNPROVEN", MOST)
-    play_seeds(play, 1_200)
+    play_seeds(play, 600)
 
 
 def test_a_flood_closes_none_of_another_address() -> None:

@@ -24,7 +24,7 @@ from agent.supervision.leaving import Outcome
 from tests.agent.played.rounds import Round, draw_setting
 from tests.played.schedule import BY_HAND, Schedule, play_seeds
 
-SCHEDULES = 4_000
+SCHEDULES = 1_500
 
 pytestmark = pytest.mark.played
 

@@ -6,12 +6,11 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from typing import Any
 
 import pytest
 import torch
@@ -205,21 +204,6 @@ def test_the_desk_of_an_agent_that_ends_leaves_no_socket_and_no_thread(agent: Ag
 # --- reports -------------------------------------------------------------------------------------------------
 
 
-def test_groups_that_are_late_and_a_group_that_is_back_are_reported_at_once(agent: Agent) -> None:
-    agent.desk.begin(ROUND, 2)
-    one, other = agent.process(0, 2), agent.process(1, 2)
-    agent.told.get(timeout=WITHIN_SECONDS)
-    one.channel.late(3, [2, 1])
-    told = ReplicasReport(ROUND, late_version=3, late_groups=(1, 2))
-    assert agent.told.get(timeout=WITHIN_SECONDS) == told
-    other.channel.at(3, 7)
-    one.channel.late(3, [])
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
-    other.channel.left_out(4)
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, left_out_version=4)
-    assert agent.told.empty()
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -302,38 +286,6 @@ def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent
     process.channel.open_store(2).set("key", "value")
 
 
-def test_a_key_is_waited_for_as_long_as_the_version_lasts(
-    two: tuple[Agent, Agent], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(desk_module, "KEY_SECONDS", 0.05)
-    answers: list[object] = []
-    answer = desk_module._answer
-
-    def noted(store: PeerStore, request: Mapping[str, Any]) -> dict[str, Any]:
-        answers.append(found := answer(store, request))
-        return found
-
-    monkeypatch.setattr(desk_module, "_answer", noted)
-    lead, other = two
-    process = other.process()
-    there, here = lead.process().channel.open_store(1), process.channel.open_store(1)
-    got = in_thread(lambda: here.get("late"))
-    wait_until(lambda: answers.count({"value": None}) > 2)
-    there.set("late", "value")
-    assert got.get(timeout=WITHIN_SECONDS) == b"value"
-    never = in_thread(lambda: here.wait(["never"], timedelta(seconds=0.01)))
-    wait_until(lambda: waits(lead))
-    other.desk.see(together(2, lead, other))
-    assert isinstance(never.get(timeout=WITHIN_SECONDS), ConnectionError)
-
-
-def test_processes_count_together_in_the_leads_store(two: tuple[Agent, Agent]) -> None:
-    lead, other = two
-    there, here = lead.process().channel.open_store(1), other.process().channel.open_store(1)
-    assert [here.add("waiting", 0), there.add("waiting", 1), here.add("waiting", 1)] == [0, 1, 2]
-    assert there.add("waiting", -1) == here.add("waiting", 0) == 1
-
-
 @pytest.mark.parametrize("listens", [False, True], ids=["refuses", "is silent"])
 def test_a_lead_that_cannot_be_reached_is_an_error_soon(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, listens: bool
@@ -351,22 +303,6 @@ def test_a_lead_that_cannot_be_reached_is_an_error_soon(
     process.wait_for(2)
 
 
-def test_the_lead_keeps_the_keys_of_two_versions_and_of_those_it_has_not_seen(agent: Agent) -> None:
-    stores = agent.store.values
-    for version in (1, 2, 3, 10, 11, 12):
-        agent.desk.see(together(version, agent))
-        agent.process().channel.open_store(version).set("key", "value")
-    late = f"{version_prefix(20)}key".encode()
-    agent_of_another_group_sets(agent, late)
-    agent.desk.see(together(13, agent))
-    kept = [version for version in range(21) if stores.has(f"{version_prefix(version)}key".encode())]
-    assert kept == [12, 20]
-
-
-def agent_of_another_group_sets(lead: Agent, key: bytes) -> None:
-    PeerStore.connect(lead.listener.host, lead.listener.port, KEY).set(key.decode(), b"")
-
-
 def test_gloo_connects_two_groups_through_their_agents(
     two: tuple[Agent, Agent],
 ) -> None:
@@ -381,15 +317,6 @@ def test_gloo_connects_two_groups_through_their_agents(
 
     sums = [in_thread(partial(total, agent, place)) for place, agent in enumerate(two)]
     assert [each.get(timeout=WITHIN_SECONDS) for each in sums] == [3.0, 3.0]
-
-
-def test_a_process_asks_who_takes_part_before_it_is_ready(agent: Agent) -> None:
-    channel = AgentChannel(agent.desk.path, ROUND)
-    threading.Timer(0.1, agent.desk.see, [Groups(3, ((0, 2), (1, 5)))]).start()
-    looked = channel.look()  # it waits for the agent's first view
-    assert looked == Membership(3, ((0, 2), (1, 5)), (0, ROUND))
-    assert looked.others == (1,)
-    assert agent.desk.to_status() is None, "it is not ready yet"
 
 
 def test_keys_that_a_peer_leaves_under_no_version_stop_no_news(two: tuple[Agent, Agent]) -> None:

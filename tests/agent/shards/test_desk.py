@@ -14,7 +14,7 @@ import pytest
 
 from agent.shards import dealing
 from agent.shards.desk import Desk
-from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
+from crds.shard_set import ENV_SHARDS_SOCKET
 from dlr.shards import ShardsError, pull
 from tests.agent.shards.conftest import Job
 
@@ -64,15 +64,6 @@ def test_a_function_that_always_fails_on_one_element(alone: Job, capsys: pytest.
     assert capsys.readouterr().err.count("Traceback") == 3
 
 
-def test_more_than_may_fail_is_an_error_that_names_the_first(alone: Job) -> None:
-    with pytest.raises(
-        ShardsError, match=r"1 element failed more than 0 times, and max_failed is 0; .*: bad$"
-    ):
-        for part in pull("train", 20, retries=0):
-            if part[0] == 7:
-                part.fail("bad")
-
-
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
@@ -92,33 +83,10 @@ def test_who_names_the_set_differently_is_told_so(
         next(pull("train", **other))
 
 
-def test_one_set_too_many(alone: Job) -> None:
-    for number in range(MAX_SHARD_SETS):
-        assert len(list(pull(f"set-{number}", 1))) == 1
-    with pytest.raises(ShardsError, match="use epochs of one set"):
-        next(pull("one-more", 1))
-
-
 @pytest.mark.parametrize("items", [{"a", "b"}, {"a": 1}, "files.txt", b"files"])
 def test_what_has_a_length_but_is_no_list_is_refused(items: Any) -> None:
     with pytest.raises(ShardsError, match=f"{type(items).__name__} is no list of elements"):
         pull("files", items)
-
-
-def test_nothing_and_very_much(alone: Job) -> None:
-    assert list(pull("nothing", 0)) == []
-    much = pull("much", 10**12, size=10**9)
-    assert len(next(much)) == 10**9
-    much.close()
-    assert alone.sets[0].definition.size == 10**12
-
-
-def test_an_agent_that_is_gone(alone: Job) -> None:
-    pulling = pull("train", 20)
-    next(pulling)
-    alone.remove(0)
-    with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
-        next(pulling)
 
 
 NAMED = b'{"pull": {"name": "other", "size": 9}}\n'

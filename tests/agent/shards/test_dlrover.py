@@ -154,13 +154,6 @@ def test_a_checkpoint_of_something_else_is_refused(alone: Job, checkpoint: str |
         )
 
 
-def test_who_is_of_no_round_cannot_go_back(alone: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ENV_ROUND, raising=False)
-    client = ShardingClient("test", 10, 1, 100)
-    with pytest.raises(ShardsError, match="`dlr exec` starts no rounds"):
-        client.restore_shard_from_checkpoint(client.get_shard_checkpoint())
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -122,14 +122,6 @@ def one_rank(alone: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     return alone
 
 
-def test_one_process_learns_from_all(one_rank: Job) -> None:
-    shards = ElasticShards("train", [f"file-{n}" for n in range(7)], size=2)
-    parts = [(list(part), part.weight) for part in shards]
-    assert [file for files, _ in parts for file in files] == [f"file-{n}" for n in range(7)]
-    assert {weight for _, weight in parts} == {1.0}
-    assert shards.epoch == 1 and one_rank.sets[0].done == 7
-
-
 def test_without_an_agent_ranks_have_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV_SHARDS_SOCKET, raising=False)
     shards = ElasticShards("train", 10, size=4)
@@ -157,11 +149,6 @@ def test_in_a_replica_group_a_model_learns_only_from_shards_that_the_groups_shar
     monkeypatch.setenv(ENV_GROUPED_JOB, "llm")
     with pytest.raises(ShardsError, match=r"'a': .* groups of llm .* state= of dlr.replicas.join"):
         next(iter(ElasticShards("a", 8)))
-
-
-def test_an_empty_set_is_over_at_once() -> None:
-    shards = ElasticShards("train", [])
-    assert list(shards) == [] and shards.epoch == 1
 
 
 def test_who_else_pulls_from_the_set_is_found_out(one_rank: Job) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from agent.connection.handshake import RefusedError
 from agent.connection.listener import Listener
 from agent.slots.format import CONTROL_BYTES, Commit, Mark, Part, lay_out
 from agent.slots.pool import Pool
@@ -21,7 +20,6 @@ from agent.slots.wire import (
     SERVICE,
     DamagedCopyError,
     FetchError,
-    copies,
     fetch,
     have_checked,
     offer,
@@ -104,18 +102,6 @@ def test_a_flipped_bit_is_found(peer: Peer, target: Slot) -> None:
         fetch(peer.server.address, KEY, MARK, target)
 
 
-def test_a_slot_that_is_whole_stays_whatever_a_peer_says(peer: Peer, target: Slot) -> None:
-    have_checked(peer.server.address, KEY, MARK)
-    fetch(peer.server.address, KEY, MARK, target)
-
-
-def test_a_header_that_cannot_be_read_is_damage(peer: Peer, target: Slot) -> None:
-    peer.slot.bytes(HEADER.end, HEADER.end + 8)[:] = bytes(8)
-    with pytest.raises(FetchError, match="it is not here"):
-        fetch(peer.server.address, KEY, MARK, target)
-    assert peer.slot.commit_word is Commit.DAMAGED
-
-
 def test_what_is_overwritten_meanwhile_is_found(peer: Peer, target: Slot) -> None:
     chunks = iter(range(100))
 
@@ -137,16 +123,6 @@ def test_what_is_not_there_is_told(peer: Peer, target: Slot) -> None:
         fetch(peer.server.address, KEY, MARK, target)
 
 
-def test_a_slot_that_is_too_small_is_told(peer: Peer) -> None:
-    with pytest.raises(FetchError, match="do not fit into a slot"):
-        fetch(peer.server.address, KEY, MARK, Slot(mmap.mmap(-1, 1 << 20)))
-
-
-def test_a_fetch_that_is_not_wanted_any_more_ends(peer: Peer, target: Slot) -> None:
-    with pytest.raises(FetchError, match="not wanted"):
-        fetch(peer.server.address, KEY, MARK, target, goes_on=lambda: False)
-
-
 def test_a_range_is_served(peer: Peer) -> None:
     start, stop = CONTROL_BYTES, CONTROL_BYTES + 9
     assert read(peer.server.address, KEY, MARK, start, stop) == peer.slot.bytes(start, stop)
@@ -166,33 +142,10 @@ def test_nonsense_harms_nobody(peer: Peer, target: Slot, line: bytes) -> None:
     fetch(peer.server.address, KEY, MARK, target)
 
 
-def test_copies_are_told(peer: Peer) -> None:
-    assert copies(peer.server.address, KEY, 9) == [Mark(9, 120, 3, 8)]
-
-
 def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:
     assert offer(peer.server.address, KEY, MARK, "10.0.0.1:1", 300)
     assert not offer(peer.server.address, KEY, Mark(7, 1, 3, 8), "10.0.0.1:1", 300)
     assert peer.offers[0] == (MARK, "10.0.0.1:1")
-
-
-def test_an_offer_that_is_not_wanted_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.slots.wire.LOOK_SECONDS", 0.01)
-    silent = Listener("127.0.0.1", KEY)
-    connections: list[socket.socket] = []
-    silent.offer(SERVICE, connections.append)
-    with pytest.raises(RefusedError, match="has not answered"):
-        offer(silent.address, KEY, MARK, "10.0.0.1:1", 600, lambda: False)
-    silent.close()
-
-
-def test_nobody_is_there(target: Slot) -> None:
-    with socket.socket() as bound:  # it does not listen, and nobody else is given its port
-        bound.bind(("127.0.0.1", 0))
-        with pytest.raises(FetchError, match="refused"):
-            fetch(f"127.0.0.1:{bound.getsockname()[1]}", KEY, MARK, target)
-    with pytest.raises(FetchError):
-        fetch("", KEY, MARK, target)
 
 
 def test_a_peer_that_goes_away_in_the_middle_is_told(peer: Peer, target: Slot) -> None:

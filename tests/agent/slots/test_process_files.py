@@ -39,7 +39,7 @@ FILES = st.builds(
 def test_a_process_reads_what_its_agent_has_written(
     tmp_path_factory: pytest.TempPathFactory, file: ProcessFile
 ) -> None:
-    path = tmp_path_factory.mktemp("files") / "checkpoint.0"
+    path = tmp_path_factory.getbasetemp() / "checkpoint.0"
     path.write_text(file.encode(), encoding="utf-8")
     assert ProcessFile.read(str(path)) == file
 

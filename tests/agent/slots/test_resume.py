@@ -155,10 +155,9 @@ def test_an_inventory_survives_the_wire(inventory: Inventory) -> None:
 
 
 def test_10_000_agents_are_decided_upon_at_once() -> None:
-    size = Checkpoint(7, 120, 80_000)
+    size = Checkpoint(7, 120, 10_000)
     members: list[Inventory | None] = [
-        Inventory(8, "10.0.0.1:1", {size: frozenset(range(8 * agent, 8 * agent + 8))})
-        for agent in range(10_000)
+        Inventory(1, "10.0.0.1:1", {size: frozenset([agent])}) for agent in range(10_000)
     ]
     began_at = time.thread_time()
     assert decide(members) == Plan(size)

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from agent.slots.sums import _ROWS_PER_THREAD, ROW_WORDS, WordSum, sum_of
 
-many = settings(max_examples=100, deadline=None)
+many = settings(max_examples=50, deadline=None)
 sizes = st.integers(1, 8 * (3 * ROW_WORDS + 5))
 
 
+BYTES = random.Random(1).randbytes(8 * 70 * ROW_WORDS)
+
+
 def made(size: int, seed: int) -> bytearray:
-    return bytearray(random.Random(seed).randbytes(size))
+    return bytearray(BYTES[seed : seed + size])
 
 
 @many
@@ -32,9 +35,11 @@ def test_any_bit_that_changes_changes_the_sum(size: int, seed: int, data: st.Dat
 @given(words=st.integers(2, 3 * ROW_WORDS + 5), seed=st.integers(0, 99), data=st.data())
 def test_two_words_that_change_places_change_the_sum(words: int, seed: int, data: st.DataObject) -> None:
     written = made(8 * words, seed)
-    one, other = (slice(8 * n, 8 * n + 8) for n in data.draw(st.permutations(range(words)))[:2])
+    one = data.draw(st.integers(0, words - 2))
+    other = data.draw(st.integers(one + 1, words - 1))
+    here, there = slice(8 * one, 8 * one + 8), slice(8 * other, 8 * other + 8)
     before = sum_of(written)
-    written[one], written[other] = written[other], written[one]
+    written[here], written[there] = written[there], written[here]
     assert sum_of(written) != before
 
 
