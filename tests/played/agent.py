@@ -272,8 +272,8 @@ class Agent:
         """The processes of the round that runs, or ran last."""
         self.training: Training | None = None
         self.votes: Votes | None = None
-        self.callers: dict[int, list[tuple[Votes, int]]] = {}
-        """Connections to the ballots of rounds that are not open yet, with the rank of who calls."""
+        self.callers: dict[int, list[Votes]] = {}
+        """Callers of ballots that are not open yet, by round."""
         self.stores: dict[int, set[int]] = {}
         """The meetings at this agent, by round: the ranks that are here."""
         self.news = News()

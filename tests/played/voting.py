@@ -1,7 +1,10 @@
-"""An agent's votes in a played cluster: the product's `Ballot` and `decide`, over connections that may break."""
+"""An agent's votes, played: the product's `Ballot`, over connections that may break."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.facts.world import World
@@ -10,70 +13,173 @@ from agent.supervision.leaving import Vote
 from agent.supervision.vote import Kind, LocalProcesses, Message
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import TAKES_PART
-from tests.played.network import End, connect
+from tests.played.network import End, Faults, connect
+from tests.played.schedule import Schedule
 
 if TYPE_CHECKING:
     from tests.played.agent import Agent
 
 CHAIR = 0
 """Name of the connection to rank 0's agent."""
+Turn = Generator[None, None, None]
+"""What an agent does at a time: it yields wherever a real one could be stopped."""
+
+
+class PlayedBallot:
+    """A ballot and its connections, with what an agent does for them: the glue of `LiveBallot`, without its sockets.
+
+    Args:
+        wake: is called when something has come.
+        read: returns what the processes are like.
+        set_order: gives the processes an order, one after the other.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        size: int,
+        rank: int,
+        wake: Callable[[], object],
+        read: Callable[[], LocalProcesses],
+        set_order: Callable[[int], Turn],
+    ) -> None:
+        self.ballot = Ballot(size, None if rank == 0 else CHAIR)
+        self.is_open = True
+        self.ends: dict[int, End] = {}
+        """Connections, by name."""
+        self._schedule, self._rank = schedule, rank
+        self._wake, self._read, self._set_order = wake, read, set_order
+        self._came: Traffic = []
+        self._order = self.ballot.order
+
+    def take(self, other: PlayedBallot, faults: Faults) -> None:
+        """Take the connection of another agent, as rank 0."""
+        rank = other._rank
+        if not (self.is_open and other.is_open):
+            other.receive(CHAIR, None)
+            return
+        here = "chair", partial(self.receive, rank), partial(self.receive, rank, None)
+        there = f"agent {rank}", partial(other.receive, CHAIR), partial(other.receive, CHAIR, None)
+        self.ends[rank], other.ends[CHAIR] = connect(self._schedule, faults, here, there)
+        other.ends[CHAIR].send(Message(Kind.JOIN, rank))
+
+    def receive(self, line: int, message: Message | None) -> None:
+        """Note a message, or the end of its connection."""
+        self._came.append((line, message))
+        self._wake()
+
+    def hang_up(self) -> None:
+        """Close the connections."""
+        self.is_open = False
+        for end in self.ends.values():
+            end.close()
+
+    def close(self) -> Turn:
+        """Take part in no more votes."""
+        self.ballot.close()
+        yield from self.carry_out([])
+        self.hang_up()
+
+    def look(self, note: Callable[[Traffic], object] = len) -> Turn:
+        """Take in what has come; `note` sees what is sent for it."""
+        came, self._came = self._came, []
+        now = self._schedule.now
+        yield
+        traffic = self.ballot.look(now, self._read(), came)
+        note(traffic)
+        yield from self.carry_out(traffic)
+
+    def ask(self, tier: KeptIn) -> Turn:
+        now = self._schedule.now
+        yield
+        yield from self.carry_out(self.ballot.ask(tier, now, self._read()))
+
+    def note_left(self) -> Turn:
+        return self.carry_out(self.ballot.note_left(self._schedule.now, self._read()))
+
+    def carry_out(self, traffic: Traffic) -> Turn:
+        yield
+        if self._order != self.ballot.order:
+            self._order = self.ballot.order
+            yield from self._set_order(self._order)
+        self.ballot.note_order(self._schedule.now)
+        for line, message in traffic:
+            if line in self.ends:
+                if message is None:
+                    self.ends[line].close()
+                else:
+                    self.ends[line].send(message)
+            yield
+
+    def vote(
+        self,
+        begun_at: float,
+        exit_codes: Mapping[int, int],
+        ended: Collection[int],
+        *,
+        wish: bool,
+        peers_are_dead: bool,
+    ) -> Vote:
+        now, ballot = self._schedule.now, self.ballot
+        return Vote(
+            ballot.is_open and self.is_open,
+            wish,
+            ballot.agreed,
+            None if ballot.lost_at is None else now - ballot.lost_at,
+            peers_are_dead,
+            dict(exit_codes),
+            tuple(ended),
+            now - begun_at,
+            None if ballot.wake_at is None else ballot.wake_at - now,
+        )
+
+
+def at_once(turn: Turn) -> None:
+    """Do all of it at one moment."""
+    deque(turn, maxlen=0)
 
 
 class Votes:
-    """The ballot of one round, as `agent.supervision.votes` has it."""
+    """The votes of one round of a played cluster's agent, as `agent.supervision.votes` has them."""
 
     def __init__(self, agent: Agent, world: World, rank: int) -> None:
-        self._agent, self._world = agent, world
-        self.ballot = Ballot(len(world.members), None if rank == 0 else CHAIR)
-        self._ends: dict[int, End] = {}
-        self._came: Traffic = []
-        self.is_open = True
+        self._agent, self._round = agent, world.round
+        schedule = agent.cluster.schedule
+        self._played = PlayedBallot(
+            schedule, len(world.members), rank, agent.wake, self.read, self._set_order
+        )
+        self.ballot = self._played.ballot
         if rank == 0:
-            for other, its_rank in agent.callers.pop(world.round, []):
-                self.take(other, its_rank)
-        else:
-            chair = agent.cluster.agent_of(world)
-            if chair is None:
-                self._came.append((CHAIR, None))
-            elif chair.votes is not None and chair.votes._world.round == world.round:
-                chair.votes.take(self, rank)
-            else:
-                chair.callers.setdefault(world.round, []).append((self, rank))
-
-    def take(self, other: Votes, rank: int) -> None:
-        """Take the connection of another agent, as rank 0."""
-        if not (self.is_open and other.is_open):
-            other._receive(CHAIR, None)
+            for other in agent.callers.pop(world.round, []):
+                self._take(other)
             return
-        cluster = self._agent.cluster
-        here = f"{self._agent}", lambda it: self._receive(rank, it), lambda: self._receive(rank, None)
-        there = f"{other._agent}", lambda it: other._receive(CHAIR, it), lambda: other._receive(CHAIR, None)
-        faults = cluster.disturbances.network
-        self._ends[rank], other._ends[CHAIR] = connect(cluster.schedule, faults, here, there)
-        other._ends[CHAIR].send(Message(Kind.JOIN, rank))
+        chair = agent.cluster.agent_of(world)
+        if chair is None:
+            self._played.receive(CHAIR, None)
+        elif chair.votes is not None and chair.votes._round == world.round:
+            chair.votes._take(self)
+        else:
+            chair.callers.setdefault(world.round, []).append(self)
+
+    def _take(self, other: Votes) -> None:
+        self._played.take(other._played, self._agent.cluster.disturbances.network)
 
     def close(self) -> None:
         """Take part in no more votes."""
-        if self.is_open:
-            self.is_open = False
-            self.ballot.close()
-            self._write_order()
-            for end in self._ends.values():
-                end.close()
+        if self._played.is_open:
+            at_once(self._played.close())
 
     def look(self) -> bool:
         """Take in what has come; whether there is a vote to take part in."""
-        if not self.is_open:
-            return False
-        came, self._came = self._came, []
-        self._carry_out(self.ballot.look(self._agent.now, self.read(), came))
-        return self.ballot.is_open
+        if self._played.is_open:
+            at_once(self._played.look())
+        return self._played.is_open and self.ballot.is_open
 
     def ask(self, tier: KeptIn) -> None:
-        self._carry_out(self.ballot.ask(tier, self._agent.now, self.read()))
+        at_once(self._played.ask(tier))
 
     def note_left(self) -> None:
-        self._carry_out(self.ballot.note_left(self._agent.now, self.read()))
+        at_once(self._played.note_left())
 
     def read(self) -> LocalProcesses:
         part = self._agent.running
@@ -82,38 +188,15 @@ class Votes:
         return LocalProcesses(all_live, part.speaks == TAKES_PART, (ended,) * len(part.ranks), KeptIn.MEMORY)
 
     def vote(self, begun_at: float, *, wish: bool) -> Vote:
-        now, ballot = self._agent.now, self.ballot
-        return Vote(
-            ballot.is_open and self.is_open,
-            wish,
-            ballot.agreed,
-            None if ballot.lost_at is None else now - ballot.lost_at,
-            self._agent.membership.standing.peers_are_dead,
-            dict(self._agent.running.exit_codes),
-            self.read().ended,
-            now - begun_at,
-            None if ballot.wake_at is None else ballot.wake_at - now,
-        )
+        agent = self._agent
+        dead = agent.membership.standing.peers_are_dead
+        codes = agent.running.exit_codes
+        return self._played.vote(begun_at, codes, self.read().ended, wish=wish, peers_are_dead=dead)
 
-    def _receive(self, line: int, message: Message | None) -> None:
-        self._came.append((line, message))
-        self._agent.wake()
-
-    def _carry_out(self, traffic: Traffic) -> None:
-        self._write_order()
-        for line, message in traffic:
-            if line in self._ends:
-                if message is None:
-                    self._ends[line].close()
-                else:
-                    self._ends[line].send(message)
-
-    def _write_order(self) -> None:
+    def _set_order(self, order: int) -> Turn:
         part = self._agent.part
-        if part is None:
-            return
-        if part.order != self.ballot.order:
-            part.order = self.ballot.order
+        if part is not None:
+            part.order = order
             if self._agent.training is not None:
                 self._agent.training.look_soon()
-        self.ballot.note_order(self._agent.now)
+        yield

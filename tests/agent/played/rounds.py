@@ -6,7 +6,6 @@ records and polls. Each agent may stand still wherever a real one could be stopp
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -26,17 +25,15 @@ from agent.supervision.vote import (
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART
 from dlr.checkpoint.leaving import LOOK_SECONDS, next_move
-from tests.played.network import End, Faults, connect
+from tests.played.network import Faults
 from tests.played.schedule import Schedule
+from tests.played.voting import PlayedBallot, Turn
 
-CHAIR = 0
-"""Name of the connection to rank 0's agent."""
 POLL_SECONDS = 0.001
 """A poll lasts that much longer, as in `Votes`."""
 KILLED = -9
 ENDLESS = 3_000
 """A step that no round comes to."""
-Turn = Generator[None, None, None]
 
 
 @dataclass(frozen=True)
@@ -217,10 +214,11 @@ class Agent:
     def __init__(self, round_: Round, rank: int) -> None:
         self._round, self._schedule, self.rank = round_, round_.schedule, rank
         self.processes = [Process(round_, self) for _ in range(round_.setting.local)]
-        self.ballot: Ballot | None = None
+        self.votes = PlayedBallot(
+            self._schedule, round_.setting.agents, rank, self.wake, self._read, self._set_order
+        )
+        self.has_begun = False
         self.mode: Literal["train", "leave", "done"] = "train"
-        self.ends: dict[int, End] = {}
-        """Connections, by name."""
         self.outcome: Outcome | None = None
         self.is_gone = self.died_silently = False
         self.peers_are_dead = False
@@ -236,8 +234,6 @@ class Agent:
         """It has said that its processes have left."""
         self._new_wish: KeptIn | None = None
         self._told = KeptIn.MEMORY
-        self._came: Traffic = []
-        self._order = GO_ON
         self._begun_at = 0.0
         self._stalled_seconds = 0.0
         """Time that it has stood still since its leave began."""
@@ -250,23 +246,14 @@ class Agent:
         """Open its ballot, with a connection to rank 0's agent."""
         if self.is_gone or self.mode == "done":
             return
-        if self.rank == 0:
-            self.ballot = Ballot(self._round.setting.agents, None)
-            return
-        self.ballot = Ballot(self._round.setting.agents, CHAIR)
-        chair = self._round.agents[0]
-        if not chair.takes(self.rank, self):
-            self._receive(CHAIR, None)
+        self.has_begun = True
+        if self.rank:
+            self._round.agents[0].votes.take(self.votes, self._round.setting.faults)
 
-    def takes(self, rank: int, other: Agent) -> bool:
-        """Take a connection; return whether this agent still takes any."""
-        if self.is_gone or self.mode == "done":
-            return False
-        here = "chair", lambda message: self._receive(rank, message), lambda: self._receive(rank, None)
-        there = "agent", lambda message: other._receive(CHAIR, message), lambda: other._receive(CHAIR, None)
-        self.ends[rank], other.ends[CHAIR] = connect(self._schedule, self._round.setting.faults, here, there)
-        other.ends[CHAIR].send(Message(Kind.JOIN, rank))
-        return True
+    @property
+    def ballot(self) -> Ballot | None:
+        """Its ballot, once that is open."""
+        return self.votes.ballot if self.has_begun else None
 
     def want(self, tier: KeptIn) -> None:
         """Want to leave, as by a signal or for the next world."""
@@ -286,9 +273,9 @@ class Agent:
         self.ended_at = self.ended_at or self._schedule.now
         for process in self.processes:
             process.exit(KILLED)
+        self.votes.is_open = False
         if not silently:
-            for end in self.ends.values():
-                end.close()
+            self.votes.hang_up()
         self._round.break_(20.0 if silently else 0.0)
 
     def wake(self) -> None:
@@ -298,10 +285,6 @@ class Agent:
         elif not self._is_pending and not self.is_gone:
             self._is_pending = True
             self._schedule.soon("an agent looks", self._begin_turn)
-
-    def _receive(self, line: int, message: Message | None) -> None:
-        self._came.append((line, message))
-        self.wake()
 
     # What it does.
 
@@ -338,7 +321,7 @@ class Agent:
         if self.mode == "train" and self.ballot.is_open:
             self._begin_to_leave()
         if self.mode == "leave":
-            yield from self._decide(self.ballot)
+            yield from self._decide()
         elif self.ballot.wake_at is not None:
             self._wake_at(self.ballot.wake_at)
 
@@ -350,11 +333,8 @@ class Agent:
             yield from self._finish(Outcome.OFF)
             return
         yield from self._look()
-        now = self._schedule.now
-        yield
-        traffic = self.ballot.ask(tier, now, self._read())
         self._told = max(self._told, tier)
-        yield from self._carry_out(traffic)
+        yield from self.votes.ask(tier)
 
     def _begin_to_leave(self) -> None:
         self.mode, self._begun_at, self._stalled_seconds = "leave", self._schedule.now, 0.0
@@ -362,38 +342,32 @@ class Agent:
     def _look(self) -> Turn:
         if self.ballot is None or self.mode == "done":
             return
-        came, self._came = self._came, []
-        now = self._schedule.now
-        yield
-        traffic = self.ballot.look(now, self._read(), came)
+        yield from self.votes.look(self._note)
+        if self.ballot.agreed is not None:
+            self._round.agreed.add(self.ballot.agreed)
+
+    def _note(self, traffic: Traffic) -> None:
         for _, message in traffic:
             if message is not None and message.kind is Kind.ENDED:
                 self.answer, self.wish_in_time = message, self._told
             elif message is not None and message.kind is Kind.LEAVE:
                 self.wish_in_time = self._told
                 self._round.check_counted(message)
-        yield from self._carry_out(traffic)
-        if self.ballot.agreed is not None:
-            self._round.agreed.add(self.ballot.agreed)
 
-    def _carry_out(self, traffic: Traffic) -> Turn:
-        assert self.ballot is not None
-        yield
-        if self._order != self.ballot.order:
-            self._order = self.ballot.order
-            for process in self.processes:
-                process.set_order(self._order)
-                yield
-        self.ballot.note_order(self._schedule.now)
-        for line, message in traffic:
-            if message is None:
-                self.ends[line].close()
-            elif line in self.ends:
-                self.ends[line].send(message)
+    def _set_order(self, order: int) -> Turn:
+        for process in self.processes:
+            process.set_order(order)
             yield
 
-    def _decide(self, ballot: Ballot) -> Turn:
-        vote = self._vote(ballot)
+    def _decide(self) -> Turn:
+        ended = [process.boundary for process in self.processes]
+        vote = self.votes.vote(
+            self._begun_at,
+            self._exit_codes(),
+            ended,
+            wish=self.wish is not None,
+            peers_are_dead=self.peers_are_dead,
+        )
         decision = decide(vote, self._round.setting.graces)
         if isinstance(decision, Wait):
             self._wake_at(self._schedule.now + decision.seconds)
@@ -408,8 +382,7 @@ class Agent:
         if decision is Outcome.LEFT:
             self._check_left(vote)
             self.has_left = True
-            now = self._schedule.now
-            yield from self._carry_out(ballot.note_left(now, self._read()))
+            yield from self.votes.note_left()
         yield from self._finish(decision)
 
     def _finish(self, outcome: Outcome) -> Turn:
@@ -425,11 +398,7 @@ class Agent:
         self.mode, self.ended_at = "done", self._schedule.now
         if any(self._exit_codes().values()) and self.outcome is not Outcome.LEFT:
             self._round.break_()
-        if self.ballot is not None:
-            self.ballot.close()
-            yield from self._carry_out([])
-        for end in self.ends.values():
-            end.close()
+        yield from self.votes.close()
         for process in self.processes:
             seconds = self._schedule.random.random() * grace_seconds
             self._schedule.after(
@@ -456,20 +425,6 @@ class Agent:
     def _exit_codes(self) -> dict[int, int]:
         codes = [(local, process.exit_code) for local, process in enumerate(self.processes)]
         return {local: code for local, code in codes if code is not None}
-
-    def _vote(self, ballot: Ballot) -> Vote:
-        now = self._schedule.now
-        return Vote(
-            ballot.is_open,
-            self.wish is not None,
-            ballot.agreed,
-            None if ballot.lost_at is None else now - ballot.lost_at,
-            self.peers_are_dead,
-            self._exit_codes(),
-            tuple(process.boundary for process in self.processes),
-            now - self._begun_at,
-            None if ballot.wake_at is None else ballot.wake_at - now,
-        )
 
     # What must hold.
 
