@@ -9,11 +9,10 @@ import multiprocessing
 METHOD = "forkserver"
 
 forks = multiprocessing.get_context(METHOD)
-forks.set_forkserver_preload(
-    [
-        *("tests.checkpoint.training", "dlr.checkpoint.reading"),
-        *("tests.replicas.scripts", "dlr.replicas.replicas"),
-        # The first step of an optimizer imports it, and takes a second for that.
-        "torch._dynamo",
-    ]
-)
+PRELOADED = [
+    *("tests.checkpoint.training", "dlr.checkpoint.reading"),
+    *("tests.replicas.scripts", "dlr.replicas.replicas"),
+    # The first step of an optimizer imports it, and takes a second for that.
+    "torch._dynamo",
+]
+forks.set_forkserver_preload(PRELOADED)

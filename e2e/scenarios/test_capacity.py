@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from e2e import capacity, elasticity, jobs
 from e2e.api import Object
 from e2e.cluster import Cluster
@@ -14,7 +12,6 @@ from e2e.observation import Observation
 PROBE_SECONDS = 2
 
 
-@pytest.mark.named
 def test_a_freed_node_is_trained_on_until_a_pod_of_higher_priority_takes_it(
     cluster: Cluster, observation: Observation
 ) -> None:

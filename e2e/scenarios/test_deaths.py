@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from e2e import jobs
-from e2e.api import Kind, Object
+from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation, Timeout
@@ -206,28 +206,6 @@ def told_of(worker: Object, death: Death) -> str:
     return f"mortal-worker-1 gets a new Pod, incarnation {incarnation}: {death.exit_class}: {message}"
 
 
-def test_of_four_ranks_the_one_that_always_raises_is_named_and_fails_the_job_in_seconds(
-    cluster: Cluster, observation: Observation
-) -> None:
-    mortals = Mortals(cluster, observation)
-    mortals.submit(4, variables={"RANK_THAT_ALWAYS_RAISES": "2"}, elasticPolicy=POLICY)
-    mortals.wait_until_failed(FAILED_SECONDS)
-
-    failure = mortals.last_failure()
-    assert (failure["worker"], failure["rank"], failure["exitClass"]) == ("mortal-worker-2", 2, "UserError")
-    for part in ("ValueError: this sample cannot be read", "Traceback", "mortal.py", "in raise_an_error"):
-        assert part in failure["message"]
-    wait_until_counted(mortals, {"UserError": 3})
-    assert_failed_by_the_same_error(mortals, "mortal-worker-2 rank 2: ValueError: this sample cannot be read")
-    wait_for_events(mortals, ["WorldBroken"], named_in_the_end)
-
-
-def named_in_the_end(told: Sequence[str]) -> bool:
-    """Whether the last word on each round names rank 2. Those who died of its end may have told before it."""
-    last = {re.search(r"round (\d+)", text)[1]: text for text in told}  # type: ignore[index]
-    return bool(last) and all("mortal-worker-2 rank 2: ValueError" in text for text in last.values())
-
-
 @pytest.mark.named
 def test_an_import_error_at_the_start_fails_the_job_in_seconds(
     cluster: Cluster, observation: Observation
@@ -274,32 +252,3 @@ def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Obs
     assert (condition["status"], condition["reason"]) == ("True", "FailurePolicy")
     assert condition["message"].endswith("mortal-worker-0 rank 0: ValueError: this sample cannot be read")
     wait_for_events(mortals, ["FailurePolicy"], lambda told: told == [condition["message"]])
-
-
-@pytest.mark.needs(Capability.MEMORY_LIMITS)
-def test_a_pod_that_runs_out_of_memory_gets_more_until_the_job_finishes(
-    cluster: Cluster, observation: Observation
-) -> None:
-    manifest = jobs.shell(cluster, "exec python3 -c 'bytes(1) * (200 << 20)'", name="mortal")
-    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
-    template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "64Mi"}}
-    cluster.apply(manifest, observation.namespace)
-    jobs.wait_until_succeeded(observation, "mortal")
-
-    mortals = Mortals(cluster, observation)
-    worker = mortals.worker(0)
-    assert worker["status"]["restarts"] == {"OOM": 2}
-    assert worker["spec"]["resources"]["limits"] == {"memory": "256Mi"}
-    end = worker["status"]["lastExit"]
-    assert (end["exitClass"], end["reason"], end["exitCode"]) == ("OOM", "OOMKilled", 137)
-    raised = [
-        "mortal-worker-0 ran out of memory with 64Mi: its next Pod gets 128Mi",
-        "mortal-worker-0 ran out of memory with 128Mi: its next Pod gets 256Mi",
-    ]
-    wait_for_events(mortals, ["MemoryRaised"], lambda told: told == raised)
-    pods = {pod["metadata"]["name"]: pod for pod in observation.history[Kind.POD]}
-    limits = [
-        pods[f"mortal-worker-0-{number}"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
-        for number in (1, 2, 3)
-    ]
-    assert limits == ["64Mi", "128Mi", "256Mi"]

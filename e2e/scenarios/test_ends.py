@@ -39,19 +39,6 @@ def test_a_launcher_that_is_killed_before_its_first_report_has_not_succeeded(
     assert end_of(cluster, observation, plain)["phase"] == "Succeeded", observation.describe()
 
 
-def test_a_launcher_that_fails_before_its_first_report_tells_its_error(
-    cluster: Cluster, observation: Observation
-) -> None:
-    torch = "raise RuntimeError('CUDA driver is too old')"
-    words = f'set -e; export PYTHONPATH=$(mktemp -d); echo "{torch}" >$PYTHONPATH/torch.py'
-    manifest = jobs.shell(cluster, f"{words}; torchrun train.py; true", name="unheard")
-    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
-    job = end_of(cluster, observation, manifest)
-    assert job["phase"] == "Failed", observation.describe()
-    said = "exit code 1: dlr: RuntimeError: CUDA driver is too old"
-    assert job["lastFailure"]["message"] == said, observation.describe()
-
-
 @pytest.mark.parametrize(("code", "phase"), [(3, "Failed"), (0, "Succeeded")])
 def test_the_end_of_training_counts_beside_a_sidecar_that_goes_on(
     cluster: Cluster, observation: Observation, code: int, phase: str

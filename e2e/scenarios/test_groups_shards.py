@@ -73,20 +73,3 @@ def test_each_file_is_done_though_a_process_a_whole_group_and_the_controller_are
     assert jobs.condition(observation.job(NAME), "ShardsDone")["status"] == "True"
     for group in range(GROUPS):
         assert not observation.job(f"{NAME}-group-{group}")["status"].get("shards")
-
-
-def test_a_group_that_is_removed_leaves_its_files_to_the_others(
-    cluster: Cluster, observation: Observation
-) -> None:
-    groups = {"replicaGroups": {"workers": 1, "min": 1}, "lastCallSeconds": 1}
-    folder = submit(
-        cluster, observation, workers=GROUPS, policy=groups, FILES=str(FILES // 2), FILE_SECONDS=FILE_SECONDS
-    )
-    observation.wait_for(
-        "all groups to pull", lambda: pulling(observation) == set(range(GROUPS)), WITHIN_SECONDS
-    )
-    cluster.kubectl("scale", "ej", NAME, "-n", observation.namespace, "--replicas=2")
-    jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
-    check_sum(folder, FILES // 2)
-    (known,) = observation.job(NAME)["status"]["shards"]
-    assert (known["done"], known["rest"], known["leases"]) == (FILES // 2, "", "")

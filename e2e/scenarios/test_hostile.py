@@ -10,13 +10,10 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pykube
 import pytest
 import requests
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from e2e import checks, jobs
 from e2e.api import Kind, Object
@@ -30,7 +27,6 @@ REPLACED_SECONDS = 120.0
 CALL_SECONDS = 120.0
 TENANT_HOLDS_SECONDS = 290.0
 """Less than the time after which the tenant's check would give its nodes back by itself."""
-DRAWN = 50
 VICTIM = "victim"
 
 pytestmark = [pytest.mark.needs(Capability.CONTROL_PLANE)]
@@ -192,41 +188,6 @@ def test_an_object_that_was_found_by_an_attack_stops_nobody_else(
     victim.check()
     if taken:
         tenant.delete(kind, name)
-
-
-@pytest.mark.timeout(1_200)
-def test_drawn_objects_stop_nobody_else(tenant: Tenant, victim: Victim) -> None:
-    from tests.hostile.strategies import api_objects
-
-    kinds = {"ElasticJob": Kind.JOB, "NodeCheck": Kind.CHECK, "ScalePlan": Kind.PLAN}
-    drawn = st.sampled_from([*kinds]).flatmap(
-        lambda kind: st.tuples(st.just(kind), api_objects(kind, "drawn"))
-    )
-    taken: list[str] = []
-
-    @settings(
-        max_examples=DRAWN,
-        phases=[Phase.generate],
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(drawn)
-    def store(found: tuple[str, Any]) -> None:
-        kind, obj = found
-        obj["metadata"] = {
-            key: obj["metadata"][key] for key in ("name", "labels", "annotations") if key in obj["metadata"]
-        }
-        if tenant.store(kinds[kind], json.dumps(obj)):
-            taken.append(kind)
-            victim.check()
-            tenant.delete(kinds[kind], "drawn")
-
-    store()
-    print(
-        f"{len(taken)} of {DRAWN} objects were taken; the slowest next Pod came after {victim.slowest:.2f} s"
-    )
-    assert len(taken) >= DRAWN / 4
 
 
 def test_an_administrators_check_ends_beside_a_tenants_that_never_begins(

@@ -165,20 +165,6 @@ def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation,
     leaver.assert_no_step_was_lost()
 
 
-def test_a_suspended_job_goes_on_where_it_was(
-    cluster: Cluster, observation: Observation, leaver: Leaver
-) -> None:
-    leaver.submit(workers=2)
-    leaver.train(2)
-    suspend(cluster, observation, True)
-    observation.wait_for("all Pods to go", lambda: not observation.pods())
-    made = len(leaver.steps())
-    suspend(cluster, observation, False)
-    leaver.train(2)
-    assert leaver.steps()[made]["step"] == made + 1
-    leaver.assert_no_step_was_lost()
-
-
 DRAIN = ["drain", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=240s"]
 SPOT_TAINT = "aws-node-termination-handler/spot-itn"
 

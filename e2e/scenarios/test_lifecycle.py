@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from e2e import jobs
-from e2e.api import Kind
+from e2e import elasticity, jobs
+from e2e.api import Kind, Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
@@ -26,52 +26,31 @@ def everything(cluster: Cluster, observation: Observation) -> list[str]:
 @pytest.mark.named
 def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
-    cluster.apply(jobs.digits(cluster, namespace, epochs=jobs.ENDLESS_EPOCHS), namespace)
-    jobs.wait_until_training(observation, 2)
-    pods = jobs.current_pods(observation)
+    cluster.apply(elasticity.idle(cluster, workers=2, minimum=2, maximum=2), namespace)
+    world = elasticity.wait_for_world(observation, [0, 1], "idle")
+    elasticity.wait_until_all_run(observation, world, "idle")
+    pods = jobs.current_pods(observation, "idle")
 
-    cluster.kubectl("delete", "ej", "digits", "-n", namespace)
+    cluster.kubectl("delete", "ej", "idle", "-n", namespace)
     observation.wait_for("workers, Pods and Leases to go", lambda: not everything(cluster, observation))
     if cluster.name == "embedded":  # elsewhere a process that is left cannot be seen without its Pod
-        observation.wait_for(  # without a grace period, a kubelet hears of it when the Pod is gone already
+        observation.wait_for(
             "the training processes to end",
             lambda: not any(cluster.training_processes(namespace, pod) for pod in pods),
         )
 
 
-def test_clean_pod_policy_of_a_failed_job(cluster: Cluster, observation: Observation) -> None:
-    storage = cluster.storage(observation.namespace)
-    other = f"{storage.path}/worker-1"
-    # Worker 0 waits for the other one, which may else have no Pod yet when the job has failed.
-    script = f'[ "$WORKER_ID" = 0 ] || {{ touch {other}; exec sleep 600; }}\n'
-    script += f"until [ -e {other} ]; do sleep 0.1; done; exit 7"
-    manifest = jobs.shell(cluster, script, workers=2, runPolicy={"cleanPodPolicy": "Running"})
-    worker = manifest["spec"]["replicaSpecs"]["worker"]
-    worker["restartCount"] = 0
-    worker["template"]["spec"]["volumes"] = storage.volumes
-    worker["template"]["spec"]["containers"][0]["volumeMounts"] = storage.mounts
-    cluster.apply(manifest, observation.namespace)
-
-    observation.wait_for("the job to fail", lambda: jobs.phase(observation, "shell") == "Failed")
-    left = {"shell-worker-0-1"}
-    observation.wait_for(f"just {left} to be left", lambda: set(observation.pods()) == left)
-
-
 @pytest.mark.named
-def test_a_finished_job_goes_after_its_time_to_live(cluster: Cluster, observation: Observation) -> None:
-    manifest = jobs.shell(cluster, "exit 0", runPolicy={"ttlSecondsAfterFinished": 2})
-    cluster.apply(manifest, observation.namespace)
-    observation.wait_for(
-        "the job to succeed",
-        lambda: any(v.get("status", {}).get("phase") == "Succeeded" for v in observation.history[Kind.JOB]),
-    )
+def test_a_job_fails_at_its_deadline_and_goes_after_its_time_to_live(
+    cluster: Cluster, observation: Observation
+) -> None:
+    times = {"activeDeadlineSeconds": 3, "ttlSecondsAfterFinished": 2}
+    cluster.apply(jobs.shell(cluster, "sleep 600", runPolicy=times), observation.namespace)
+
+    def ended() -> Object | None:
+        seen = [job for job in observation.history[Kind.JOB] if jobs.condition(job, "Failed")]
+        return seen[-1] if seen else None
+
+    job = observation.wait_for("the job to fail", ended)
+    assert jobs.condition(job, "Failed")["reason"] == "DeadlineExceeded"
     observation.wait_for("the job to go", lambda: not everything(cluster, observation))
-
-
-@pytest.mark.named
-def test_a_job_fails_at_its_deadline(cluster: Cluster, observation: Observation) -> None:
-    manifest = jobs.shell(cluster, "sleep 600", runPolicy={"activeDeadlineSeconds": 3})
-    cluster.apply(manifest, observation.namespace)
-    observation.wait_for("the job to fail", lambda: jobs.phase(observation, "shell") == "Failed")
-    assert jobs.condition(observation.job("shell"), "Failed")["reason"] == "DeadlineExceeded"
-    observation.wait_for("its Pod to go", lambda: not observation.pods())

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from e2e import checks, jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
-from e2e.faults import Held, NodeProbes, Slowed
+from e2e.faults import Held, NodeProbes
 from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 300
-SLOW_RATIO = 3.0
-"""`Slowed` leaves its node a fourteenth."""
 
 
 BROKEN_NODE = """
@@ -55,40 +52,6 @@ def test_a_broken_node_is_found_and_cordoned(cluster: Cluster, observation: Obse
     assert checks.verdicts(check) == {**dict.fromkeys(nodes, "Healthy"), "node-2": "Faulty"}
     assert "SIGKILL" in check["status"]["nodeResults"][2]["message"]
     checks.wait_until_cordoned(cluster, observation, "node-2")
-
-
-@pytest.mark.needs(Capability.NODE_PROCESSES)
-def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    nodes = ["node-0", "node-1", "node-2"]
-    with Slowed(NodeProbes(namespace, "node-1", "gemm")) as fault:
-        spec = {"nodes": nodes, "timeoutSeconds": TIMEOUT_SECONDS, "stragglerRatio": SLOW_RATIO}
-        cluster.apply(checks.node_check(spec), namespace)
-        check = checks.wait_until_finished(observation)
-    print(checks.duration(check))
-    assert len(fault.slowed) == 3, "a suspect measures again, twice, before it is called slow"
-    status = check["status"]
-    assert status.get("stragglers") == ["node-1"], observation.describe()
-    assert not status.get("faultyNodes"), observation.describe()
-    assert jobs.condition(check, "Healthy")["reason"] == "Stragglers"
-    checks.assert_in_service(cluster, nodes)
-
-
-REFUSED: dict[str, tuple[Object, str]] = {
-    "an unknown accelerator": ({"nodes": ["node-0"], "accelerator": "acme.com/npu"}, "spec.accelerator"),
-    "nodes and a job": ({"nodes": ["node-0"], "jobName": "digits"}, "exactly one of"),
-    "nothing": ({}, "exactly one of"),
-}
-
-
-def test_a_check_that_makes_no_sense_is_refused(cluster: Cluster, observation: Observation) -> None:
-    for case, (spec, expected) in REFUSED.items():
-        manifest = yaml.safe_dump(checks.node_check(spec))
-        done = cluster.kubectl("apply", "-n", observation.namespace, "-f", "-", stdin=manifest, check=False)
-        assert done.returncode != 0, case
-        assert expected in done.stderr, done.stderr
 
 
 HOPELESS: dict[str, tuple[Object, str, str]] = {

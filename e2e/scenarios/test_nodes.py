@@ -52,26 +52,3 @@ def runs_elsewhere(observation: Observation, lost_node: str) -> bool:
     replacement = pods[1]
     running: bool = replacement.get("status", {}).get("phase") == "Running"
     return running and str(replacement["spec"].get("nodeName")) != lost_node
-
-
-@pytest.mark.named
-def test_a_template_that_can_never_be_scheduled_says_why(cluster: Cluster, observation: Observation) -> None:
-    manifest, reason = jobs.shell(cluster, "exit 0"), "nvidia.com/gpu"
-    pod = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
-    pod["containers"][0]["resources"] = {"limits": {reason: "64"}}
-    cluster.apply(manifest, observation.namespace)
-
-    observation.wait_for(
-        "a warning on the job that says why its Pod waits",
-        lambda: any(reason in str(c.get("message")) for c in warnings(observation)),
-    )
-    observation.wait_for(
-        "an Event on the job",
-        lambda: any(reason in str(event.get("message")) for event in observation.events(of="shell")),
-    )
-    assert jobs.phase(observation, "shell") == "Pending"
-
-
-def warnings(observation: Observation) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = observation.job("shell").get("status", {}).get("warnings", [])
-    return found

@@ -133,18 +133,6 @@ def test_a_file_that_cannot_be_done_is_named_and_the_others_are_done(
     )
 
 
-def test_more_failures_than_may_be_fail_the_job_with_their_names(
-    cluster: Cluster, observation: Observation
-) -> None:
-    submit(cluster, observation, FILES="40", FILE_SECONDS="0.01", BAD="0017")
-    observation.wait_for(
-        "the end", lambda: jobs.phase(observation, NAME) in ("Failed", "Succeeded"), WITHIN_SECONDS
-    )
-    failed = jobs.condition(observation.job(NAME), "Failed")
-    assert (failed["status"], failed["reason"]) == ("True", "ShardsFailed")
-    assert "1 element failed for good (element 17), and max_failed is 0" in failed["message"]
-
-
 def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
     cluster: Cluster, observation: Observation
 ) -> None:

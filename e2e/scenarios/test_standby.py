@@ -36,14 +36,8 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     print(shown)
     assert "STANDBY" in shown and shown.count("true") == 1
 
-    def delete_by_force(index: int) -> None:
-        where = ("-n", observation.namespace)
-        cluster.kubectl("delete", "pod", mortals.pod(index), "--force", "--grace-period=0", *where)
-
     ways: list[tuple[str, int, Callable[[int], None]]] = [
-        ("kubectl delete --force", 1, delete_by_force),
         ("SIGKILL of all the Pod's processes", 0, lambda index: kill_all(mortals, index)),
-        ("a Pod deleted in good order", 0, mortals.delete),
         ("kubectl drain", 1, lambda index: mortals.drain(mortals.node(index))),
     ]
     try:

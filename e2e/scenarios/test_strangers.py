@@ -32,7 +32,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> BareVenv:
     return bare
 
 
-@pytest.mark.named
 def test_ddp_with_snapshots_by_torchrun_on_path(
     cluster: Cluster, observation: Observation, image: BareVenv
 ) -> None:
@@ -86,14 +85,4 @@ def test_the_users_own_modules_of_our_names_are_the_only_ones(
     command += ["--snapshot", str(job.snapshot), "--loader-processes=1", "--start-method=spawn"]
     path = f"{work}:{libraries}"
     job.submit(command, variables={"PATH": image.path, "PYTHONPATH": path}, working_directory=work)
-    job.survive_a_kill(victim=0)
-
-
-def test_an_interpreter_without_pidfd_open(
-    cluster: Cluster, observation: Observation, image: BareVenv
-) -> None:
-    job = Stranger(cluster, observation, "pidfd")
-    (job.folder / "sitecustomize.py").write_text("import os\ndel os.pidfd_open\n")
-    command = ["torchrun", str(SCRIPTS / "ddp.py"), FOREVER, "--snapshot", str(job.snapshot)]
-    job.submit(command, variables={"PATH": image.path, "PYTHONPATH": str(job.folder)})
     job.survive_a_kill(victim=0)

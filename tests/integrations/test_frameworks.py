@@ -21,6 +21,7 @@ from crds.progress_record import (
 )
 from tests.checkpoint import worlds
 from tests.checkpoint.worlds import Slots
+from tests.forks import PRELOADED, forks
 from tests.integrations import training
 
 pytestmark = pytest.mark.real
@@ -39,6 +40,13 @@ MAINS = {
     "lightning": training.with_lightning,
     "transformers": training.with_transformers,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def preloaded() -> None:
+    """Have the processes forked from one that has the frameworks, unless an earlier test has started that."""
+    names = (f"dlr.integrations.{name}" for name in MAINS)
+    forks.set_forkserver_preload([*PRELOADED, *names, "transformers.trainer"])
 
 
 @pytest.fixture
