@@ -152,7 +152,7 @@ def _layer(layout: Layout, files: Mapping[str, File], time: int) -> tuple[JSON, 
     with plain.open("rb") as tar:
         diff_id = hashlib.file_digest(tar, "sha256").hexdigest()
         tar.seek(0)
-        with packed.open("wb") as out, gzip.GzipFile("", "wb", fileobj=out, mtime=0) as zipped:
+        with packed.open("wb") as out, gzip.GzipFile("", "wb", 6, out, mtime=0) as zipped:
             shutil.copyfileobj(tar, zipped)
     plain.unlink()
     with packed.open("rb") as zipped_tar:

@@ -54,10 +54,6 @@ def test_what_is_written_is_what_the_crd_takes(local: list[Report], some: list[R
     assert last_round(report) == len(pairs)
 
 
-def test_nothing_was_told() -> None:
-    assert last_round(AgentCheck("uid")) == 0
-
-
 def test_what_a_node_measured_again_is_still_told_after_many_rounds() -> None:
     again = Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 500.0}, probe=AGAIN)
     told, last = AgentCheck("uid"), MAX_PAIR_PROBES + 8

@@ -108,15 +108,6 @@ def test_no_duty_is_done_twice_and_none_of_a_round_that_is_past(
     assert done == sorted(set(done))
 
 
-def test_another_life_of_the_worker_is_not_asked() -> None:
-    status = NodeCheckStatus(
-        phase=NodeCheckPhase.RUNNING, nodes=["a"], workers=[3], incarnations=[2], round=0
-    )
-    assert next_duty(CheckView.parse(check(status), Member(3, 2)), None) == LocalTests(UID)
-    assert next_duty(CheckView.parse(check(status), Member(3, 1)), None) is None
-    assert next_duty(CheckView.parse(check(status), Member(3, 3)), None) is None
-
-
 def test_what_does_not_concern_a_worker_is_no_change_to_it() -> None:
     groups = [CheckGroup(members=["a", "b"], master_address="10.0.0.1", master_port=1)]
     status = NodeCheckStatus(

@@ -108,10 +108,6 @@ def test_signal_has_a_name() -> None:
     assert report(-40).signal == "signal 40"
 
 
-def test_exit_code_is_said_when_nothing_else_is() -> None:
-    assert report(3).message == "the process exited with code 3"
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])
 def test_a_script_that_cannot_be_compiled_is_said_with_its_line(prefix: str, tmp_path: Path) -> None:

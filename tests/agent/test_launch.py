@@ -17,12 +17,9 @@ SECONDS = 300.0
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("warm", [True, False])
-def test_sigterm_ends_it_while_it_imports_torch_even_as_a_container_s_first_process(
-    agents: Agents, warm: bool
-) -> None:
+def test_sigterm_ends_it_while_it_imports_torch_even_as_a_container_s_first_process(agents: Agents) -> None:
     """A first process only gets signals that it has handlers for (pid_namespaces(7))."""
-    process = agents.start(0, agents.script(""), warm=warm, forked=False)
+    process = agents.start(0, agents.script(""), warm=True, forked=False)
     await_handler(process, signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 128 + signal.SIGTERM

@@ -32,9 +32,8 @@ def low_limit() -> Iterator[int]:
         yield highest + 200
 
 
-@pytest.mark.parametrize("warm", [False, True])
 def test_agent_takes_the_hard_limit_and_training_processes_that_of_the_image(
-    cluster: FakeCluster, agents: Agents, low_limit: int, warm: bool
+    cluster: FakeCluster, agents: Agents, low_limit: int
 ) -> None:
     script = agents.script(
         "import resource, subprocess, time, dlr\n"
@@ -44,7 +43,7 @@ def test_agent_takes_the_hard_limit_and_training_processes_that_of_the_image(
         "time.sleep(600)\n"
     )
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    agent = agents.start(0, script, warm=warm, forked=False)  # for its limit
+    agent = agents.start(0, script, warm=True, forked=False)  # for its limit
     cluster.wait_state({0: "Ready"}, 0)
     assert resource.prlimit(agent.pid, resource.RLIMIT_NOFILE) == (min(hard, open_files.ENOUGH), hard)
     cluster.form([0])

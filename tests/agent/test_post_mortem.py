@@ -307,11 +307,3 @@ def test_a_reason_is_told_after_a_consequence_and_not_the_other_way_round(left: 
     assert not explains_more(consequence, waited)
     assert explains_more(consequence, replace(reason, round=6))
     assert explains_more(consequence, None)
-
-
-def test_want_of_shared_memory_is_told_with_its_remedy(left: Round) -> None:
-    left.stderr(0, "RuntimeError: unable to allocate shared memory(shm) for file </torch_7>\n")
-    (failure,) = left.post_mortem.new_failures(Processes({0: -7}, {}))  # type: ignore[arg-type]
-    told = left.post_mortem.describe([failure], {0: 0}, 1, 1)
-    assert told.message.startswith("the process was killed by SIGBUS")
-    assert "mount an emptyDir with `medium: Memory` at /dev/shm" in told.message

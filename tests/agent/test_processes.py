@@ -112,29 +112,23 @@ signal.signal(signal.SIGTERM, save)
 """
 
 
-@pytest.mark.parametrize("below_a_shell", [False, True])
-def test_a_script_that_is_asked_to_stop_keeps_its_own_processes_to_save(
-    tmp_path: Path, *, below_a_shell: bool
-) -> None:
+def test_a_script_that_is_asked_to_stop_keeps_its_own_processes_to_save(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     script = SAVES_AT_SIGTERM.format(saved=str(saved))
-    if below_a_shell:
-        file = tmp_path / "script.py"
-        file.write_text(script + READY.format(str(tmp_path / "0")))
-        pcontext = start_processes(
-            name="test",
-            entrypoint="sh",
-            args={0: ("-c", f"sh -c '{sys.executable} {file}; true'; true")},
-            envs={0: {"DLR_TEST_MARKER": str(tmp_path / "0")}},
-            logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL),
-        )
-        deadline = time.monotonic() + 300
-        while not (tmp_path / "0").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        running = TrainingProcesses(pcontext, orphans(tmp_path))
-    else:
-        _, running = start(tmp_path, script)
+    file = tmp_path / "script.py"
+    file.write_text(script + READY.format(str(tmp_path / "0")))
+    pcontext = start_processes(
+        name="test",
+        entrypoint="sh",
+        args={0: ("-c", f"sh -c '{sys.executable} {file}; true'; true")},
+        envs={0: {"DLR_TEST_MARKER": str(tmp_path / "0")}},
+        logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL),
+    )
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "0").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    running = TrainingProcesses(pcontext, orphans(tmp_path))
     running.stop(signal.SIGTERM, 300)  # the shells end at once
     assert saved.read_text() == "True", "the script's child got the signal too"
     running.join(300)

@@ -70,16 +70,6 @@ def newest_step(files: ProgressFiles) -> int | None:
     return newest and newest.step
 
 
-def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
-    first, second = files.renew(2, Start(1))
-    assert files.read() == Snapshot({})
-    report_step(second, 7)
-    report_step(first, 6)
-    newest = files.read().newest
-    assert newest.step == 6
-    assert 0 <= time.monotonic() - newest.at < 300
-
-
 def test_processes_start_again_after_a_script_that_emptied_the_temporary_directory(
     files: ProgressFiles,
 ) -> None:

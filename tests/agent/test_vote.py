@@ -42,12 +42,6 @@ def vote(**changed: Any) -> Vote:
     return Vote(**facts | changed)
 
 
-def test_no_vote_is_opened_before_all_agents_are_there() -> None:
-    chair = Chair(2)
-    chair.join(0)
-    assert chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0) == [(0, Message(Kind.OFF, 1))]
-
-
 @pytest.mark.parametrize(
     ("asked", "answered"), [(KeptIn.STORAGE, KeptIn.MEMORY), (KeptIn.MEMORY, KeptIn.STORAGE)]
 )
@@ -59,15 +53,6 @@ def test_the_safer_tier_counts_until_the_vote_is_decided(asked: KeptIn, answered
     decided = chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
     assert decided == [(rank, Message(Kind.LEAVE, 1, 8, KeptIn.STORAGE)) for rank in (0, 1)]
     assert chair.receive(1, Message(Kind.ASK, tier=KeptIn.STORAGE), 0.0) == []
-
-
-def test_an_answer_to_a_vote_that_is_off_does_not_count_in_the_next() -> None:
-    chair = chair_of(2)
-    chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
-    chair.receive(0, Message(Kind.CANNOT, 1), 0.0)
-    chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
-    chair.receive(0, Message(Kind.ENDED, 2, 6, KeptIn.MEMORY), 0.0)
-    assert chair.receive(1, Message(Kind.ENDED, 1, 3, KeptIn.MEMORY), 0.0) == []
 
 
 def test_the_tier_that_was_asked_for_in_a_vote_that_is_off_counts_in_the_next() -> None:

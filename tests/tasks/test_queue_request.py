@@ -26,7 +26,7 @@ def loaded() -> Any:
 
 queue = loaded()
 Request, RequestError, parse, script = queue.Request, queue.RequestError, queue.parse, queue.script
-script_path, status_in = queue.script_path, queue.status_in
+status_in = queue.status_in
 
 
 def run(request: Any, number: int, folder: Path, **environ: str) -> int:
@@ -112,12 +112,6 @@ def test_no_more_run_at_a_time_than_may(jobs: int, most: int, workers: int, slot
     assert not most or highest * of_each <= most
     assert (highest - 1) * of_each < jobs, "no Pod is without a job"
     assert of_each == 1 or not gpus
-
-
-def test_a_job_with_a_gpu_has_it_in_its_pods_limits(tmp_path: Path) -> None:
-    (tmp_path / "pod.yaml").write_text("spec: {containers: [{name: asr, image: kaldi}]}")
-    (container,) = queue.pod_with_gpus(str(tmp_path / "pod.yaml"), 2)["spec"]["containers"]
-    assert container == {"name": "asr", "image": "kaldi", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
 
 
 def test_the_status_of_a_job_is_in_the_last_lines_of_its_log() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from crds.intervals import to_text
 from dlr.tasks.lines import Lines, chunk_names, packed
-from dlr.tasks.task import TASK_FILE, Task, log_path
+from dlr.tasks.task import TASK_FILE, Task
 from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND, Slots, main
 from tests.agent.shards.conftest import Job, alone, job
 
@@ -55,16 +55,6 @@ def test_lines_that_fail_are_named_with_the_first_reason(
     told = capsys.readouterr().err
     assert told.count("line 7, exit code 3: no such utterance") == 2, "each try is told"
     assert told.count("line 9, killed by SIGKILL") == 2
-
-
-def test_each_line_has_a_log_of_its_own_where_that_is_asked_for(alone: Job, tmp_path: Path) -> None:
-    lines, out = Lines(b"x\ny\n"), io.BytesIO()
-    task = a_task("echo out {}; echo err {} >&2; test {} = x", lines, log_folder=str(tmp_path))
-    assert Slots(task, lines, out).run() == 0
-    assert out.getvalue() == b""
-    assert Path(log_path(str(tmp_path), 1)).read_text() == "out x\nerr x\n"
-    assert Path(log_path(str(tmp_path), 2)).read_text() == "out y\nerr y\n"
-    assert alone.sets[0].reason == "line 2, exit code 1: err y"
 
 
 def test_a_line_whose_command_is_too_long_fails(alone: Job) -> None:

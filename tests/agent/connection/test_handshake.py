@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.connection.admission import MAX_UNPROVEN, Admission
+from agent.connection.admission import MAX_UNPROVEN
 from agent.connection.handshake import (
     ATTEMPT_SECONDS,
     CONNECT_SECONDS,
@@ -74,22 +74,6 @@ def test_a_challenge_does_not_show_the_key() -> None:
     assert repr(KEY)[2:-1] not in repr(CHALLENGE)
 
 
-def test_a_server_that_trickles_is_given_up_within_the_time() -> None:
-    client, now = client_at(), 0.0
-    with pytest.raises(TimeoutError):
-        while True:
-            client.begin(now)
-            client.connected(ADDRESS)
-            try:
-                for _ in range(NONCE_BYTES - 1):
-                    client.receive(b"x", now)
-                    now += ATTEMPT_SECONDS / 4
-            except OSError as error:
-                client.fail(error, now)
-                now = max(now, client.until)
-    assert now <= CONNECT_SECONDS
-
-
 def test_a_peer_knocks_again_ever_more_slowly_where_the_agent_is_too_busy() -> None:
     """Its queue is full, or it has closed the connection as one too many, or it has lost it unseen."""
     client, ends = client_at(), []
@@ -119,18 +103,6 @@ def test_a_peer_that_was_stopped_before_it_proved_the_key_does_it_again() -> Non
     client.receive(CHALLENGE.nonce, 2 * CONNECT_SECONDS)
     with pytest.raises(TimeoutError, match="not answered in time"):
         client.fail(RefusedError(), 2 * CONNECT_SECONDS)
-
-
-@pytest.mark.parametrize("sent", [1, RESPONSE_BYTES - 1])
-def test_a_truncated_handshake_is_closed_within_its_time_or_at_its_end(sent: int) -> None:
-    admission = Admission(KEY, ADDRESS)
-    for number in (1, 2):
-        admission.accept(number, "10.0.0.2", 0.0)
-        assert admission.receive(number, bytes(sent)) is None
-    with pytest.raises(RefusedError):
-        admission.receive(1, b"")
-    assert admission.expire(HANDSHAKE_SECONDS - 0.01) == [] and admission.expire(HANDSHAKE_SECONDS) == [2]
-    assert admission.deadline is None
 
 
 def test_a_flood_of_200_connections_a_second_closes_none_before_its_time() -> None:

@@ -208,12 +208,8 @@ def test_the_desk_of_an_agent_that_ends_leaves_no_socket_and_no_thread(agent: Ag
     "text",
     [
         b"{\n",
-        b"[]\n",
-        b"{}\n",
         b'{"join": {}}\n',
-        b'{"store": "x"}\n',
         b"\xff\n",
-        b'"join"\n',
         b'{"join": {"rank": 1, "size": 3, "round": 4}}\n{"at": {"version": -1, "step": 0}}\n',
     ],
 )

@@ -97,8 +97,6 @@ NAMED = b'{"pull": {"name": "other", "size": 9}}\n'
     [
         b"[" * 60_000 + b"\n",
         b'{"next": Infinity}\n',
-        b'{"restore": 9, "undone": "z!"}\n',
-        NAMED,
         b'{"leaves": true}\n' + NAMED,
     ],
 )

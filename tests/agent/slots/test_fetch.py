@@ -131,12 +131,11 @@ def test_a_range_is_served(peer: Peer) -> None:
         read(peer.server.address, KEY, MARK, start, HEADER.slot_bytes + 1)
 
 
-@pytest.mark.parametrize("line", [b"\n", b'["offer",3,0,0,""]\n', b"x" * 9_000])
-def test_nonsense_harms_nobody(peer: Peer, target: Slot, line: bytes) -> None:
+def test_nonsense_harms_nobody(peer: Peer, target: Slot) -> None:
     host, port = peer.server.address.split(":")
     # A server that closes before it has read all resets the connection, at any of these calls.
     with socket.create_connection((host, int(port)), 300) as connection, contextlib.suppress(OSError):
-        connection.sendall(line)
+        connection.sendall(b"x" * 9_000)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(100)
     fetch(peer.server.address, KEY, MARK, target)
