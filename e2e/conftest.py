@@ -21,7 +21,10 @@ SCENARIO_TIMEOUT_SECONDS = 1_800
 LONGEST_FIRST = (
     "tests/integrations/test_frameworks.py",
     "tests/release/test_chart_on_a_cluster.py",
-    *(f"e2e/scenarios/test_{name}.py" for name in ("node_check", "leaving", "nodes", "control_plane", "training")),
+    *(
+        f"e2e/scenarios/test_{name}.py"
+        for name in ("node_check", "leaving", "nodes", "control_plane", "training")
+    ),
 )
 """Modules of `make test` that begin, so that no process is left with a long one at the end."""
 

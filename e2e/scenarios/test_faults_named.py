@@ -1,4 +1,4 @@
-"""Six staged faults: the first reason of `dlr job diagnose`, and of the page, names the cause of each."""
+"""Four staged faults: the first reason of `dlr job diagnose`, and of the page, names the cause of each."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import pytest
 from dlr.dashboard.reading import JobView
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
-from e2e import checks, elasticity, jobs
+from e2e import jobs
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals
-from e2e.faults import NodeProbes, Slowed
-from e2e.links import NodeNetworks
 from e2e.observation import Observation
-from e2e.scenarios.test_node_check_links import TIMEOUT_SECONDS, api_server, in_own_network
 
 NODES = 4
-THROTTLED_SHARE = 0.1
 
 pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
@@ -80,40 +76,3 @@ def test_a_job_that_waits_for_room_is_named(cluster: Cluster, observation: Obser
     assert_named(cluster, observation, "large", "Unschedulable", "waits for room", "Insufficient cpu")
     page = cluster.dlr("job", "diagnose", "large", "-n", observation.namespace)
     assert "a Pod asks for 1000 of cpu, and the largest node has" in " ".join(page.split())
-
-
-def on_all_nodes(cluster: Cluster, observation: Observation) -> None:
-    """A job with a worker on each node, which the check has tested."""
-    cluster.apply(
-        jobs.one_a_node(elasticity.idle(cluster, workers=NODES, minimum=NODES, maximum=NODES)),
-        observation.namespace,
-    )
-    elasticity.wait_for_world(observation, list(range(NODES)), "idle")
-
-
-@pytest.mark.needs(Capability.NODE_PROCESSES)
-def test_a_slow_node_is_named(cluster: Cluster, observation: Observation) -> None:
-    nodes = checks.node_names(cluster)
-    with Slowed(NodeProbes(observation.namespace, nodes[2]), THROTTLED_SHARE):
-        spec = {"nodes": nodes, "stragglerRatio": 3, "cordon": False}
-        cluster.apply(checks.node_check(spec), observation.namespace)
-        checks.wait_until_finished(observation)
-    on_all_nodes(cluster, observation)
-    assert_named(cluster, observation, "idle", "Stragglers", f"{nodes[2]} slow")
-
-
-@pytest.mark.needs(Capability.NETWORK_NAMESPACES)
-def test_a_bad_link_is_named(cluster: Cluster, observation: Observation) -> None:
-    nodes = checks.node_names(cluster)
-    with NodeNetworks(nodes, api_server(cluster)) as networks:
-        networks.cut(nodes[0], nodes[1])
-        spec = {
-            "nodes": nodes,
-            "screeningRounds": 3,
-            "timeoutSeconds": TIMEOUT_SECONDS,
-            "template": in_own_network(networks),
-        }
-        cluster.apply(checks.node_check(spec), observation.namespace)
-        checks.wait_until_finished(observation)
-    on_all_nodes(cluster, observation)
-    assert_named(cluster, observation, "idle", "FaultyLinks", f"{nodes[0]} and {nodes[1]}")

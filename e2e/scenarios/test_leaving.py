@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -22,24 +21,21 @@ from e2e.observation import Observation
 NAME = "leaver"
 GRACE_SECONDS = 40
 """A saver that was just started imports torch, which takes 13 s on two cores with a load of 13."""
-WITHOUT_SDK = Path(__file__).parents[1] / "fixtures" / "leaver.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "memory" / "train.py"
 
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
 
 class Leaver:
-    """A job of the example, or of a script without the SDK, and what it has written."""
+    """A job of the example, and what it has written."""
 
     def __init__(self, cluster: Cluster, observation: Observation) -> None:
         self.cluster, self.observation = cluster, observation
         self.folder = Path(cluster.storage(observation.namespace).path)
 
-    def submit(self, *, workers: int = 3, votes: bool = True, sharded: bool = False) -> None:
+    def submit(self, *, workers: int = 3, sharded: bool = False) -> None:
         storage = self.cluster.storage(self.observation.namespace)
         script = f"{self.cluster.examples}/memory/train.py"
-        if not votes:
-            script = str(shutil.copy(WITHOUT_SDK, self.folder))
         variables = {
             "OUT": str(self.folder),
             "STEPS": "100000",
@@ -194,17 +190,6 @@ def test_a_node_that_goes_costs_no_step(
 
 def is_elsewhere(observation: Observation, node: str) -> bool:
     return jobs.node_of(observation, f"{NAME}-worker-0-2") not in ("", node)
-
-
-def test_a_script_without_the_sdk_is_stopped_as_ever(
-    cluster: Cluster, observation: Observation, leaver: Leaver
-) -> None:
-    leaver.submit(votes=False)
-    leaver.train(3)
-    elasticity.scale(cluster, observation, 2, NAME)
-    leaver.train(2)
-    assert not leaver.departures()
-    assert not observation.job(NAME)["status"].get("lastFailure")
 
 
 def suspend(cluster: Cluster, observation: Observation, suspended: bool) -> None:

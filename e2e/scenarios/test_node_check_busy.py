@@ -11,7 +11,7 @@ import pytest
 from e2e import checks
 from e2e.api import Kind
 from e2e.cluster import Capability, Cluster
-from e2e.faults import Broken, NodeProbes, Slowed
+from e2e.faults import NodeProbes, Slowed
 from e2e.observation import Observation
 
 NODES = 6
@@ -46,21 +46,6 @@ def test_healthy_nodes_of_a_busy_machine_pass_check_after_check(
         check = checks.wait_until_finished(observation, name)
         print(f"{name}: {checks.duration(check)}")
         assert checks.verdicts(check) == dict.fromkeys(nodes, "Healthy"), observation.describe()
-
-
-@pytest.mark.usefixtures("burner")
-def test_two_broken_nodes_of_six_are_faulty_and_no_other(cluster: Cluster, observation: Observation) -> None:
-    nodes = checks.node_names(cluster)
-    broken = [nodes[1], nodes[4]]
-    with (
-        Broken(NodeProbes(observation.namespace, broken[0])),
-        Broken(NodeProbes(observation.namespace, broken[1])),
-    ):
-        cluster.apply(checks.node_check({"nodes": nodes, "stragglerRatio": RATIO}), observation.namespace)
-        check = checks.wait_until_finished(observation)
-    print(checks.duration(check))
-    expected = {name: "Faulty" if name in broken else "Healthy" for name in nodes}
-    assert checks.verdicts(check) == expected, observation.describe()
 
 
 @pytest.mark.usefixtures("burner")

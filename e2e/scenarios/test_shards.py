@@ -152,27 +152,6 @@ def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
     assert (known["done"], known["rest"], known["leases"]) == (150, "", "")
 
 
-def test_all_workers_go_back_to_the_checkpoint_of_a_set_and_do_what_is_not_in_it_once(
-    cluster: Cluster, observation: Observation
-) -> None:
-    folder = submit_strangers(cluster, observation, "dlrover_shards_checkpoint.py")
-
-    def done_after() -> int:
-        first = folder / "shards-1"
-        return len(first.read_text().split()) if (folder / "checkpoint").exists() else 0
-
-    observation.wait_for("work beyond the checkpoint", lambda: done_after() > 60, WITHIN_SECONDS)
-    cluster.kill_process(observation.namespace, jobs.current_pods(observation, NAME)[1])
-    jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
-
-    todo = json.loads((folder / "checkpoint").read_text())["todo"]
-    undone = [shard for start, end in todo for shard in range(start, end)]
-    rounds = [file for file in folder.glob("shards-*") if file.name != "shards-1"]
-    assert sorted(int(shard) for file in rounds for shard in file.read_text().split()) == undone
-    (known,) = observation.job(NAME)["status"]["shards"]
-    assert known["done"] == 150 and known["restoration"] > 1
-
-
 def test_each_element_is_in_the_final_state_once_an_epoch_through_kills_and_another_number_of_workers(
     cluster: Cluster, observation: Observation
 ) -> None:

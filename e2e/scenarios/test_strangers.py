@@ -42,20 +42,6 @@ def test_ddp_with_snapshots_by_torchrun_on_path(
     assert job.loss() < GOOD_LOSS
 
 
-def test_a_gpt_of_several_modules_by_bash_that_activates_its_environment(
-    cluster: Cluster, observation: Observation, image: BareVenv
-) -> None:
-    """The environment's own torchrun comes before our launcher then. The loader's processes are forked."""
-    job = Stranger(cluster, observation, "gpt")
-    text = (
-        f"source {image.program('activate')} && "
-        f"torchrun --nproc-per-node=2 gpt/main.py trainer.snapshot_path={job.snapshot}"
-    )
-    variables = {"PYTHONPATH": str(SCRIPTS)}
-    job.submit(["bash", "-c", text], variables=variables, working_directory=SCRIPTS)
-    job.survive_a_kill(victim=0, local_rank=0)
-
-
 @pytest.mark.named
 def test_fsdp2_with_dcp_by_torchruns_own_path(
     cluster: Cluster, observation: Observation, tmp_path: Path

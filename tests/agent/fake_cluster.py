@@ -53,7 +53,6 @@ class FakeCluster:
         self.changed = threading.Condition()
         self.version = 1
         self.history: list[tuple[int, str, dict[str, Any]]] = []
-        self.oldest = 0
         self.job: dict[str, Any] = {
             "metadata": {"name": JOB, "resourceVersion": "1"},
             "spec": {},
@@ -63,18 +62,9 @@ class FakeCluster:
         self.workers: dict[str, dict[str, Any]] = {}
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.renewals: list[tuple[float, dict[str, Any]]] = []
-        self.watches = 0
-        self.frozen_watches = 0
         self.lists = 0
         self.incarnations: dict[str, int] = {}
         self.refused: list[str] = []
-        self.broken_status: int | None = None
-        self.retry_after: str | None = None
-        """The header with it."""
-        self.refusals: list[tuple[float, str]] = []
-        """When it was answered, to requests for which path."""
-        self.hanging = threading.Event()
-        self.hanging.set()  # set = not hanging
         self._write_credentials()
         self.port = free_port()
         self.server = self._serve(self.port)
@@ -159,15 +149,6 @@ class FakeCluster:
         self.history.append((self.version, resource, {"type": kind, "object": thing}))
         self.changed.notify_all()
 
-    def expire(self) -> None:
-        """As after a compaction: what is watched from is too old now."""
-        with self.changed:
-            self.version += 1
-            self.oldest = self.version
-            self.history.clear()
-            self.job["metadata"]["resourceVersion"] = str(self.version)
-            self.changed.notify_all()
-
     def agent(self, index: int, slot: str = f"{JOB}-worker") -> dict[str, Any]:
         return (self.workers.get(f"{slot}-{index}") or {}).get("status", {}).get("agent") or {}
 
@@ -195,45 +176,26 @@ class FakeCluster:
             f"step {step} of worker {index}",
         )
 
-    def wait_renewal(self) -> None:
-        """Wait for a heartbeat from now on."""
-        begun_at = time.monotonic()
-        self.wait(lambda: self.renewals and self.renewals[-1][0] > begun_at, "a heartbeat")
-
-    def wait_refusals(self, count: int, timeout_seconds: float = 300.0) -> None:
-        self.wait(lambda: len(self.refusals) >= count, f"{count} requests", timeout_seconds)
-
     def replace_worker(self, name: str, incarnation: int) -> None:
         """From now on only that incarnation may report, as deploy/admission/worker-identity.yaml has it."""
         self.incarnations[name] = incarnation
 
     # The server's life.
 
-    def stop(self, *, draining: bool = False) -> None:
-        """Away: connections are refused, and those that are open break.
-
-        Args:
-            draining: those that are open go on being answered, but watches on them end at once.
-        """
+    def stop(self) -> None:
+        """Away: connections are refused, and those that are open break."""
         server = self.server
-        if not draining:
-            server.break_connections()  # first: a watch that sees that the server is gone ends in good order
+        server.break_connections()  # first: a watch that sees that the server is gone ends in good order
         self.server = None
         with self.changed:
             self.changed.notify_all()
         server.shutdown()
         server.server_close()
 
-    def freeze_watches(self) -> None:
-        """The watches that are open say nothing more, though their connections stand."""
-        with self.changed:
-            self.frozen_watches = self.watches
-
     def start(self) -> None:
         self.server = self._serve(self.port)
 
     def close(self) -> None:
-        self.hanging.set()
         if self.server is not None:
             self.stop()
 
@@ -397,16 +359,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, answer)
 
     def _refused(self) -> bool:
-        self.cluster.hanging.wait(300)
-        if self.headers["Authorization"] != f"Bearer {TOKEN}":
-            self._answer(401, {"message": "who are you?"})
-        elif self.cluster.broken_status is not None:
-            with self.cluster.changed:
-                self.cluster.refusals.append((time.monotonic(), self.path))
-                self.cluster.changed.notify_all()
-            self._answer(self.cluster.broken_status, {"message": "broken by the test"})
-        else:
+        if self.headers["Authorization"] == f"Bearer {TOKEN}":
             return False
+        self._answer(401, {"message": "who are you?"})
         return True
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
@@ -414,35 +369,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
-        if status == self.cluster.broken_status and self.cluster.retry_after is not None:
-            self.send_header("Retry-After", self.cluster.retry_after)
         self.end_headers()
         self.wfile.write(data)
 
     def _watch(self, resource: str, version: int, timeout_seconds: float) -> None:
         cluster, server = self.cluster, self.server
-        with cluster.changed:
-            cluster.watches += 1
-            number = cluster.watches
-            cluster.changed.notify_all()
         deadline = time.monotonic() + timeout_seconds
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         while cluster.server is server:
             with cluster.changed:
-                gone = version < cluster.oldest
                 events = [(v, e) for v, r, e in cluster.history if v > version and r == resource]
-                if not events and not gone and not cluster.changed.wait(deadline - time.monotonic()):
+                if not events and not cluster.changed.wait(deadline - time.monotonic()):
                     break
-            cluster.hanging.wait(300)
-            with cluster.changed:
-                cluster.changed.wait_for(
-                    lambda: number > cluster.frozen_watches or cluster.server is not server, 300
-                )
-            if gone:
-                self._chunk({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
-                break
             for version, event in events:  # noqa: B007
                 self._chunk(event)
         self.wfile.write(b"0\r\n\r\n")

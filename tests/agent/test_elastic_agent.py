@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from types import SimpleNamespace
@@ -23,44 +22,6 @@ def agent_with(**parts: Any) -> DlrElasticAgent:
     agent = DlrElasticAgent.__new__(DlrElasticAgent)
     agent.__dict__ |= parts
     return agent
-
-
-def test_torch_is_told_how_often_the_agent_may_still_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells the processes, as TORCHELASTIC_RESTART_COUNT."""
-    left: list[int] = []
-
-    def fail(agent: DlrElasticAgent, _: object) -> course.Start:
-        left.append(agent._remaining_restarts)
-        return course.Start.FAILED
-
-    monkeypatch.setattr(DlrElasticAgent, "_start_round", fail)
-    agent = agent_with(
-        _course=course.Course(
-            stops_at_first_failure=True, restarts=3, stop_grace_seconds=30.0, failure_grace_seconds=1.0
-        ),
-        _remaining_restarts=3,
-        _votes=SimpleNamespace(end=lambda: None),
-        _worker_group=SimpleNamespace(),
-        _result=SimpleNamespace(state=None),
-    )
-    agent._invoke_run()
-    assert left == [3, 2, 1, 0]
-
-
-def test_who_leaves_because_the_api_server_is_away_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    def steps() -> course.Steps[course.End]:
-        yield course.EndVotes()
-        return course.End.UNHEARD
-
-    agent = agent_with(
-        _course=SimpleNamespace(rounds=steps),
-        _votes=SimpleNamespace(end=lambda: None),
-        _worker_group=SimpleNamespace(),
-        _result=SimpleNamespace(state=None),
-    )
-    with caplog.at_level(logging.WARNING):
-        agent._invoke_run()
-    assert "the API server is away, and this agent has finished: leaving" in caplog.text
 
 
 class Dying:

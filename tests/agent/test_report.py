@@ -176,23 +176,6 @@ def test_whatever_else_is_told_tells_of_the_newest_checkpoint_and_step(api: Fake
     assert saved(api) == newest, "the new processes told nothing yet"
 
 
-def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter: PlayedReporter) -> None:
-    step = 1
-    reporter._figures = lambda: Figures(StepProgress(step, NOW))
-
-    class News(FakeApi):
-        def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
-            nonlocal step
-            if step == 1:
-                step = 2
-                reporter.progress(within_seconds=0.0)
-            return api.merge_patch(path, patch)
-
-    reporter._api = News()  # type: ignore[assignment]
-    reporter.go_on()
-    assert api.told[-1]["progress"] == StepProgress(2, NOW).to_wire()
-
-
 def test_each_attempt_has_a_higher_number_than_those_that_may_still_arrive(
     api: FakeApi, clock: Clock
 ) -> None:

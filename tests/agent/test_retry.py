@@ -12,17 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.environment import Environment
-from agent.kube.api import ApiClient
 from agent.kube.retry import (
     MISSING_WAIT_SECONDS,
     THROTTLED_SPREAD_SECONDS,
     Warnings,
     retrying,
 )
-from agent.report.heartbeat import Heartbeat
 from controller.errors import MOST_RETRY_AFTER_SECONDS, ApiError, Unavailable, error_of
-from tests.agent.fake_cluster import FakeCluster
 
 USUAL_SECONDS = 2.0
 
@@ -92,18 +88,3 @@ def test_an_object_that_is_not_there_is_asked_for_ever_more_rarely_but_again_and
 def test_other_failures_wait_as_before() -> None:
     for error in (Unavailable("no answer"), error_of(500, b""), error_of(403, b""), ValueError()):
         assert all(wait <= USUAL_SECONDS for wait in waits_after(error))
-
-
-@pytest.mark.real
-def test_a_wait_ends_when_the_thread_is_asked_to_stop(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("controller.errors.MOST_RETRY_AFTER_SECONDS", 3_600.0)
-    cluster.broken_status, cluster.retry_after = 429, "3600"
-    environ = cluster.environ(0)
-    heartbeat = Heartbeat(ApiClient.in_cluster(environ), Environment.read(environ))
-    heartbeat.start()
-    cluster.wait_refusals(1)
-    heartbeat.stop()
-    heartbeat.join(300)
-    assert not heartbeat.is_alive()

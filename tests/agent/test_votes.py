@@ -80,15 +80,6 @@ def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) ->
     assert graces == [10.0 - 2.0]
 
 
-def test_before_all_have_agreed_nobody_has_left_and_no_exit_is_collected() -> None:
-    unused: Any = None
-    votes = Votes(unused, unused, unused, None, 1.0, 1.0)
-    ballot: Any = SimpleNamespace(agreed=None)
-    votes._ballot = ballot
-    processes: Any = object()
-    assert votes.have_left(processes) == []
-
-
 @pytest.mark.parametrize(("tier", "told"), [(KeptIn.STORAGE, 1), (None, 0)])
 def test_the_memory_is_told_of_a_plan_whether_or_not_a_vote_comes_of_it(
     tier: KeptIn | None, told: int
