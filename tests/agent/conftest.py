@@ -62,8 +62,7 @@ class Agents:
         Args:
             warm: its training processes are forks. Most of these scripts import nothing.
             forked: from a process that has imported torch; else an interpreter of its own.
-            constants: of an agent's modules, by their dotted names, beside the `PATIENT` ones. Neither are set in
-                an interpreter of its own, except for `dlr.cli`.
+            constants: of an agent's modules, by their dotted names, beside the `PATIENT` ones.
         """
         cold = ["--no-warm-start"] if module == "agent.launch" and not warm else []
         env = {
@@ -82,10 +81,8 @@ class Agents:
             if forked:
                 process = self._server.start(module, argv, env, self.directory, output.fileno(), constants)
             else:
-                if module == "dlr.cli":
-                    module, argv = "tests.agent.patience", [json.dumps(constants), module, *argv]
                 process = subprocess.Popen(
-                    [sys.executable, "-m", module, *argv],
+                    [sys.executable, "-m", "tests.agent.patience", json.dumps(constants), module, *argv],
                     env=env,
                     cwd=self.directory,
                     stdout=output,
