@@ -100,23 +100,6 @@ class Stranger:
         assert after[0]["step"] > 1, "it goes on from its snapshot"
         return restart
 
-    def kill_at(self, moment: str, *, victim: int) -> None:
-        """Kill a process when rank 0 is at that moment of its next save, and see the next start train."""
-        pause = self.folder / f"pause-{moment}"
-        pause.touch()
-        before = self.lines(0)[-1:]
-
-        def stays() -> int | None:
-            line = (self.lines(0) or [{}])[-1]
-            return line["pid"] if line.get("moment") == moment and [line] != before else None
-
-        pid = self.observation.wait_for(f"{self.name} to be at {moment}", stays)
-        pod = jobs.current_pods(self.observation, self.name)[victim]
-        self.cluster.kill_process(self.observation.namespace, pod)
-        self.wait_for_steps(1, not_by=pid)
-        pause.unlink()  # not before: rank 0 would go on until it is stopped
-        self.wait_for_steps(STEPS, not_by=pid)
-
     def hang(self, *, rank: int) -> Object:
         """Have the storage of one rank not answer any more, until a hang is found; the job's last failure."""
         self.wait_for_steps(STEPS)

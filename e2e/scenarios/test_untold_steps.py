@@ -24,7 +24,15 @@ pytestmark = [
 UNKNOWN = "it is unknown which step the last start went on with"
 SAMPLES_LINE = "in read_slowly: time.sleep(0.1)"
 
-OF_SCRIPTS = pytest.mark.parametrize(
+
+def submitted(job: Stranger, folder: Path, script: str, packages: list[str]) -> None:
+    """Submit two workers of one rank each."""
+    image = BareVenv(folder / "venv", extras=packages)
+    command = ["torchrun", str(SCRIPTS / f"{script}.py"), EPOCHS, "--snapshot", str(job.snapshot)]
+    job.submit(command, workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
+
+
+@pytest.mark.parametrize(
     ("script", "packages"),
     [
         ("ddp", []),
@@ -34,24 +42,6 @@ OF_SCRIPTS = pytest.mark.parametrize(
         ("with_transformers", ["transformers", "accelerate"]),
     ],
 )
-WITH_ADAM = pytest.mark.parametrize(
-    ("script", "packages"), [("fsdp2", ["numpy"]), ("with_transformers", ["transformers", "accelerate"])]
-)
-"""Their optimizers keep the number of their steps."""
-WITH_SGD = pytest.mark.parametrize(
-    ("script", "packages"),
-    [("ddp", []), ("with_accelerate", ["accelerate"]), ("with_lightning", ["lightning"])],
-)
-
-
-def submitted(job: Stranger, folder: Path, script: str, packages: list[str]) -> None:
-    """Submit two workers of one rank each."""
-    image = BareVenv(folder / "venv", extras=packages)
-    command = ["torchrun", str(SCRIPTS / f"{script}.py"), EPOCHS, "--snapshot", str(job.snapshot)]
-    job.submit(command, workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
-
-
-@OF_SCRIPTS
 def test_steps_and_goodput_are_those_of_its_own_log(
     cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
 ) -> None:
@@ -68,58 +58,35 @@ def test_steps_and_goodput_are_those_of_its_own_log(
     assert told == pytest.approx(own, rel=TOLERANCE)
 
 
-def account(job: Stranger) -> str:
-    """Its goodput and steps redone are those of its own log; the message of StartUnknown, if it has that."""
-    told, own = job.told_goodput(), job.own_goodput()
-    status = job.observation.job(job.name)["status"]
-    redone = status["goodput"]["stepsRedone"]
-    print(f"{job.name}: goodput {told:.4f}, {redone} steps redone; by its own log {own:.4f}, ", end="")
-    print(f"{job.own_steps_redone()} steps redone")
-    assert told == pytest.approx(own, rel=TOLERANCE)
-    assert redone == job.own_steps_redone()
-    return str(jobs.warning(job.observation.job(job.name), "StartUnknown").get("message", ""))
-
-
-@WITH_ADAM
-def test_goodput_after_a_kill_is_that_of_its_own_log(
-    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+def test_goodput_after_a_kill_is_that_of_its_own_log_where_the_optimizer_keeps_its_steps(
+    cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
-    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-killed")
-    submitted(job, tmp_path, script, packages)
+    job = Stranger(cluster, observation, "fsdp2-killed")
+    submitted(job, tmp_path, "fsdp2", ["numpy"])
     job.survive_a_kill(victim=1)
-    assert account(job) == ""
+    status = observation.job(job.name)["status"]
+    assert job.told_goodput() == pytest.approx(job.own_goodput(), rel=TOLERANCE)
+    assert status["goodput"]["stepsRedone"] == job.own_steps_redone()
+    assert not jobs.warning(observation.job(job.name), "StartUnknown")
 
 
-@WITH_SGD
 def test_goodput_after_a_kill_is_no_more_than_that_of_its_own_log_and_said_to_be_unknown(
-    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+    cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
-    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-killed")
-    submitted(job, tmp_path, script, packages)
+    job = Stranger(cluster, observation, "ddp-killed")
+    submitted(job, tmp_path, "ddp", [])
     job.survive_a_kill(victim=1)
     assert job.told_goodput() <= job.own_goodput() + TOLERANCE
     assert jobs.warning(observation.job(job.name), "StartUnknown")["message"].startswith(UNKNOWN)
 
 
-def test_goodput_after_a_kill_before_the_first_save_is_that_of_its_own_log_though_nobody_knows_it(
+def test_a_rank_whose_storage_does_not_answer_is_blamed(
     cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
-    job = Stranger(cluster, observation, "ddp-early")
-    (job.folder / "pause-before-save").touch()
+    job = Stranger(cluster, observation, "ddp-hangs")
     submitted(job, tmp_path, "ddp", [])
-    job.kill_at("before-save", victim=1)
-    job.finish()
-    assert account(job).startswith(UNKNOWN)
-
-
-@pytest.mark.parametrize(("script", "packages"), [("ddp", []), ("with_lightning", ["lightning"])])
-def test_a_rank_whose_storage_does_not_answer_is_blamed(
-    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
-) -> None:
-    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-hangs")
-    submitted(job, tmp_path, script, packages)
     failure = job.hang(rank=1)
-    print(f"{script}: {failure['message']}")
+    print(failure["message"])
     assert "rank 1, after step " in failure["message"].splitlines()[0]
     assert SAMPLES_LINE in failure["message"].splitlines()[0]
     job.finish()
