@@ -1,4 +1,4 @@
-"""What others measured or computed, with policies of ours off; docs/simulator.md has the whole of it."""
+"""What others measured or computed, with policies of ours off; see docs/simulator.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_closed_form_of_rsc_holds(nodes: int) -> None:
 
 
 def test_replica_groups_bring_what_ft_hsdp_says() -> None:
-    everybody = Simulation(example("ft-hsdp"), 0).run(4)
+    everybody = Simulation(example("ft-hsdp"), 0).run(2)
     groups = Simulation(example("ft-hsdp-groups"), 0).run(6)
     assert everybody.full_speed == pytest.approx(0.44, abs=0.05)
     assert groups.full_speed == pytest.approx(0.80, abs=0.05)
