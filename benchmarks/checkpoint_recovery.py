@@ -6,10 +6,9 @@
 A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
 With --pod-kills its Pod is deleted too, so that its state comes from the other Pod's agent: a small one, and
 the large one, with steps so long that the other agent has time to fetch each. In the same run one copy of the
-state is measured, into memory that was touched before and into fresh memory, by one process, and by both at
-once, as both load at once and share the machine's memory; and one over loopback, into both kinds. With
---dlrover the same is done to DLRover's launcher and flash checkpoint: its local master and two agents, in a
-venv that is made once (benchmarks/recovery_peers.py). It verifies nothing.
+state into fresh memory is measured, by both ranks at once, as they load, and over loopback. With --dlrover
+the same is done to DLRover's launcher and flash checkpoint: its local master and two agents, in a venv that
+is made once (benchmarks/recovery_peers.py). It verifies nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from datetime import date
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -50,8 +48,6 @@ STEPS_BEFORE_KILL = 4
 REPLICAS_SECONDS = 120.0
 """The first copies come when the agents have been given the memory for them."""
 BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
-FIXED_SECONDS = 0.15
-"""What the bar has beside two copies."""
 
 together: Barrier
 """In the processes that copy: at it they wait for each other."""
@@ -151,46 +147,21 @@ def last_step(events: Path, world: int) -> int:
     return max(int(line[2]) for line in lines if int(line[0]) == world)
 
 
-@dataclass(frozen=True)
-class Copies:
-    """Seconds of one copy of the state, by the clock."""
-
-    alone: float
-    """Seconds of one process, into memory that was touched."""
-    at_once: float
-    """Seconds of as many processes as there are ranks, each with its own state."""
-    fresh: float
-    """The same into fresh memory."""
-    loopback: float
-    """Seconds from one process to another over 127.0.0.1, into memory that was touched."""
-    loopback_fresh: float
-    """The same into fresh memory, as a new Pod has."""
-
-
-def copies(gigabytes: float) -> Copies:
-    (alone, _), *_ = copied_at_once(gigabytes, 1)
-    found = copied_at_once(gigabytes, WORLD_SIZE)
-    at_once, fresh = (max(each) for each in zip(*found, strict=True))
-    return Copies(alone, at_once, fresh, *sent_over_loopback(gigabytes))
-
-
-def sent_over_loopback(gigabytes: float) -> tuple[float, float]:
-    """Seconds until another process's bytes are all in memory that was touched before, and in fresh memory;
-    medians of three."""
-    touched = memoryview(bytearray(int(gigabytes * 1e9)))
+def sent_over_loopback(gigabytes: float) -> float:
+    """Return the seconds until another process's bytes are all in fresh memory; the median of three."""
+    nbytes = int(gigabytes * 1e9)
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = multiprocessing.get_context("spawn").Process(
-            target=_send, args=(len(touched), server.getsockname())
+            target=_send, args=(nbytes, server.getsockname())
         )
         sender.start()
         server.settimeout(TIMEOUT_SECONDS)
         connection, _ = server.accept()
         with connection:
             connection.settimeout(TIMEOUT_SECONDS)
-            into_touched = [timed_receipt(connection, touched) for _ in range(3)]
-            into_fresh = [timed_receipt(connection, fresh_memory(len(touched))) for _ in range(3)]
+            seconds = median(timed_receipt(connection, fresh_memory(nbytes)) for _ in range(3))
         sender.join()
-    return median(into_touched), median(into_fresh)
+    return seconds
 
 
 def timed_receipt(connection: socket.socket, buffer: memoryview) -> float:
@@ -210,12 +181,12 @@ def _send(nbytes: int, address: tuple[str, int]) -> None:
             connection.sendall(data)
 
 
-def copied_at_once(gigabytes: float, processes: int) -> list[tuple[float, float]]:
-    """What one copy takes each of so many processes, which begin together: touched, and fresh."""
+def copied_at_once(gigabytes: float) -> float:
+    """Return the seconds of one copy into fresh memory, by as many processes at once as there are ranks."""
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(processes)
-    with ProcessPoolExecutor(processes, context, _share, (barrier,)) as pool:
-        return list(pool.map(_copied, [gigabytes] * processes))
+    barrier = context.Barrier(WORLD_SIZE)
+    with ProcessPoolExecutor(WORLD_SIZE, context, _share, (barrier,)) as pool:
+        return max(pool.map(_copied, [gigabytes] * WORLD_SIZE))
 
 
 def _share(barrier: Barrier) -> None:
@@ -224,12 +195,9 @@ def _share(barrier: Barrier) -> None:
     torch.set_num_threads(1)
 
 
-def _copied(gigabytes: float) -> tuple[float, float]:
+def _copied(gigabytes: float) -> float:
     source = [torch.ones(int(gigabytes * 1e9 / 4 / TENSORS)) for _ in range(TENSORS)]
-    target = [torch.ones_like(tensor) for tensor in source]
-    touched = median(timed_copy(source, target) for _ in range(9))
-    fresh = median(timed_copy(source, [fresh_like(tensor) for tensor in source]) for _ in range(3))
-    return touched, fresh
+    return median(timed_copy(source, [fresh_like(tensor) for tensor in source]) for _ in range(3))
 
 
 def fresh_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -249,8 +217,7 @@ def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
     return time.monotonic() - began
 
 
-def table(gigabytes: float, found: dict[str, list[Found]], copy: Copies) -> str:
-    bars = [FIXED_SECONDS + 2 * each for each in (copy.alone, copy.at_once, copy.fresh)]
+def table(gigabytes: float, found: dict[str, list[Found]]) -> str:
     rows = [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores for ranks, agents and the cluster, "
         f"torch {torch.__version__}, a load of {os.getloadavg()[0]:.0f}; {gigabytes:g} GB a rank, saved each "
@@ -270,10 +237,8 @@ def table(gigabytes: float, found: dict[str, list[Found]], copy: Copies) -> str:
         ]
     rows += [
         "",
-        f"One copy of the state: {copy.alone:.2f} s by one process, {copy.at_once:.2f} by both at once, as "
-        f"they load, and so {copy.fresh:.2f} into fresh memory, as a new process has. {FIXED_SECONDS} s and "
-        "two copies are {:.2f}, {:.2f} or {:.2f}. One copy over loopback: {:.2f} s, and {:.2f} into fresh "
-        "memory.".format(*bars, copy.loopback, copy.loopback_fresh),
+        f"One copy of the state into fresh memory, by both at once, as they load: "
+        f"{copied_at_once(gigabytes):.2f} s; over loopback: {sent_over_loopback(gigabytes):.2f} s.",
     ]
     return "\n".join(rows)
 
@@ -306,7 +271,7 @@ def main() -> None:
     if args.dlrover:
         theirs = HeavyDlrover(dlrover_venv(), args.gigabytes)
         found[theirs.name] = strike(theirs, args.kills, args.deadline_seconds)
-    text = table(args.gigabytes, found, copies(args.gigabytes))
+    text = table(args.gigabytes, found)
     print(text)
     if args.document is not None:
         document = args.document.read_text()

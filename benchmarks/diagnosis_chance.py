@@ -16,7 +16,7 @@ import statistics
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 
-from benchmarks.played import played
+from benchmarks.diagnosis_fleets import played
 from crds.findings import Verdict
 from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import GroupResult, LocalResult

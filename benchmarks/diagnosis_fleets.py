@@ -10,14 +10,15 @@ product plus all-reduce, is over twice the median. With up to three nodes, any f
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.diagnosis_faults import Fleet
-from benchmarks.played import played
 from crds.findings import Verdict
+from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Domain, Link, Node, NodeName
-from healthcheck.measurements import GroupResult, LocalResult, Metric
+from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.plan import next_step
 from healthcheck.settings import Settings
 
 NOISE = 0.01
@@ -40,7 +41,24 @@ class Answer:
     domains: frozenset[frozenset[int]]
     """The nodes of each rack or part of the network that is named."""
     rounds: int
-    tests: int
+
+
+def played(
+    nodes: Sequence[Node],
+    local: Mapping[NodeName, LocalResult],
+    settings: Settings,
+    test: Callable[[tuple[NodeName, ...]], GroupResult],
+) -> tuple[Diagnosis, int]:
+    """Carry out a check as the NodeCheck reconciler does; return its verdicts and how many rounds it took.
+
+    Args:
+        local: results of each node's own tests.
+        test: returns the result of one group; called in the order in which a round has them.
+    """
+    rounds: tuple[RoundResult, ...] = ()
+    while not isinstance(step := next_step(History(local, rounds), nodes, settings), Diagnosis):
+        rounds += (RoundResult(step.number, tuple(test(group) for group in step.groups)),)
+    return step, len(rounds)
 
 
 def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
@@ -52,7 +70,6 @@ def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
         for i, name in enumerate(names)
     }
     verdicts, rounds = played(nodes, local, settings, lambda group: _test(fleet, group, index, rng))
-    tests = sum(len(round_.groups) for round_ in rounds)
 
     def numbers(verdict: Verdict) -> frozenset[int]:
         return frozenset(index[name] for name in verdicts.named(verdict))
@@ -63,8 +80,7 @@ def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
         undecided=numbers(Verdict.INCONCLUSIVE),
         links=frozenset(_numbered(found.link, index) for found in verdicts.links),
         domains=frozenset(frozenset(index[name] for name in found.nodes) for found in verdicts.domains),
-        rounds=len(rounds),
-        tests=tests,
+        rounds=rounds,
     )
 
 
@@ -73,16 +89,14 @@ def ask_dlrover(fleet: Fleet, rng: random.Random) -> Answer:
     everybody = list(range(fleet.size))
     passed: dict[int, bool] = {}
     seconds: dict[int, float] = {}
-    tests = _dlrover_round(fleet, _dlrover_neighbours(everybody), rng, passed, seconds)
+    _dlrover_round(fleet, _dlrover_neighbours(everybody), rng, passed, seconds)
     rounds = 1
     if not all(passed.values()):
         if fleet.size <= 3:
-            return Answer(
-                frozenset(everybody), frozenset(), frozenset(), frozenset(), frozenset(), rounds, tests
-            )
+            return Answer(frozenset(everybody), frozenset(), frozenset(), frozenset(), frozenset(), rounds)
         in_order_of_report = rng.sample(everybody, fleet.size)
         by_time = sorted(in_order_of_report, key=lambda node: seconds[node])
-        tests += _dlrover_round(fleet, _dlrover_extremes(by_time), rng, passed, seconds)
+        _dlrover_round(fleet, _dlrover_extremes(by_time), rng, passed, seconds)
         rounds = 2
     limit = 2 * statistics.median(seconds.values())
     return Answer(
@@ -92,7 +106,6 @@ def ask_dlrover(fleet: Fleet, rng: random.Random) -> Answer:
         links=frozenset(),
         domains=frozenset(),
         rounds=rounds,
-        tests=tests,
     )
 
 
@@ -102,8 +115,8 @@ def _dlrover_round(
     rng: random.Random,
     passed: dict[int, bool],
     seconds: dict[int, float],
-) -> int:
-    """Runs one round, and joins its results to those before: passed by or, times by min."""
+) -> None:
+    """Run one round, and join its results to those before: passed by or, times by min."""
     for group in groups:
         well = fleet.test_passes(group, rng)
         all_reduce_ms = ALL_REDUCE_MS * PAIR_BUS_GBPS / _speed(PAIR_BUS_GBPS, fleet.slow_network, group, rng)
@@ -112,7 +125,6 @@ def _dlrover_round(
             elapsed = (gemm_ms + all_reduce_ms) / 1000 if well else FAILED_SECONDS
             passed[node] = passed.get(node, False) or well
             seconds[node] = min(seconds.get(node, elapsed), elapsed)
-    return len(groups)
 
 
 def _dlrover_neighbours(nodes: list[int]) -> list[list[int]]:

@@ -25,7 +25,6 @@ from benchmarks.recovery_contender import Contender, Failure, Recovery, Trial
 from benchmarks.recovery_dlr import NODES, Dlr
 from benchmarks.recovery_events import Timeline, wait_for
 from benchmarks.recovery_peers import Dlrover, Torchrun, dlrover_venv
-from benchmarks.recovery_plot import plot
 from benchmarks.recovery_report import PEERS, Circumstances, Results, Yardsticks, report, table
 from benchmarks.recovery_yardsticks import SlowKubelets, bare_pod_seconds, import_torch_seconds
 from e2e.embedded import EmbeddedCluster
@@ -123,9 +122,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--deadline-seconds", type=float, default=60)
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="dlr alone")
-    parser.add_argument(
-        "--docs", type=Path, default=DOCS, help="where recovery.md and its picture are written"
-    )
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where recovery.md is written")
     return parser.parse_args()
 
 
@@ -157,12 +154,10 @@ def main() -> None:
         bare = [bare_pod_seconds(slow) for _ in range(2 * YARDSTICKS)]
     yardsticks = Yardsticks(statistics.median(imports), statistics.median(bare))
     minutes = (time.monotonic() - begun_at) / 60
-    (args.docs / "images").mkdir(parents=True, exist_ok=True)
     circumstances = Circumstances(
         load, minutes, args.deadline_seconds, " ".join(["python -m benchmarks.recovery", *sys.argv[1:]])
     )
     (args.docs / "recovery.md").write_text(report(results, yardsticks, circumstances))
-    plot(results, args.docs / "images" / "recovery.svg")
     print("\n\n".join(table(by_name, yardsticks) for by_name in results.values()))
     print(yardsticks)
 

@@ -145,8 +145,6 @@ hung; medians and worst are of those that recovered. dlr's Pods are on the embed
 include the API server, the controller and the watches. Machines differ by two, so each median is also
 given as a multiple of what a process takes for `import torch`: here {yardsticks.import_torch_seconds:.2f} s.
 
-![Every recovery, by contender](images/recovery.svg)
-
 {sections(results, yardsticks)}
 
 ## Where dlr's time goes

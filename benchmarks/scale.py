@@ -1,11 +1,11 @@
 """What the controller costs at 100 to 10,000 workers, in CPU seconds, and how that grows: docs/scale.md.
 
     python -m benchmarks.scale                     all of it, into docs/scale.json and docs/scale.md
-    python -m benchmarks.scale --cell rolls 1000   one cell, in this process
+    python -m benchmarks.scale --cell roll 1000    one cell, in this process
 
 All controllers run over a cluster in memory (virtual_cluster.py) in virtual time, in which they have one
-processor for themselves. Each cell of the table is measured by a process of its own, which ends when it has
-used up its budget of CPU time. Several run beside each other: none times anything but its own CPU seconds.
+processor for themselves. Each cell of the table is measured by a process of its own, which is ended when it
+takes too long. Several run beside each other: none times anything but its own CPU seconds.
 """
 
 from __future__ import annotations
@@ -21,29 +21,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import prometheus_client
 
 from benchmarks import virtual_time
-from benchmarks.scale_fleet import (
-    JOB,
-    PATIENCE_SECONDS,
-    STEPS_OF_A_ROLL,
-    Budget,
-    Fleet,
-    job_of,
-    tell,
-    worker_of,
-)
-from benchmarks.scale_report import FIT_FROM, Figures, conditions, tables
-from benchmarks.virtual_cluster import LATENCY_SECONDS, NAMESPACE, VirtualController
-from benchmarks.virtual_nodes import (
-    AGENT_START_SECONDS,
-    ONE_BAD_NODE_IN,
-    PODS_A_SECOND,
-    RESTART_SECONDS,
-)
+from benchmarks.scale_fleet import JOB, PATIENCE_SECONDS, Fleet, job_of, tell, worker_of
+from benchmarks.scale_report import RACK, Figures, conditions, report
+from benchmarks.virtual_cluster import NAMESPACE, VirtualController
+from benchmarks.virtual_nodes import ONE_BAD_NODE_IN
 from benchmarks.virtual_time import running_loop
 from controller.cache import Cache
 from controller.garbage import keep_pauses_short
@@ -55,17 +40,12 @@ from reconcilers.shapes import SHAPES
 
 DOCS = Path(__file__).parent.parent / "docs"
 REPORT, FIGURES = "scale.md", "scale.json"
-BRACKETS = "In brackets: the same at 56915f2."
-ALONE = "This is 56915f2, with which what comes next is to be compared."
 SIZES = (100, 1_000, 3_000, 10_000)
-BUDGET_SECONDS = 400.0
 WITHIN_SECONDS = 1_800.0
 """Real time for each cell: the longest takes 400 s or so on a processor of its own."""
 STEADY_LOOKS = 20
 OTHERS_BYTES = 128 << 20
 """Of memory that others use between two steady looks: more than a processor's cache."""
-RACK = 40
-WRITES_OF_A_WORKER = 4
 LARGEST_JOB = 7_000
 
 Cell = Callable[["Fleet"], Awaitable[None]]
@@ -122,18 +102,8 @@ async def roll(fleet: Fleet) -> None:
     """New resources for all workers, in ten node units, each of which is up before another goes."""
     await fleet.trains()
     with fleet.measured("roll"):
-        await fleet.roll(1)
+        await fleet.roll()
     tell("sizes", roll=fleet.server.largest_bytes[ELASTICJOBS.plural])
-
-
-async def rolls(fleet: Fleet) -> None:
-    """Twelve, one after the other. Fails where one of them has not come to all."""
-    await fleet.trains()
-    for number in range(1, 13):
-        with fleet.measured(f"roll {number} of 12"):
-            await fleet.roll(number)
-        fleet.assert_rolled(number)
-    tell("sizes", rolls=fleet.server.largest_bytes[ELASTICJOBS.plural])
 
 
 async def oom(fleet: Fleet) -> None:
@@ -236,45 +206,38 @@ def resident_bytes() -> int:
 
 
 CELLS: Mapping[str, Cell] = {"steady": steady, "start": start, "roll": roll, "oom": oom}
-AT: Mapping[str, tuple[Cell, int]] = {
-    "rolls": (rolls, 1_000),
-    "heartbeats": (heartbeats, 21_000),
-    "check": (check, 7_000),
-}
+AT: Mapping[str, tuple[Cell, int]] = {"heartbeats": (heartbeats, 21_000), "check": (check, 7_000)}
 """Those that are measured at one size."""
-WEIGHTS: Mapping[str, float] = {"rolls": 30.0, "roll": 2.0, "heartbeats": 0.8, "start": 0.7, "steady": 0.5}
+WEIGHTS: Mapping[str, float] = {"roll": 2.0, "heartbeats": 0.8, "start": 0.7, "steady": 0.5}
 """How long a cell takes for each worker, beside the others."""
 
 
-def measure(cell: str, size: int, budget_seconds: float) -> None:
+def measure(cell: str, size: int) -> None:
     """Measure in a process of its own; print the figures, and end without tidying up, which takes as long."""
-    budget = Budget(budget_seconds)
-    budget.watch()
     keep_pauses_short()  # as `dlr controller` does
 
     async def measured() -> None:
         run = CELLS[cell] if cell in CELLS else AT[cell][0]
-        await run(Fleet(size, budget))
+        await run(Fleet(size))
         os._exit(0)
 
     virtual_time.run(measured())
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the process of one cell has told."""
+class Outcome:
+    """Result of the process of one cell."""
 
     size: int
     cell: str
     figures: Figures
     trouble: str | None = None
-    """Why these are not all; None if they are."""
+    """Why figures are missing; None if none is."""
 
 
-def collect(cell: str, size: int, budget_seconds: float, within_seconds: float) -> Told:
-    """The figures of one cell, by a process of its own, which is ended after so long."""
-    of_cell = ["--cell", cell, str(size), "--budget", str(budget_seconds)]
-    command = [sys.executable, "-m", "benchmarks.scale", *of_cell]
+def collect(cell: str, size: int, within_seconds: float) -> Outcome:
+    """Return the figures of one cell, measured by a process of its own that may run for so long."""
+    command = [sys.executable, "-m", "benchmarks.scale", "--cell", cell, str(size)]
     trouble, printed = None, b""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, timeout=within_seconds)
@@ -283,144 +246,54 @@ def collect(cell: str, size: int, budget_seconds: float, within_seconds: float) 
             trouble = f"ended with status {done.returncode}"
     except subprocess.TimeoutExpired as error:
         printed, trouble = error.stdout or b"", "was not done in time"
-    figures: dict[str, float | None] = {}
+    figures: dict[str, float] = {}
     for line in printed.rpartition(b"\n")[0].splitlines():
         figures |= json.loads(line)
-    return Told(size, cell, figures, trouble)
+    return Outcome(size, cell, figures, trouble)
 
 
-def collected(cells: Iterable[tuple[int, str]], arguments: argparse.Namespace) -> Iterator[Told]:
+def collected(cells: Iterable[tuple[int, str]], arguments: argparse.Namespace) -> Iterator[Outcome]:
     """Run all cells, `jobs` at a time, the longest first; yield results as they come."""
     first = sorted(cells, key=lambda each: -each[0] * WEIGHTS.get(each[1], 1.0))
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        limits = arguments.budget, arguments.within
-        running = [pool.submit(collect, cell, size, *limits) for size, cell in first]
+        running = [pool.submit(collect, cell, size, arguments.within) for size, cell in first]
         for done in as_completed(running):
             yield done.result()
-
-
-def of_a_start(now: Mapping[int, Figures]) -> str:
-    """What the writes of a start are for."""
-    writes = {size: figures.get("start/writes") for size, figures in sorted(now.items())}
-    of_jobs = [
-        f"{round((each - WRITES_OF_A_WORKER) * size)} of {size:,} workers"
-        for size, each in writes.items()
-        if each is not None
-    ]
-    if not of_jobs:
-        return ""
-    return f"""
-* A start costs four writes for each worker (ElasticWorker, Lease, Pod, status: each exactly once; of a worker
-  beyond the count that was asked for, the status twice), and few more for the job, which do not grow with it:
-  {", ".join(of_jobs)}.
-  These are its rights, a handful of Events, and its own status, at most once a second.
-  None of the four can go. The API server
-  drops a status that comes with a new object. Which Pod is the worker's, and that it runs, is for
-  the controller to say: an agent that could write it could take another's place. And to make Leases cannot
-  be left to agents: RBAC limits no `create` to a name, so each could make those of others, and keep the dead
-  alive."""
-
-
-def report(known: Mapping[str, Any], budget_seconds: float) -> str:
-    now, before = (
-        {int(size): figures for size, figures in known.get(which, {}).items()} for which in ("now", "before")
-    )
-    return f"""# What the controller costs, by the number of workers
-
-All controllers, with their informers and queues, over an API server in memory: what HTTP and TLS cost, and
-what the machines of API server, kubelets and agents compute, is left out. Time is virtual: it passes by what
-the controller computes, as if it had a processor for itself, and otherwise jumps to whatever comes next. A
-request is answered after {LATENCY_SECONDS * 1000:g} ms, {PODS_A_SECOND:g} Pods are bound a second,
-an agent is ready {AGENT_START_SECONDS:g} s after that, and all agents tell of a new world within
-{RESTART_SECONDS:g} s. There is a node for each worker. The exponent is fitted by least squares from
-{FIT_FROM:,} workers on (1: twice the workers, twice the cost). "> {budget_seconds:g}": more than that, and
-not measured to its end.
-{BRACKETS if now else ALONE}
-
-{tables(now or before, before if now else {}, budget_seconds)}
-
-* How long the event loop *was blocked* leaves out Python's garbage collector, which looks at what API server,
-  kubelets and agents have made as well, since they are in the same process here.
-* What the cache has replaced during a look is let go in slices (`controller/slices.py`): thousands of workers
-  that were freed at once held the loop for up to 0.1 s.
-* A *steady look* at a job of which all workers train: nothing has changed since the last one. The *first
-  look* is that of a controller that has just started. A *take-over* is a controller that starts, lists
-  everything and looks at all of it.
-* A *start* lasts from `kubectl apply` until all train. A *roll* gives all workers new resources, in
-  {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
-  rack), of every hundredth, or of all are killed for memory at once; until all train again with more.\
-{of_a_start(now)}
-* An ElasticJob of 10,000 workers has at most 32 KB on its worst day, and the ElasticWorld that its agents
-  watch 16 KB, 4 KB on an ordinary day (`tests/crds/test_size.py`,
-  [contract.md](contract.md#limits-and-sizes)).
-* *12 rolls* come one after the other; after each of them every Pod has what was asked for, and all train.
-* *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each, from when a controller has
-  formed the *worlds of agents that wait* for one; the *check* is a NodeCheck in
-  Pods of its own, whose agents answer at once.
-
-{known["measured"]}
-To run it again, a part of it, or one cell:
-
-    python -m benchmarks.scale [--jobs 8] [--out /tmp/scale]
-    python -m benchmarks.scale [--sizes 100 1000] [--only steady roll]
-    python -m benchmarks.scale --cell rolls 1000
-"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the controller costs, by the number of workers.")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--only", nargs="+", choices=[*CELLS, *AT], default=[*CELLS, *AT])
-    parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, help="CPU seconds for each figure")
     parser.add_argument("--within", type=float, default=WITHIN_SECONDS, help="seconds for each cell")
     half = max((os.cpu_count() or 1) // 2, 1)
     parser.add_argument("--jobs", type=int, default=half, help="cells at a time (half of the processors)")
     parser.add_argument("--out", type=Path, default=DOCS, help="folder of scale.json and scale.md (docs/)")
-    parser.add_argument("--before", action="store_true", help="keep the figures as those of before")
     parser.add_argument("--cell", nargs=2, metavar=("CELL", "SIZE"), help="measure this one, in this process")
     arguments = parser.parse_args()
     if arguments.cell:
-        measure(arguments.cell[0], int(arguments.cell[1]), arguments.budget)
+        measure(arguments.cell[0], int(arguments.cell[1]))
     sys.exit(measure_all(arguments))
 
 
 def measure_all(arguments: argparse.Namespace) -> int:
-    """Each cell replaces its figures when it is done; the end of a whole run leaves no others. Returns the
-    exit code."""
+    """Measure all cells, each of which replaces its earlier figures when it is done; return the exit code."""
     cells = [(size, cell) for size in arguments.sizes for cell in arguments.only if cell in CELLS]
     cells += [(AT[cell][1], cell) for cell in arguments.only if cell in AT]
     arguments.out.mkdir(parents=True, exist_ok=True)
     figures_file = next(f for f in (arguments.out / FIGURES, DOCS / FIGURES) if f.exists())
-    known = json.loads(figures_file.read_text())
-    which = "before" if arguments.before else "now"
-    whole = set(arguments.sizes) >= set(SIZES) and set(arguments.only) >= {*CELLS, *AT}
-    arrived: list[Told] = []
-
-    def save(base: dict[str, Figures]) -> None:
-        updated = known | {which: with_figures(base, arrived), "measured": conditions(arguments.jobs)}
-        (arguments.out / FIGURES).write_text(json.dumps(updated, indent=1) + "\n")
-        (arguments.out / REPORT).write_text(report(updated, arguments.budget))
-
-    for told in collected(cells, arguments):
-        print(told.cell, told.size, json.dumps(told.figures), flush=True)
-        if told.trouble:
-            print(f"{told.cell} at {told.size} workers {told.trouble}", file=sys.stderr, flush=True)
-        arrived.append(told)
-        arrived.sort(key=lambda each: cells.index((each.size, each.cell)))
-        save(known.get(which, {}))
-    if any(told.trouble for told in arrived):
-        return 1
-    if whole:
-        save({})
-    return 0
-
-
-def with_figures(base: Mapping[str, Figures], arrived: Iterable[Told]) -> dict[str, Figures]:
-    """Return the figures by number of workers: those at hand, replaced by those that have arrived."""
-    found = dict(base)
-    for told in arrived:
-        found[str(told.size)] = {**found.get(str(told.size), {}), **told.figures}
-    return found
+    by_size: dict[str, dict[str, float]] = json.loads(figures_file.read_text())["figures"]
+    has_trouble = False
+    for outcome in collected(cells, arguments):
+        print(outcome.cell, outcome.size, json.dumps(outcome.figures), flush=True)
+        if outcome.trouble:
+            has_trouble = True
+            print(f"{outcome.cell} at {outcome.size} workers {outcome.trouble}", file=sys.stderr, flush=True)
+        by_size.setdefault(str(outcome.size), {}).update(outcome.figures)
+        known = {"measured": conditions(arguments.jobs), "figures": by_size}
+        (arguments.out / FIGURES).write_text(json.dumps(known, indent=1) + "\n")
+        (arguments.out / REPORT).write_text(report(known))
+    return int(has_trouble)
 
 
 if __name__ == "__main__":

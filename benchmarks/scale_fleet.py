@@ -6,20 +6,18 @@ import asyncio
 import gc
 import itertools
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import orjson
 
+from benchmarks.scale_report import STEPS_OF_A_ROLL
 from benchmarks.virtual_cluster import NAMESPACE, ApiServer, VirtualController
 from benchmarks.virtual_nodes import RESTART_SECONDS, VirtualNodes, add_nodes
 from benchmarks.virtual_time import running_loop
 from controller.reconciler import Request
-from controller.resources import PODS, Object
+from controller.resources import Object
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
@@ -28,7 +26,6 @@ from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
 
 JOB = "big"
-STEPS_OF_A_ROLL = 10
 BEATS = 100
 """In so many portions come the heartbeats of one period."""
 HEARTBEAT_TIMEOUT_SECONDS = 30.0
@@ -42,41 +39,16 @@ def computed_seconds() -> float:
     return time.process_time() - running_loop().outside_seconds
 
 
-def tell(section: str, **figures: float | None) -> None:
-    """One line for the process that collects; None for what went beyond the budget."""
+def tell(section: str, **figures: float) -> None:
+    """Print one line for the process that collects."""
     print(json.dumps({f"{section}/{name}": figure for name, figure in figures.items()}), flush=True)
-
-
-class Budget:
-    """Ends this process when the controller has computed for longer, in what is being measured."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._section: str | None = None
-        self._began = 0.0
-
-    def watch(self) -> None:
-        signal.signal(signal.SIGPROF, self._check)
-        signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)
-
-    @contextmanager
-    def of(self, section: str) -> Iterator[None]:
-        self._section, self._began = section, computed_seconds()
-        yield
-        self._section = None
-
-    def _check(self, _signal: int, _frame: FrameType | None) -> None:
-        if self._section is not None and computed_seconds() - self._began > self._seconds:
-            tell(self._section, cpu=None)
-            os._exit(0)
 
 
 class Fleet:
     """One job with everything around it."""
 
-    def __init__(self, size: int, budget: Budget) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self._budget = budget
         self.server = ApiServer()
         with running_loop().outside():
             add_nodes(self.server, size)
@@ -91,10 +63,9 @@ class Fleet:
         looks, writes = self.controller.looks("elasticjob"), server.controller_writes
         began = loop.time()
         loop.longest_stretch_seconds()
-        with self._budget.of(section):
-            computed = computed_seconds()
-            yield
-            computed = computed_seconds() - computed
+        computed = computed_seconds()
+        yield
+        computed = computed_seconds() - computed
         tell(
             section,
             cpu=computed / times,
@@ -165,37 +136,26 @@ class Fleet:
                 for worker in workers[number::BEATS]:
                     self.nodes.renew(worker)
 
-    async def roll(self, number: int = 1) -> None:
+    async def roll(self) -> None:
         """New resources for all workers, from the ScalePlan to its end."""
-        memory = {"memory": f"{16 + number}Gi"}
+        resources = {"worker": {"resource": {"memory": "17Gi"}}}
         plan = {
-            "metadata": {"name": f"roll-{number}", "labels": {"scale-type": "manual"}},
-            "spec": {"ownerJob": JOB, "replicaResourceSpecs": {"worker": {"resource": memory}}},
+            "metadata": {"name": "roll", "labels": {"scale-type": "manual"}},
+            "spec": {"ownerJob": JOB, "replicaResourceSpecs": resources},
         }
         with running_loop().outside():
             self.server.create(SCALEPLANS, plan)
 
         def succeeded() -> bool:
-            raw = self.server.get(SCALEPLANS, f"roll-{number}") or {}
+            raw = self.server.get(SCALEPLANS, "roll") or {}
             phase = raw.get("status", {}).get("phase")
             assert phase not in ("Refused", "Superseded"), raw["status"]
             conditions = (self.server.get(ELASTICJOBS, JOB) or {}).get("status", {}).get("conditions", ())
             scaled = any((c["type"], c["status"]) == ("Scaled", "True") for c in conditions)
             return phase == "Applied" and scaled
 
-        await self.until(succeeded, f"roll {number} is done")
+        await self.until(succeeded, "the roll is done")
         await self.is_training()
-
-    def assert_rolled(self, number: int) -> None:
-        """Each worker trains in a Pod with what was asked for, and there are as many as there were."""
-        with running_loop().outside():
-            agents = self.nodes.agents
-            pods = [self.server.get(PODS, f"{worker}-{agents[worker].incarnation}") for worker in agents]
-            memory = [pod and pod["spec"]["containers"][0]["resources"]["requests"]["memory"] for pod in pods]
-            assert memory == [f"{16 + number}Gi"] * self.size, f"{len(memory)} Pods with {set(memory)}"
-            world = (self.server.get(ELASTICJOBS, JOB) or {})["status"]["rendezvous"]
-            assert world["phase"] == "Formed", world
-            assert self.nodes.all_in(AgentState.RUNNING, self.size), world
 
     def job_bytes(self) -> int:
         job = self.server.get(ELASTICJOBS, JOB)

@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md."""
+"""docs/scale.md, from the figures of benchmarks/scale.py."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
-BETWEEN = frozenset(f"roll {number} of 12" for number in range(2, 12))
-"""Sections that the tables leave out; the JSON has them."""
+from benchmarks.virtual_cluster import LATENCY_SECONDS
+from benchmarks.virtual_nodes import AGENT_START_SECONDS, PODS_A_SECOND, RESTART_SECONDS
+
 FIT_FROM = 1_000
 """Workers: below, what does not grow hides how the rest does."""
 
-Figures = Mapping[str, float | None]
-"""By `<section>/<figure>`; None for what went beyond the budget."""
+STEPS_OF_A_ROLL = 10
+RACK = 40
+
+Figures = Mapping[str, float]
+"""Figures by `<section>/<figure>`."""
 Results = Mapping[int, Figures]
 """By the number of workers."""
 
@@ -43,7 +48,6 @@ SIZES = (
     Table("job", "ElasticJob, all train, KB", unit=1e3, digits=1),
     Table("roll", "ElasticJob at its largest in a roll, KB", unit=1e3, digits=1),
     Table("oom", "ElasticJob at its largest in a mass OOM, KB", unit=1e3, digits=1),
-    Table("rolls", "ElasticJob at its largest in 12 rolls, KB", unit=1e3, digits=1),
     Table("scrape", "a scrape, KB", unit=1e3),
     Table("check", "NodeCheck at its largest, KB", unit=1e3, digits=1),
     Table("silent", "a silent worker is found after, s", digits=1),
@@ -63,19 +67,18 @@ def exponent(figures: Mapping[int, float]) -> float | None:
     return slope
 
 
-def tables(results: Results, before: Results, budget_seconds: float) -> str:
-    """All that was measured; in brackets what it was before."""
+def tables(results: Results) -> str:
+    """Return all that was measured."""
     sizes = sorted(results)
     sections = list(dict.fromkeys(key.partition("/")[0] for size in sizes for key in results[size]))
-    sections = [section for section in sections if section != "sizes" and section not in BETWEEN]
-    of_sections = [(table, {s: f"{s}/{table.figure}" for s in sections}) for table in TABLES]
-    of_sizes = [(table, {table.title: f"sizes/{table.figure}"}) for table in SIZES]
+    sections = [section for section in sections if section != "sizes"]
     parts = []
-    for table, keys in of_sections:
-        parts += [_head(table.title, sizes), *_rows(table, keys, results, before, budget_seconds), ""]
+    for table in TABLES:
+        keys = {section: f"{section}/{table.figure}" for section in sections}
+        parts += [_head(table.title, sizes), *_rows(table, keys, results), ""]
     parts.append(_head("Sizes", sizes))
-    for table, keys in of_sizes:
-        parts += _rows(table, keys, results, before, budget_seconds)
+    for table in SIZES:
+        parts += _rows(table, {table.title: f"sizes/{table.figure}"}, results)
     return "\n".join(parts)
 
 
@@ -84,33 +87,19 @@ def _head(title: str, sizes: Sequence[int]) -> str:
     return f"| {title} | {' | '.join(f'{size:,}' for size in sizes)} | exponent |\n{rule}"
 
 
-def _rows(
-    table: Table, keys: Mapping[str, str], results: Results, before: Results, budget_seconds: float
-) -> list[str]:
+def _rows(table: Table, keys: Mapping[str, str], results: Results) -> list[str]:
     lines = []
     for title, key in keys.items():
-        all_figures = [figures[key] for figures in (*results.values(), *before.values()) if key in figures]
-        if all(figure is not None and figure < table.least for figure in all_figures):
+        known = {size: results[size][key] for size in sorted(results) if key in results[size]}
+        if all(figure < table.least for figure in known.values()):
             continue
-        cells = [_cell(table, key, results[s], before.get(s, {}), budget_seconds) for s in sorted(results)]
-        known = {size: figure for size in results if (figure := results[size].get(key)) is not None}
+        cells = [
+            f"{known[size] / table.unit:,.{table.digits}f}" if size in known else ""
+            for size in sorted(results)
+        ]
         found = exponent(known)
         lines.append(f"| {title} | {' | '.join(cells)} | {'' if found is None else f'{found:.2f}'} |")
     return lines
-
-
-def _cell(table: Table, key: str, figures: Figures, before: Figures, budget_seconds: float) -> str:
-    now, then = (_figure(table, key, each, budget_seconds) for each in (figures, before))
-    return f"{now} ({then})" if then else now
-
-
-def _figure(table: Table, key: str, figures: Figures, budget_seconds: float) -> str:
-    if key not in figures:
-        return ""
-    figure = figures[key]
-    if figure is None:
-        return f"> {budget_seconds:g}"
-    return f"{figure / table.unit:,.{table.digits}f}"
 
 
 def conditions(jobs: int) -> str:
@@ -121,3 +110,38 @@ def conditions(jobs: int) -> str:
         f"load average {os.getloadavg()[2]:.1f}),\n"
         f"{platform.system()}, Python {platform.python_version()}, {versions}."
     )
+
+
+def report(known: Mapping[str, Any]) -> str:
+    """Return the page."""
+    return f"""# What the controller costs, by the number of workers
+
+All controllers, with their informers and queues, over an API server in memory: what HTTP and TLS cost, and
+what the machines of API server, kubelets and agents compute, is left out. Time is virtual: it passes by what
+the controller computes, as if it had a processor for itself, and otherwise jumps to whatever comes next. A
+request is answered after {LATENCY_SECONDS * 1000:g} ms, {PODS_A_SECOND:g} Pods are bound a second,
+an agent is ready {AGENT_START_SECONDS:g} s after that, and all agents tell of a new world within
+{RESTART_SECONDS:g} s. There is a node for each worker. The exponent is fitted by least squares from
+{FIT_FROM:,} workers on (1: twice the workers, twice the cost).
+
+{tables({int(size): figures for size, figures in known["figures"].items()})}
+
+* How long the event loop *was blocked* leaves out Python's garbage collector, which looks at what API server,
+  kubelets and agents have made as well, since they are in the same process here.
+* A *steady look* at a job of which all workers train: nothing has changed since the last one. The *first
+  look* is that of a controller that has just started. A *take-over* is a controller that starts, lists
+  everything and looks at all of it.
+* A *start* lasts from `kubectl apply` until all train. A *roll* gives all workers new resources, in
+  {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
+  rack), of every hundredth, or of all are killed for memory at once; until all train again with more.
+* A start costs four writes for each worker (ElasticWorker, Lease, Pod, status), and some thirty for the job.
+* *Heartbeats* are those of 21,000 workers, with a Lease each, from when a controller has formed the *worlds
+  of agents that wait* for one; the *check* is a NodeCheck in Pods of its own, whose agents answer at once.
+
+{known["measured"]}
+To run it again, a part of it, or one cell:
+
+    python -m benchmarks.scale [--jobs 8] [--out /tmp/scale]
+    python -m benchmarks.scale [--sizes 100 1000] [--only steady roll]
+    python -m benchmarks.scale --cell roll 1000
+"""

@@ -25,13 +25,7 @@ from controller.connection import Connection
 from controller.errors import SilentWatch
 from controller.manager import Manager, ManagerOptions
 from controller.queue.controller import Controller
-from controller.resources import (
-    NAMESPACES,
-    NODES,
-    PODS,
-    Object,
-    Resource,
-)
+from controller.resources import NAMESPACES, NODES, PODS, Object, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Model

@@ -124,7 +124,6 @@ class Outcome:
     interruptions: int = 0
     """Times that training stopped for a fault, or a start was cut short by one."""
     rounds: int = 0
-    looks: int = 0
     cordons: int = 0
     cordons_held: int = 0
     """Cordons for which the limit left no room."""

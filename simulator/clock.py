@@ -11,7 +11,6 @@ Happens = Callable[[], None]
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
-        self.events = 0
         self._queue: list[tuple[float, int, Happens]] = []
         self._number = 0
 
@@ -26,7 +25,6 @@ class Clock:
             time, _, happens = heapq.heappop(self._queue)
             before(time - self.now)
             self.now = time
-            self.events += 1
             happens()
         before(until - self.now)
         self.now = until

@@ -64,7 +64,6 @@ class Crew:
         """One look of the controller, with the effects of its acts."""
         state, job = self.state, self.job
         before = job.world
-        state.outcome.looks += 1
         looked = job.look(state.at())
         for index in looked.gone:
             self._leave_node(index)

@@ -41,14 +41,12 @@ class Simulation:
         self,
         days: float,
         script: Sequence[Fault] | None = None,
-        work_days: float | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Outcome:
         """Simulate the fleet.
 
         Args:
             script: faults, instead of those that are drawn.
-            work_days: days of training at full size after which the simulation ends, if that is sooner.
         """
         state = self.state
         seconds = days * DAY
@@ -58,8 +56,6 @@ class Simulation:
             state.clock.run(seconds * tick / TICKS, self._passes)
             if progress is not None:
                 progress(tick / TICKS)
-            if work_days is not None and state.account.work >= work_days * DAY:
-                break
         state.outcome.seconds = state.clock.now
         return state.outcome
 

@@ -53,7 +53,7 @@ class Times(Section):
     save_storage_seconds: float = _figure(0.78, "torchtitan, 1,856 H200, Llama-3 70B: blocked for a save")
     pod_seconds: float = _figure(60.0, f"{ASSUMED}: a Pod is bound, its image is there, its agent reports")
     watchdog_seconds: float = _figure(600.0, "torch.distributed: NCCL's default time-out")
-    check_seconds: float = _figure(120.0, f"{ASSUMED}: a node check of a job (docs/node-check-scale.md)")
+    check_seconds: float = _figure(120.0, f"{ASSUMED}: a node check of a job")
     step_seconds: float = _figure(5.0, f"{ASSUMED}: one training step")
     preempted_seconds: float = _figure(3600.0, f"{ASSUMED}: until a preempted node is there again")
     group_stall_seconds: float = _figure(

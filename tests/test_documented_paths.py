@@ -47,10 +47,7 @@ def is_there(path: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_what_a_page_names_is_there(page: Path) -> None:
-    named = named_in((ROOT / page).read_text())
-    if page.name == "measured.md":  # it lists DLRover's own examples
-        named = {path for path in named if not path.startswith("examples/")}
-    assert {path for path in named if not is_there(path)} == set()
+    assert {path for path in named_in((ROOT / page).read_text()) if not is_there(path)} == set()
 
 
 def test_what_our_sources_name_is_there() -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.errors import CommandError
 from dlr.kube.errors import UsageError
 
 MAX_DAYS = 3_650
@@ -23,24 +22,18 @@ def simulate(
     effects: Annotated[
         bool, typer.Option(help="Tell what each change alone would bring: a dozen runs more a seed.")
     ] = True,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", help="Write where the time went as an SVG.")
-    ] = None,
     times: Annotated[
         bool, typer.Option("--times", help="First print the table of times, and where each is from.")
     ] = False,
 ) -> None:
     """Simulate a fleet with the controller's own decisions."""
     from simulator.fleet import FleetError, read_fleet
-    from simulator.picture import bars
     from simulator.report import effect_lines, summary, time_lines
     from simulator.runs import effects as effects_of
     from simulator.runs import simulate as run
 
     if not 0 < days <= MAX_DAYS:
         raise UsageError(f"--days must be more than 0 and at most {MAX_DAYS}, and is {days:g}")
-    if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
-        raise UsageError(f"--picture is a file that ends with .svg in a folder that is there, not {picture}")
     try:
         fleet = read_fleet(file)
     except FleetError as error:
@@ -53,13 +46,6 @@ def simulate(
     result = run(fleet, days, range(seeds), progress.show)
     progress.clear()
     print("\n".join(summary(result)), flush=True)
-    if picture is not None:
-        shares = {part: mean.value for part, mean in result.shares.items()}
-        drawn = bars(f"{fleet.name}: where the time goes", [(f"{fleet.nodes:,} nodes", shares)])
-        try:
-            picture.write_text(drawn)
-        except OSError as error:
-            raise CommandError(f"{picture} cannot be written: {error.strerror}") from None
     if effects:
         found = effects_of(result, range(seeds), progress.show)
         progress.clear()

@@ -140,7 +140,7 @@ def test_is_cheap_enough_for_every_step() -> None:
     hook, optimizer = counting_hook(memoryview(bytearray(struct.calcsize(PROGRESS_FORMAT)))), sgd()
 
     hook(optimizer, (), {})
-    assert calls(lambda: hook(optimizer, (), {})) <= 8, "for their time, see benchmarks/step_hook.py"
+    assert calls(lambda: hook(optimizer, (), {})) <= 8
 
 
 SCRIPT = """

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from benchmarks.strangers import is_closed
 from tests.agent.checkpoints.test_resuming import SCRIPT, WITH_REPLICAS, Logs, replicated, start
 from tests.agent.conftest import Agent, Agents, children, kill, training_processes
 from tests.agent.fake_cluster import FakeCluster
@@ -49,6 +48,19 @@ def listening(pids: list[int]) -> dict[int, str]:
                 words = [struct.pack("<I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8)]
                 found[int(port, 16)] = str(ip_address(b"".join(words)))
     return found
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether the other side has closed it. What it has sent is read."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class Stranger:

@@ -9,5 +9,5 @@ from healthcheck.settings import Settings
 
 
 def test_chance_blames_a_healthy_node_in_fewer_fleets_than_the_odds_allow() -> None:
-    weights = [weight(Play(9, 0.05, number)) for number in range(200)]
+    weights = [weight(Play(9, 0.05, number)) for number in range(50)]
     assert 0 < 9 * statistics.fmean(weights) < 1 / Settings().failed.odds_a_node / 10
