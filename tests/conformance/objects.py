@@ -189,7 +189,7 @@ _SPEC: JSON = {
         "limit": {
             **_TEXT,
             "x-kubernetes-validations": [
-                {"rule": "self.matches('^[0-9]+$')", "messageExpression": "'limit ' + self + ' is no number'"}
+                {"rule": "self.matches('^[0-9]+$')", "message": "the limit is no number"}
             ],
         },
     },
@@ -197,12 +197,10 @@ _SPEC: JSON = {
         {
             "rule": "!has(self.min) || !has(self.max) || self.min <= self.max",
             "message": "min must not exceed max",
-            "fieldPath": ".max",
         },
         {
             "rule": "!has(self.max) || self.replicas <= self.max",
             "message": "replicas must not exceed max",
-            "fieldPath": ".replicas",
         },
         {"rule": "!has(oldSelf.mode) || has(self.mode)", "message": "mode cannot be taken away"},
     ],

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from .backend import Backend
-from .kubectl import Kubectl
 from .objects import crd, manifest, unique, with_spec
 from .rawapi import Api, causes, names
 from .resources import CRDS, WIDGETS, Resource
@@ -19,8 +18,6 @@ from .waiting import eventually
 pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
-
-VERSION = "spec.versions[0]"
 
 
 @dataclass
@@ -124,46 +121,3 @@ async def test_deleting_a_definition_deletes_its_objects(
         until=lambda reply: reply.status == 200,
     )
     assert names((await api.list(resource)).body) == []
-
-
-@pytest.mark.parametrize(
-    ("node", "field"),
-    [
-        ({"description": "no type"}, "type"),
-        ({"type": "array"}, "items"),
-        (
-            {
-                "type": "object",
-                "properties": {"a": {"type": "string"}},
-                "additionalProperties": {"type": "string"},
-            },
-            "additionalProperties",
-        ),
-        ({"type": "integer", "default": "three"}, "default"),
-        ({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map"}, "list-map-keys"),
-    ],
-    ids=["no-type", "array-without-items", "properties-and-additional", "wrong-default", "map-without-keys"],
-)
-async def test_a_schema_that_is_not_structural_is_refused(
-    definitions: Definitions, node: JSON, field: str
-) -> None:
-    draft, _ = definitions.draft(with_spec(x=node))
-    found = await definitions.refused(draft)
-    place = "spec.validation.openAPIV3Schema.properties[spec].properties[x]"
-    assert any(path.startswith(place) and field in path for path in found), found
-
-
-async def test_kubectl_applies_a_definition_and_waits_for_it(
-    kubectl: Kubectl, definitions: Definitions, namespace: str
-) -> None:
-    draft, resource = definitions.draft(with_spec(a={"type": "string"}))
-    name = draft["metadata"]["name"]
-    definitions.made.append(name)
-    await kubectl.run("apply", "-f", "-", stdin=draft)
-    await kubectl.run("wait", "--for=condition=Established", f"crd/{name}", "--timeout=300s")
-    await kubectl.run("apply", "-f", "-", stdin=manifest(resource, namespace, "g", spec={"a": "1"}))
-    listed = await kubectl.run("get", "crd", name)
-    assert listed.lines[0].split()[:2] == ["NAME", "CREATED"]
-    assert "unchanged" in (await kubectl.run("apply", "-f", "-", stdin=draft)).stdout
-    await kubectl.run("delete", "crd", name)
-    assert "NotFound" in await kubectl.refused("get", "crd", name)

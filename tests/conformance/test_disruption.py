@@ -99,13 +99,6 @@ async def test_an_eviction_beyond_the_budget_is_refused_and_says_what_is_needed(
     (await api.delete(PODS, namespace, "two")).expect(200)
 
 
-async def test_pods_that_do_no_work_yet_are_no_budget_s(api: Api, namespace: str) -> None:
-    (await api.create(BUDGETS, budget(namespace, "a", minAvailable=5))).expect(201)
-    (await api.create(PODS, unschedulable_pod(namespace, "p", labels={"app": "a"}))).expect(201)
-    (await evict(api, namespace, "p")).expect(201)
-    (await api.get(PODS, namespace, "p")).refused(404, "NotFound")
-
-
 @pytest.fixture
 async def node(embedded: Any, nodes: None, api: Api) -> AsyncIterator[str]:
     """A node of the embedded cluster, which may be drained; it is open again afterwards."""

@@ -55,51 +55,10 @@ async def test_strict_applies_to_updates_and_patches(api: Api, make: Maker) -> N
     assert 'unknown field "spec.bogus"' in status["message"]
 
 
-async def test_an_unknown_way_of_validating_is_refused(api: Api, namespace: str) -> None:
-    status = (await api.create(WIDGETS, widget(namespace, "w"), fieldValidation="Bogus")).expect(422, 400)
-    assert "fieldValidation" in status["message"]
-
-
 async def test_a_wrong_type_in_a_built_in_is_a_bad_request(api: Api, namespace: str) -> None:
     (await api.create(CONFIGMAPS, configmap(namespace, "c") | {"data": {"a": 1}})).refused(400, "BadRequest")
     pod = unschedulable_pod(namespace, "p", terminationGracePeriodSeconds="soon")
     (await api.create(PODS, pod)).refused(400, "BadRequest")
-
-
-@pytest.mark.parametrize("raw", [b"{not json", b"[]", b'"text"'])
-async def test_a_body_that_is_no_object_is_a_bad_request(api: Api, namespace: str, raw: bytes) -> None:
-    reply = await api.call("POST", WIDGETS.path(namespace), raw=raw)
-    reply.refused(400, "BadRequest")
-
-
-@pytest.mark.parametrize(
-    "change", [{"kind": "Gadget"}, {"apiVersion": "conformance.dlr.dev/v9"}, {"apiVersion": "v1"}]
-)
-async def test_an_object_of_another_kind_is_refused(api: Api, namespace: str, change: JSON) -> None:
-    (await api.create(WIDGETS, widget(namespace, "w") | change)).expect(400, 422)
-
-
-async def test_name_and_namespace_must_be_those_of_the_address(api: Api, make: Maker) -> None:
-    other = widget("elsewhere", "w")
-    reply = await api.call("POST", WIDGETS.path(make.namespace), body=other)
-    assert "namespace" in reply.refused(400, "BadRequest")["message"]
-    made = await make.widget()
-    reply = await api.call("PUT", WIDGETS.path(make.namespace, "another"), body=made)
-    assert "does not match the name on the URL" in reply.refused(400, "BadRequest")["message"]
-
-
-async def test_an_unknown_content_type_is_unsupported(api: Api, namespace: str) -> None:
-    reply = await api.call("POST", WIDGETS.path(namespace), raw=b"x", content_type="text/plain")
-    reply.refused(415, "UnsupportedMediaType")
-
-
-@pytest.mark.parametrize(("method", "name"), [("PUT", ""), ("POST", "c")])
-async def test_a_method_that_does_not_fit_is_not_allowed(
-    api: Api, make: Maker, method: str, name: str
-) -> None:
-    obj = await make.configmap("c")
-    reply = await api.call(method, CONFIGMAPS.path(make.namespace, name), body=obj)
-    reply.refused(405, "MethodNotAllowed")
 
 
 async def test_kubectl_apply_refuses_an_unknown_field(kubectl: Kubectl, namespace: str) -> None:

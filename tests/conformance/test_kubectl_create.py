@@ -10,11 +10,9 @@ from .kubectl import Kubectl
 from .objects import unique
 from .rawapi import Api
 from .resources import (
-    CLUSTERROLES,
     CONFIGMAPS,
     NAMESPACES,
     ROLEBINDINGS,
-    ROLES,
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
@@ -47,20 +45,6 @@ async def test_a_namespace(kubectl: Kubectl, api: Api) -> None:
         ("secret generic x --from-literal=a=1", SECRETS, {"data": {"a": "MQ=="}, "type": "Opaque"}),
         ("serviceaccount x", SERVICEACCOUNTS, {}),
         (
-            "role x --verb=get,list --resource=pods --resource-name=p",
-            ROLES,
-            {
-                "rules": [
-                    {
-                        "apiGroups": [""],
-                        "resources": ["pods"],
-                        "resourceNames": ["p"],
-                        "verbs": ["get", "list"],
-                    }
-                ]
-            },
-        ),
-        (
             "rolebinding x --clusterrole=view --user=somebody",
             ROLEBINDINGS,
             {
@@ -69,7 +53,7 @@ async def test_a_namespace(kubectl: Kubectl, api: Api) -> None:
             },
         ),
     ],
-    ids=["configmap", "secret", "serviceaccount", "role", "rolebinding"],
+    ids=["configmap", "secret", "serviceaccount", "rolebinding"],
 )
 async def test_an_object(
     kubectl: Kubectl, api: Api, namespace: str, command: str, resource: Resource, expected: JSON
@@ -87,24 +71,7 @@ def _shown(resource: Resource) -> str:
     return f"{kind}.{resource.group}" if resource.group else kind
 
 
-async def test_a_cluster_role(kubectl: Kubectl, api: Api) -> None:
-    name = unique("conformance")
-    try:
-        await kubectl.run("create", "clusterrole", name, "--verb=get", "--non-resource-url=/version")
-        made = (await api.get(CLUSTERROLES, None, name)).expect(200)
-        assert made["rules"] == [{"nonResourceURLs": ["/version"], "verbs": ["get"]}]
-    finally:
-        await api.delete(CLUSTERROLES, None, name)
-
-
 async def test_a_token(kubectl: Kubectl, controllers: None, namespace: str) -> None:
     await kubectl.run("create", "serviceaccount", "x", namespace=namespace)
     token = (await kubectl.run("create", "token", "x", namespace=namespace)).stdout.strip()
     assert len(token.split(".")) == 3
-
-
-async def test_what_may_be_done(kubectl: Kubectl, namespace: str) -> None:
-    for what in (("list", "pods"), ("get", "/metrics"), ("get", "/healthz", "--as", "somebody")):
-        output = await kubectl.run("auth", "can-i", *what, namespace=namespace)
-        assert output.stdout.strip() == "yes", what
-    await kubectl.refused("auth", "can-i", "get", "/metrics", "--as", "somebody", namespace=namespace)

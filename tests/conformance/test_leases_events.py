@@ -16,7 +16,6 @@ from .resources import (
     LEASES,
     WG,
     WIDGETS,
-    Resource,
 )
 
 pytestmark = pytest.mark.real
@@ -83,14 +82,3 @@ async def test_kubectl_describe_shows_events(kubectl: Kubectl, api: Api, make: M
     assert "Formed" in output.stdout
     assert "a world of 3 formed" in output.stdout
     assert "not about w" not in output.stdout
-
-
-async def test_both_event_apis_show_the_same_events(api: Api, namespace: str) -> None:
-    newer = Resource("events.k8s.io", "v1", "events", "Event")
-    about = {"kind": "Pod", "name": "p", "namespace": namespace}
-    fields = {"eventTime": LATER, "regarding": about, "reason": "Started", "note": "it started"}
-    fields |= {"action": "Start", "reportingController": "test", "reportingInstance": "t-1", "type": "Normal"}
-    (await api.create(newer, manifest(newer, namespace, "one", **fields))).expect(201)
-    core = (await api.get(EVENTS, namespace, "one")).expect(200)
-    assert (core["message"], core["involvedObject"]["name"]) == ("it started", "p")
-    assert (await api.get(newer, namespace, "one")).expect(200)["note"] == "it started"

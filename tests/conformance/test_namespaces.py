@@ -28,13 +28,6 @@ async def gone(api: Api, backend: Backend, namespace: str) -> None:
     )
 
 
-async def test_a_new_namespace_is_active_and_labelled_with_its_name(api: Api, namespace: str) -> None:
-    body = (await api.get(NAMESPACES, None, namespace)).expect(200)
-    assert body["status"]["phase"] == "Active"
-    assert body["spec"]["finalizers"] == ["kubernetes"]
-    assert body["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
-
-
 async def test_a_namespace_takes_everything_with_it(
     api: Api, backend: Backend, controllers: None, make: Maker
 ) -> None:
@@ -61,7 +54,3 @@ async def test_a_terminating_namespace_takes_nothing_new(
     assert body["status"]["phase"] == "Terminating"
     (await api.patch(WIDGETS, make.namespace, "held", {"metadata": {"finalizers": None}})).expect(200)
     await gone(api, backend, make.namespace)
-
-
-async def test_the_default_namespace_stays(api: Api) -> None:
-    (await api.delete(NAMESPACES, None, "default")).refused(403, "Forbidden")

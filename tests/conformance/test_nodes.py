@@ -34,16 +34,6 @@ async def node(embedded: Any, api: Api) -> AsyncIterator[str]:
     (await api.patch(NODES, None, name, patch)).expect(200)
 
 
-async def test_kubectl_shows_nodes(kubectl: Kubectl) -> None:
-    listed = await kubectl.run("get", "nodes")
-    assert listed.lines[0].split() == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
-    assert any(line.split()[1] == "Ready" for line in listed.lines[1:])
-    name = listed.lines[1].split()[0]
-    described = (await kubectl.run("describe", "node", name)).stdout
-    for text in ("Conditions:", "Capacity:", "Allocatable:", "Allocated resources:", "cpu"):
-        assert text in described
-
-
 async def test_kubectl_cordons(kubectl: Kubectl, node: str) -> None:
     await kubectl.run("cordon", node)
     assert "SchedulingDisabled" in (await kubectl.run("get", "node", node)).stdout

@@ -11,7 +11,6 @@ from .kubectl import Kubectl
 from .objects import container, idle_deployment, unschedulable_pod, widget
 from .rawapi import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
 from .resources import (
-    DEPLOYMENTS,
     PODS,
     WG,
     WIDGETS,
@@ -26,16 +25,6 @@ async def patched(api: Api, make: Maker, patch: Any, content_type: str = MERGE_P
     return (await api.patch(WIDGETS, make.namespace, "w", patch, content_type=content_type)).expect(200)
 
 
-async def test_merge_patch_merges_objects_replaces_lists_and_drops_nulls(api: Api, make: Maker) -> None:
-    await make.widget("w", {"tags": ["a", "b"], "attributes": {"x": "1", "y": "2"}, "min": 1})
-    patch = {"spec": {"tags": ["c"], "attributes": {"y": "3", "z": "4"}, "min": None}}
-    spec = (await patched(api, make, patch))["spec"]
-    assert spec["tags"] == ["c"]
-    assert spec["attributes"] == {"x": "1", "y": "3", "z": "4"}
-    assert "min" not in spec
-    assert spec["title"] == "example"
-
-
 async def test_a_patch_that_changes_nothing_writes_nothing(api: Api, make: Maker) -> None:
     made = await make.widget("w", {"size": 5})
     since = (await api.list(WIDGETS, make.namespace)).body["metadata"]["resourceVersion"]
@@ -47,27 +36,6 @@ async def test_a_patch_that_changes_nothing_writes_nothing(api: Api, make: Maker
     assert event["object"]["spec"]["size"] == 6
 
 
-async def test_json_patch_operations(api: Api, make: Maker) -> None:
-    await make.widget("w", {"tags": ["a", "b"], "attributes": {"x": "1"}, "min": 1})
-    operations = [
-        {"op": "test", "path": "/spec/tags/0", "value": "a"},
-        {"op": "add", "path": "/spec/tags/-", "value": "c"},
-        {"op": "remove", "path": "/spec/tags/0"},
-        {"op": "replace", "path": "/spec/size", "value": 9},
-        {"op": "copy", "from": "/spec/attributes/x", "path": "/spec/attributes/y"},
-        {"op": "move", "from": "/spec/min", "path": "/spec/max"},
-        {"op": "add", "path": "/metadata/annotations", "value": {"a.b/c": "1"}},
-        {"op": "replace", "path": "/metadata/annotations/a.b~1c", "value": "2"},
-        {"op": "add", "path": "/spec/attributes/x~0y", "value": "3"},
-    ]
-    made = await patched(api, make, operations, JSON_PATCH)
-    spec = made["spec"]
-    assert (spec["tags"], spec["size"]) == (["b", "c"], 9)
-    assert spec["attributes"] == {"x": "1", "y": "1", "x~y": "3"}
-    assert (spec.get("min"), spec["max"]) == (None, 1)
-    assert made["metadata"]["annotations"] == {"a.b/c": "2"}
-
-
 async def test_strategic_merge_patch_of_a_custom_resource_is_unsupported(api: Api, make: Maker) -> None:
     await make.widget()
     reply = await api.patch(WIDGETS, make.namespace, "w", {}, content_type=STRATEGIC_PATCH)
@@ -76,27 +44,8 @@ async def test_strategic_merge_patch_of_a_custom_resource_is_unsupported(api: Ap
     assert MERGE_PATCH in message
 
 
-async def deployment(api: Api, make: Maker, patch: JSON, *containers: JSON) -> JSON:
-    """A Deployment's Pod spec after a strategic merge patch to it."""
-    obj = idle_deployment(make.namespace, "d", *containers)
-    (await api.create(DEPLOYMENTS, obj)).expect(201)
-    whole = {"spec": {"template": {"spec": patch}}}
-    reply = await api.patch(DEPLOYMENTS, make.namespace, "d", whole, content_type=STRATEGIC_PATCH)
-    return reply.expect(200)["spec"]["template"]["spec"]
-
-
 def env(**values: str) -> list[JSON]:
     return [{"name": name, "value": value} for name, value in values.items()]
-
-
-async def test_strategic_merge_patch_merges_lists_by_their_key(api: Api, make: Maker) -> None:
-    patch = {"containers": [{"name": "b", "image": "new", "env": [*env(Y="2")]}]}
-    spec = await deployment(api, make, patch, container("a"), container("b", env=env(X="1")))
-    by_name = {c["name"]: c for c in spec["containers"]}
-    assert [c["name"] for c in spec["containers"]] == ["a", "b"]
-    assert by_name["b"]["image"] == "new"
-    assert {e["name"]: e["value"] for e in by_name["b"]["env"]} == {"X": "1", "Y": "2"}
-    assert by_name["a"]["image"] == container()["image"]
 
 
 async def test_a_running_pods_command_cannot_be_changed(api: Api, make: Maker) -> None:
@@ -131,24 +80,3 @@ async def test_kubectl_apply_of_a_built_in_is_three_way_too(kubectl: Kubectl, na
     (only,) = got["spec"]["template"]["spec"]["containers"]
     assert sorted(only["env"], key=lambda e: e["name"]) == env(Y="3", Z="4")
     assert got["metadata"]["labels"]["kept"] == "yes"
-
-
-async def test_kubectl_diff_tells_whether_apply_would_change(kubectl: Kubectl, namespace: str) -> None:
-    obj = widget(namespace, "w", {"size": 5})
-    await kubectl.run("apply", "-f", "-", stdin=obj)
-    assert (await kubectl.run("diff", "-f", "-", stdin=obj)).code == 0
-    output = await kubectl.run("diff", "-f", "-", stdin=widget(namespace, "w", {"size": 6}), code=1)
-    assert "+  size: 6" in output.stdout
-
-
-@pytest.mark.parametrize(
-    ("kind", "patch"),
-    [("merge", '{"spec":{"size":8}}'), ("json", '[{"op":"replace","path":"/spec/size","value":8}]')],
-)
-async def test_kubectl_patches(kubectl: Kubectl, make: Maker, kind: str, patch: str) -> None:
-    await make.widget()
-    arguments = (WG, "w", "--type", kind, "-p", patch)
-    output = await kubectl.run("patch", *arguments, "-o", "jsonpath={.spec.size}", namespace=make.namespace)
-    assert output.stdout == "8"
-    again = await kubectl.run("patch", *arguments, namespace=make.namespace)
-    assert "(no change)" in again.stdout

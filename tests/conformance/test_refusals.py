@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from .conftest import Maker
-from .kubectl import Kubectl
-from .objects import widget
 from .rawapi import APPLY_PATCH, Api
-from .resources import CONFIGMAPS, PODS, WIDGETS
+from .resources import CONFIGMAPS, WIDGETS
 
 JSON = dict[str, Any]
 
@@ -35,20 +33,3 @@ async def test_protobuf_of_kinds_that_nobody_sends(api: Api, namespace: str) -> 
     assert "kubectl apply -f" in message
     reply = await api.call("GET", CONFIGMAPS.path(namespace), accept=f"{PROTOBUF},application/json")
     assert reply.expect(200)["kind"] == "ConfigMapList"
-
-
-async def test_kubectl_says_that_there_is_no_such_kind(kubectl: Kubectl, namespace: str) -> None:
-    misspelt = widget(namespace, "w") | {"kind": "Widgett"}
-    said = await kubectl.refused("apply", "-f", "-", stdin=misspelt)
-    assert 'no matches for kind "Widgett"' in said
-
-
-async def test_kubectl_debug_says_that_there_are_no_ephemeral_containers(
-    kubectl: Kubectl, make: Maker, api: Api
-) -> None:
-    pod = {"containers": [{"name": "main", "image": "x", "command": ["sleep", "1"]}]}
-    metadata = {"name": "p", "namespace": make.namespace}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
-    (await api.create(PODS, body)).expect(201)
-    said = await kubectl.refused("debug", "p", "--image=x", "-n", make.namespace)
-    assert "ephemeral containers are disabled for this cluster" in said

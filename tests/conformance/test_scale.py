@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .rawapi import Api, causes
+from .rawapi import Api
 from .resources import (
     WG,
     WIDGETS,
@@ -41,27 +41,6 @@ async def test_an_update_of_scale_changes_the_object(api: Api, make: Maker) -> N
     assert (body["spec"]["replicas"], body["spec"]["size"]) == (6, 5)
     assert body["metadata"]["generation"] == made["metadata"]["generation"] + 1
     (await api.put(WIDGETS, scale, sub="scale")).refused(409, "Conflict")
-
-
-async def test_a_kind_s_own_rules_hold_for_its_scale_too(api: Api, make: Maker) -> None:
-    await make.widget("w", {"replicas": 2, "max": 4})
-    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
-    scale["spec"]["replicas"] = 5
-    patch = {"spec": {"replicas": 5}}
-    for reply in (
-        await api.put(WIDGETS, scale, sub="scale"),
-        await api.patch(WIDGETS, make.namespace, "w", patch, sub="scale"),
-    ):
-        status = reply.refused(422, "Invalid")
-        assert causes(status) == {"spec.replicas": "FieldValueInvalid"}
-        assert "replicas must not exceed max" in status["message"]
-    assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 2
-
-
-async def test_negative_replicas_are_refused(api: Api, make: Maker) -> None:
-    await make.widget()
-    reply = await api.patch(WIDGETS, make.namespace, "w", {"spec": {"replicas": -1}}, sub="scale")
-    assert "spec.replicas" in causes(reply.refused(422, "Invalid"))
 
 
 async def test_kubectl_scales(kubectl: Kubectl, api: Api, make: Maker) -> None:

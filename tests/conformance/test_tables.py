@@ -90,23 +90,3 @@ async def test_kubectl_prints_the_table(kubectl: Kubectl, make: Maker) -> None:
     assert "k=v" in wide.lines[1]
     everywhere = await kubectl.run("get", WG, "-A", "--no-headers")
     assert [make.namespace, "a"] in [line.split()[:2] for line in everywhere.lines]
-
-
-async def test_kubectl_watches_a_table(kubectl: Kubectl, api: Api, make: Maker) -> None:
-    await make.widget("first")
-    async with kubectl.stream("get", WG, "-w", "--output-watch-events", namespace=make.namespace) as output:
-        await output.until("first")
-        await make.widget("second")
-        await output.until("second")
-        await api.patch(WIDGETS, make.namespace, "second", {"spec": {"size": 42}})
-        assert (await output.until("42"))[-1].split()[:3] == ["MODIFIED", "second", "42"]
-        await api.delete(WIDGETS, make.namespace, "first")
-        await output.until("DELETED")
-
-
-async def test_kubectl_describes_a_custom_resource(kubectl: Kubectl, make: Maker) -> None:
-    await make.widget("a", {"size": 7}, annotations={"why": "shown"})
-    output = await kubectl.run("describe", WG, "a", namespace=make.namespace)
-    assert re.search(r"^Name: +a$", output.stdout, re.M)
-    assert re.search(r"^ +Size: +7$", output.stdout, re.M)
-    assert "why: shown" in output.stdout

@@ -157,12 +157,3 @@ async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: M
         (await api.patch(WIDGETS, make.namespace, "w", status, sub="status")).expect(200)
         await output.until("condition met")
         assert await output.process.wait() == 0
-
-
-async def test_kubectl_waits_for_deletion(kubectl: Kubectl, api: Api, make: Maker) -> None:
-    await make.widget("w", finalizers=["conformance.dlr.dev/hold"])
-    async with kubectl.stream("delete", WG, "w", namespace=make.namespace) as output:
-        await output.until("deleted")
-        assert output.process.returncode is None
-        await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})
-        assert await output.process.wait() == 0

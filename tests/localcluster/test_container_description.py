@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from localcluster.kubelet.addresses import AddressPool
 from localcluster.kubelet.devices import DevicePool
@@ -16,8 +14,7 @@ from localcluster.kubelet.environment import Surroundings, command_line, contain
 from localcluster.kubelet.errors import ConfigError, MountError
 from localcluster.kubelet.fields import field_value, resource_value
 from localcluster.kubelet.grace import Grace
-from localcluster.kubelet.logs import log_tail, termination_message
-from localcluster.kubelet.probes import Streak
+from localcluster.kubelet.logs import termination_message
 from localcluster.kubelet.sources import Source, SourceKind, references
 from localcluster.kubelet.volumes import container_mounts, prepare_volume, volume_files
 
@@ -52,11 +49,6 @@ def surroundings(**spec: Any) -> Surroundings:
 )
 def test_references_are_expanded_as_in_kubernetes(text: str, expanded: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == expanded
-
-
-@given(st.text(st.characters(exclude_characters="$")))
-def test_text_without_a_dollar_is_left_alone(text: str) -> None:
-    assert expand(text, {"A": "1"}) == text
 
 
 def test_later_variables_see_and_override_earlier_ones() -> None:
@@ -205,13 +197,6 @@ def test_each_container_sees_its_own_devices() -> None:
     assert pool.take("d/main", wants)["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
-def test_a_probes_judgement_needs_enough_answers_alike() -> None:
-    streak = Streak(success_threshold=2, failure_threshold=3, passing=False)
-    judged = [streak.add(answer) for answer in (True, True, False, False, True, False, False, False)]
-    assert judged == [False, True, False, False, False, False, False, True]
-    assert not streak.passing
-
-
 async def test_a_second_deletion_shortens_the_grace() -> None:
     loop = asyncio.get_running_loop()
     grace = Grace(6000)
@@ -221,15 +206,6 @@ async def test_a_second_deletion_shortens_the_grace() -> None:
     grace.shorten(3000)
     assert await waiting is False
     assert loop.time() == 6
-
-
-def test_the_tail_of_a_log_is_its_text(tmp_path: Path) -> None:
-    path = tmp_path / "0.log"
-    path.write_text("".join(f"2026-01-01T00:00:00Z stdout F line {n}\n" for n in range(500)))
-    tail = log_tail(path).splitlines()
-    assert tail[-1] == "line 499"
-    assert len(tail) <= 80
-    assert log_tail(tmp_path / "none") == ""
 
 
 def test_a_termination_message_is_the_last_4_kib_of_its_file(tmp_path: Path) -> None:

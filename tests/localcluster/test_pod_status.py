@@ -110,12 +110,6 @@ def test_readiness_is_of_all_main_containers() -> None:
     assert condition(status(pod("Never"), DONE, finished=True), "Ready")["reason"] == "PodCompleted"
 
 
-def test_readiness_gates_hold_the_pod_back_but_not_its_containers() -> None:
-    held = status(pod(), UP, gates={"example.com/gate": False})
-    assert condition(held, "ContainersReady")["status"] == "True"
-    assert condition(held, "Ready")["reason"] == "ReadinessGatesNotReady"
-
-
 def test_the_time_of_transition_stays_while_the_status_does() -> None:
     before = [{"type": "Ready", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}]
     assert condition(status(pod(), UP, known_conditions=before), "Ready")["lastTransitionTime"].startswith(

@@ -41,7 +41,7 @@ YAML = "application/yaml"
 APPLY = "application/apply-patch+yaml"
 MARK = "\uf8ffmark\uf8ff"
 BAGS = "/apis/example.com/v1/namespaces/default/bags"
-FORESEEN = (b"etcdserver: request is too large", b"failed to create typed patch object")
+FORESEEN = b"etcdserver: request is too large"
 """What Kubernetes answers with 500, too."""
 BAG = {"apiVersion": "example.com/v1", "kind": "Bag", "metadata": {"name": "one"}}
 
@@ -350,7 +350,7 @@ def _attack(client: Client) -> None:
         failed = {
             name: (code, said[:300])
             for name, (code, said) in answers.items()
-            if code >= 500 and not any(each in said for each in FORESEEN)
+            if code >= 500 and FORESEEN not in said
         }
         assert not failed, (path, place, fragment[:80])
 
@@ -420,19 +420,11 @@ def test_copies_of_copies_are_bounded(client: Client) -> None:
     assert code in (400, 422), said[:300]
 
 
-ENTRY = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}
-MANAGERS: list[Any] = [
-    *(1, "x", {"a": 1}, [1], ["x"], [None], [{}], [{}, {}], [{"manager": 5}]),
-    *([ENTRY | {"manager": None}], [ENTRY | {"operation": "Steal"}], [ENTRY | {"subresource": 5}]),
-    *([ENTRY | {"time": 5}], [ENTRY | {"fieldsV1": 5}], [ENTRY | {"fieldsV1": {"f:data": 5}}]),
-    [ENTRY | {"fieldsV1": {"f:data": {"k:{": {}}}}],
-    [ENTRY | {"fieldsV1": {"f:data": {"k:5": {}, "v:[": {}, "q": {}}}}],
-    [{key: value for key, value in ENTRY.items() if key != "fieldsV1"}],
-]
+ENTRY = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": 5}
 
 
-@pytest.mark.parametrize("owners", MANAGERS, ids=lambda owners: json.dumps(owners)[:60])
-def test_managed_fields_of_any_form_are_kept_or_refused_and_applies_go_on(
+@pytest.mark.parametrize("owners", [1, [None], [{}], [ENTRY]])
+def test_managed_fields_of_any_form_are_ignored_or_refused_and_applies_go_on(
     client: Client, owners: Any
 ) -> None:
     one = f"{CONFIG_MAPS}/managed"
