@@ -122,11 +122,6 @@ def crd(plural: str, kind: str, schema: JSON, *, scope: str = "Namespaced", **ve
     }
 
 
-def with_spec(**properties: JSON) -> JSON:
-    """A schema with these fields in spec."""
-    return {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
-
-
 _TEXT: JSON = {"type": "string", "maxLength": 64}
 
 _PART: JSON = {
@@ -153,56 +148,24 @@ _SPEC: JSON = {
             "default": DEFAULT_SIZE,
         },
         "color": {"type": "string", "enum": ["red", "green", "blue"], "default": "red"},
-        "mode": {
-            **_TEXT,
-            "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "mode is immutable"}],
-        },
         "replicas": {"type": "integer", "format": "int32", "minimum": 0, "default": 1},
-        "port": {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]},
         "note": {**_TEXT, "nullable": True},
         "extra": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-        "limits": {
-            "type": "object",
-            "default": {},
-            "properties": {"cpu": {"type": "string", "default": "1"}, "memory": {"type": "string"}},
-        },
-        "tags": {"type": "array", "maxItems": 5, "items": _TEXT, "x-kubernetes-list-type": "set"},
         "parts": {
             "type": "array",
             "maxItems": 5,
             "items": _PART,
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["name"],
-            "x-kubernetes-validations": [
-                {
-                    "rule": "self.all(p, p.name != 'forbidden')",
-                    "message": "no part is called forbidden",
-                }
-            ],
         },
         "attributes": {"type": "object", "maxProperties": 5, "additionalProperties": _TEXT},
-        "startAt": {"type": "string", "format": "date-time"},
-        "ratio": {"type": "number", "minimum": 0, "maximum": 1},
-        "enabled": {"type": "boolean"},
-        "min": {"type": "integer"},
         "max": {"type": "integer"},
-        "limit": {
-            **_TEXT,
-            "x-kubernetes-validations": [
-                {"rule": "self.matches('^[0-9]+$')", "message": "the limit is no number"}
-            ],
-        },
     },
     "x-kubernetes-validations": [
-        {
-            "rule": "!has(self.min) || !has(self.max) || self.min <= self.max",
-            "message": "min must not exceed max",
-        },
         {
             "rule": "!has(self.max) || self.replicas <= self.max",
             "message": "replicas must not exceed max",
         },
-        {"rule": "!has(oldSelf.mode) || has(self.mode)", "message": "mode cannot be taken away"},
     ],
 }
 

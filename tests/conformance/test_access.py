@@ -28,14 +28,6 @@ pytestmark = pytest.mark.real
 JSON = dict[str, Any]
 
 
-async def test_without_a_token_there_is_nothing_to_see(api: Api, backend: Backend, namespace: str) -> None:
-    reply = await api.as_token(None).list(WIDGETS, namespace)
-    if not backend.embedded and reply.status == 403:
-        assert "system:anonymous" in reply.body["message"]
-        return
-    reply.refused(401, "Unauthorized")
-
-
 async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(
     api: Api, backend: Backend, accounts: Accounts
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from .conftest import Maker
 from .objects import widget
 from .rawapi import (
     Api,
-    causes,
-    names,
     revision,
 )
 from .resources import CONFIGMAPS, WIDGETS
@@ -21,25 +18,6 @@ from .resources import CONFIGMAPS, WIDGETS
 pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
-
-RFC_3339_SECONDS = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
-UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"labels": {"a": "not valid!"}},
-        {"labels": {"not a key": "x"}},
-        {"annotations": {"not a key": "x"}},
-        {"finalizers": ["not a finalizer"]},
-        {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "", "uid": ""}]},
-    ],
-    ids=["label-value", "label-key", "annotation-key", "finalizer", "owner"],
-)
-async def test_bad_metadata_is_refused(api: Api, namespace: str, metadata: JSON) -> None:
-    status = (await api.create(WIDGETS, widget(namespace, "w", **metadata))).refused(422, "Invalid")
-    assert any(field.startswith("metadata." + next(iter(metadata))) for field in causes(status))
 
 
 async def test_a_name_is_taken_once(api: Api, make: Maker) -> None:
@@ -123,23 +101,3 @@ async def test_no_increment_is_lost_to_concurrent_writers(api: Api, make: Maker)
 
     await asyncio.gather(*(increment() for _ in range(6)))
     assert (await api.get(CONFIGMAPS, make.namespace, "counter")).body["data"]["n"] == "48"
-
-
-@pytest.mark.parametrize("method", ["create", "put", "patch", "delete"])
-async def test_a_dry_run_answers_and_stores_nothing(api: Api, make: Maker, method: str) -> None:
-    made = await make.widget("w", {"size": 5})
-    dry = {"dryRun": "All"}
-    if method == "create":
-        body = (await api.create(WIDGETS, widget(make.namespace, "v"), **dry)).expect(201)
-        assert body["spec"]["size"] == 3
-    elif method == "put":
-        body = (await api.put(WIDGETS, {**made, "spec": {**made["spec"], "size": 6}}, **dry)).expect(200)
-        assert body["spec"]["size"] == 6
-    elif method == "patch":
-        reply = await api.patch(WIDGETS, make.namespace, "w", {"spec": {"size": 6}}, **dry)
-        assert reply.expect(200)["spec"]["size"] == 6
-    else:
-        (await api.delete(WIDGETS, make.namespace, "w", **dry)).expect(200)
-    listed = (await api.list(WIDGETS, make.namespace)).expect(200)
-    assert names(listed) == ["w"]
-    assert listed["items"][0]["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]

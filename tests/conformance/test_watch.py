@@ -55,20 +55,6 @@ async def test_a_watch_from_a_revision_sends_only_what_came_later(api: Api, make
     assert revisions[0] > int(since)
 
 
-@pytest.mark.parametrize("query", [{}, {"resourceVersion": "0"}], ids=["unset", "zero"])
-async def test_a_watch_from_nowhere_starts_with_what_exists(
-    api: Api, make: Maker, query: dict[str, str]
-) -> None:
-    await make.widget("a")
-    await make.widget("b")
-    async with api.watch(WIDGETS, make.namespace, **query) as watch:
-        first = [await watch.next() for _ in range(2)]
-        await make.widget("c")
-        (last,) = await watch.until(lambda event: True)
-    assert sorted(seen(first)) == [("ADDED", "a"), ("ADDED", "b")]
-    assert seen([last]) == [("ADDED", "c")]
-
-
 async def test_bookmarks_tell_how_far_a_quiet_watch_has_come(api: Api, make: Maker) -> None:
     await make.widget("w")
     since = await list_revision(api, make.namespace)

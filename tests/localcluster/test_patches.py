@@ -106,20 +106,6 @@ def pod(*containers: dict, **spec) -> dict:
     return {"metadata": {"name": "a"}, "spec": {"containers": list(containers), **spec}}
 
 
-def test_elements_are_deleted_and_their_order_stays() -> None:
-    result = strategic(
-        "Pod",
-        pod({"name": "a"}, {"name": "b"}, {"name": "c"}),
-        {
-            "spec": {
-                "$setElementOrder/containers": [{"name": "c"}, {"name": "a"}],
-                "containers": [{"name": "b", "$patch": "delete"}, {"name": "a", "image": "y"}],
-            }
-        },
-    )
-    assert result["spec"]["containers"] == [{"name": "a", "image": "y"}, {"name": "c"}]
-
-
 def test_conditions_taints_and_finalizers_follow_their_own_strategies() -> None:
     node = {
         "metadata": {"finalizers": ["a", "b"]},
@@ -143,13 +129,6 @@ def test_conditions_taints_and_finalizers_follow_their_own_strategies() -> None:
         {"type": "Ready", "status": "False", "reason": "r"},
         {"type": "New", "status": "True"},
     ]
-
-
-def test_element_without_merge_key_and_unknown_directive_are_refused() -> None:
-    with pytest.raises(InapplicablePatch, match="merge key: name"):
-        strategic("Pod", pod({"name": "a"}), pod({"image": "x"}))
-    with pytest.raises(MalformedPatch, match="directive"):
-        strategic("Pod", pod(), {"spec": {"$patch": "explode"}})
 
 
 container_names = st.lists(st.sampled_from("abcde"), unique=True, max_size=5)

@@ -224,19 +224,6 @@ def test_sets_and_list_maps_hold_each_key_once() -> None:
     ]
 
 
-def test_junctors_judge_values() -> None:
-    schema = custom(
-        spec={
-            **obj(a=text(), b=text()),
-            "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
-            "not": {"properties": {"a": {"enum": ["bad"]}}, "required": ["a"]},
-        }
-    )
-    assert faults(schema, thing(spec={"a": "x"})) == []
-    assert "one and only one schema (oneOf)" in faults(schema, thing(spec={"a": "x", "b": "y"}))[0]
-    assert "must not validate the schema (not)" in faults(schema, thing(spec={"a": "bad"}))[0]
-
-
 def test_fault_that_was_there_before_does_not_fail_an_update() -> None:
     old = thing(spec={"name": "TOO LONG", "since": "2026-01-02T03:04:05Z"})
     new = json.loads(json.dumps(old)) | {"metadata": {"name": "a", "labels": {"x": "y"}}}
@@ -270,20 +257,6 @@ def test_every_builtin_schema_compiles(resource_type) -> None:
     assert schema.prune({"metadata": {"name": "a"}, "nonsense": 1})[1] == ["nonsense"]
 
 
-def test_schemas_of_schemas_are_held_to_their_own_schema() -> None:
-    schema = {"type": "object", "additionalProperties": {"typ": "string", "properties": []}}
-    definition = {
-        "metadata": {"name": "a"},
-        "spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]},
-    }
-    crd = builtin("CustomResourceDefinition")
-    where = "spec.versions[0].schema.openAPIV3Schema.additionalProperties"
-    assert crd.prune(definition)[1] == [f"{where}.typ"]
-    assert f"{where}.properties" in [fault.field for fault in crd.validate(definition)]
-    schema["additionalProperties"] = True
-    assert where not in [fault.field for fault in crd.validate(definition)]
-
-
 # Rules
 
 
@@ -298,30 +271,12 @@ BOUNDS = ruled(
 )
 
 
-def test_rule_is_asked_and_its_message_shown() -> None:
-    assert faults(BOUNDS, thing(spec={"low": 1, "high": 2})) == []
-    assert faults(BOUNDS, thing(spec={"high": 2})) == []
-    assert faults(BOUNDS, thing(spec={"low": 3, "high": 2})) == [
-        "spec: Invalid value: low must not be greater than high"
-    ]
-
-
 def test_rule_without_message_is_shown_itself_and_failing_one_with_its_cause() -> None:
     schema = ruled({"rule": "self.a > 1"}, a=number())
     assert faults(schema, thing(spec={"a": 1})) == ["spec: Invalid value: failed rule: self.a > 1"]
     assert faults(schema, thing(spec={})) == [
         'spec: Invalid value: "object": no such key: a evaluating rule: failed rule: self.a > 1'
     ]
-
-
-def test_root_rule_sees_the_name_and_the_spec() -> None:
-    root = obj(spec=obj(types={"type": "object", "additionalProperties": TEMPLATE}))
-    root["x-kubernetes-validations"] = [
-        {"rule": "self.spec.types.all(t, size(self.metadata.name) + size(t) <= 5)", "message": "too long"}
-    ]
-    schema = CompiledSchema(root, components(), custom=True)
-    assert faults(schema, thing(spec={"types": {"abcd": {}}})) == []
-    assert faults(schema, thing(spec={"types": {"abcde": {}}})) == ["<nil>: Invalid value: too long"]
 
 
 def test_transition_rule_compares_with_the_stored_state_only() -> None:

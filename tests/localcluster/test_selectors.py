@@ -67,17 +67,6 @@ def test_bad_expression_is_refused(expression: dict) -> None:
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,5}[a-z0-9])?", fullmatch=True)
 
 
-@given(
-    labels=st.dictionaries(names, names, max_size=4), key=names, values=st.sets(names, min_size=1, max_size=3)
-)
-def test_in_and_notin_are_opposites_in_text_and_as_expression(labels, key, values) -> None:
-    listed = ",".join(sorted(values))
-    inside, outside = parse_labels(f"{key} in ({listed})"), parse_labels(f"{key} notin ({listed})")
-    assert inside.matches(labels) is not outside.matches(labels)
-    assert inside.matches(labels) is (labels.get(key) in values)
-    assert inside == from_expressions([{"key": key, "operator": "In", "values": sorted(values)}])
-
-
 POD = {
     "metadata": {"name": "a", "labels": LABELS},
     "spec": {"nodeName": "node-0", "hostNetwork": True, "priority": 3},
@@ -110,14 +99,3 @@ def test_escaped_field_values_are_compared_as_they_are(value) -> None:
     selector = parse_fields(f"data.x={escaped},data.y=z")
     assert selector.matches({"data": {"x": value, "y": "z"}})
     assert not selector.matches({"data": {"x": value}})
-
-
-@pytest.mark.parametrize("text", ["metadata.name", "=x", "a in (b)"])
-def test_bad_field_selector_is_refused(text: str) -> None:
-    with pytest.raises(SelectorError, match="invalid selector"):
-        parse_fields(text)
-
-
-def test_name_lookup_is_found_in_selector() -> None:
-    assert parse_fields("metadata.name=a,spec.x=b").value_of("metadata.name") == "a"
-    assert parse_fields("metadata.name!=a").value_of("metadata.name") is None

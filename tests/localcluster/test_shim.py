@@ -144,16 +144,6 @@ async def test_terminate_reaches_only_the_main_process(
     assert await until_none_living(marker) == []
 
 
-@pytest.mark.parametrize("isolation", [each for each in AVAILABLE if each is not Isolation.NONE])
-async def test_a_hooks_signal_to_process_1_reaches_the_first_process(
-    tmp_path: Path, marker: str, isolation: Isolation
-) -> None:
-    process = ContainerRuntime(isolation).create()
-    script = "trap 'exit 7' USR1; kill -USR1 1; while :; do sleep 0.1; done"
-    await process.start(described(tmp_path, marker, script))
-    assert await finish(process) == 7
-
-
 async def test_kill_ends_everything(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
     process = runtime.create()
     await process.start(described(tmp_path, marker, "trap '' TERM;" + FAMILY + "sleep 1000"))

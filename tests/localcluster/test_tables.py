@@ -115,15 +115,6 @@ def test_custom_columns_are_read_by_their_paths_and_empty_ones_are_null() -> Non
     assert renderer.row({"metadata": META}, NOW)["cells"] == ["a", *[None] * 6]
 
 
-def test_row_carries_as_much_of_the_object_as_is_asked() -> None:
-    renderer = TableRenderer(CUSTOM)
-    obj = {"metadata": META, "spec": {}}
-    assert renderer.row(obj, NOW)["object"]["kind"] == "PartialObjectMetadata"
-    assert renderer.row(obj, NOW, "Object")["object"] is obj
-    assert "object" not in renderer.row(obj, NOW, "None")
-    assert renderer.table([], NOW, with_columns=False)["columnDefinitions"] == []
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

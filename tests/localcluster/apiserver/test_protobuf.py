@@ -54,10 +54,6 @@ def test_options_keep_what_is_zero() -> None:
     assert (decoded["propagationPolicy"], decoded["dryRun"]) == ("Foreground", ["All"])
 
 
-def test_numbers_may_be_negative() -> None:
-    assert decode(body("v1", "PriorityClass", number(2, (1 << 64) - 5)))["value"] == -5
-
-
 @pytest.mark.parametrize(
     ("kind", "raw", "words"),
     [
