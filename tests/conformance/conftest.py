@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,10 +88,7 @@ def backend(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
         yield external
         blocking(_remove_widgets(external))
         return
-    cluster = EmbeddedCluster(
-        tmp_path_factory.mktemp("cluster") / "home",
-        with_nodes=importlib.util.find_spec("localcluster.nodes") is not None,
-    )
+    cluster = EmbeddedCluster(tmp_path_factory.mktemp("cluster") / "home", with_nodes=True)
     try:
         cluster.start()
         embedded = Backend(cluster.kubeconfig, cluster)

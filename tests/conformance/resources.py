@@ -68,4 +68,3 @@ SELF_REVIEWS = Resource(
 WIDGETS = Resource("conformance.dlr.dev", "v1alpha1", f"widgets{WORKER}", f"Widget{WORKER}")
 WG = f"wg{WORKER}"
 """The short name of the suite's own kind."""
-CATEGORY = f"conformance{WORKER}"

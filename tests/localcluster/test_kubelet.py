@@ -164,6 +164,19 @@ async def test_volumes_are_mounted(seen: Observer, name: str, tmp_path: Path) ->
     ]
 
 
+async def test_temporary_files_go_with_the_pod(seen: Observer, name: str) -> None:
+    await seen.create(name, shell('touch "$TMPDIR/left"; echo "$TMPDIR"'))
+    await seen.until_phase(name, "Succeeded")
+    folder = Path(seen.log(name)[0])
+    assert (folder / "left").exists()
+    assert len(str(folder)) < 76, "there is room for a Unix socket"
+    await seen.delete(name)
+    await seen.until_gone(name)
+    async with asyncio.timeout(300):
+        while folder.exists():  # noqa: ASYNC110, ASYNC240 - a folder sends no events
+            await asyncio.sleep(0.02)
+
+
 async def test_the_token_speaks_for_the_pod(seen: Observer, name: str) -> None:
     program = """
 import json, os, ssl, urllib.request
