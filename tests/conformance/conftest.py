@@ -216,8 +216,5 @@ def make(api: Api, namespace: str) -> Maker:
 
 
 @pytest.fixture
-async def accounts(api: Api, backend: Backend, namespace: str) -> AsyncIterator[Accounts]:
-    accounts = Accounts(api, backend, namespace)
-    yield accounts
-    for resource, name in accounts.cluster_wide:
-        await api.delete(resource, None, name)
+def accounts(api: Api, backend: Backend, namespace: str) -> Accounts:
+    return Accounts(api, backend, namespace)

@@ -1,4 +1,4 @@
-"""Who may do what: TLS, tokens, service accounts, RBAC, and the policy that holds a worker to its own object."""
+"""Who may do what: tokens bound to Pods, RBAC."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from .conftest import Maker
 from .objects import unschedulable_pod
 from .rawapi import Api
 from .resources import (
-    NODES,
     PODS,
     SELF_REVIEWS,
-    SERVICEACCOUNTS,
-    SUBJECT_ACCESS_REVIEWS,
-    TOKEN_REVIEWS,
     WIDGETS,
-    Resource,
 )
 from .waiting import eventually
 
@@ -67,66 +62,3 @@ async def test_a_role_allows_exactly_its_verbs(api: Api, accounts: Accounts, mak
     (await bearer.list(WIDGETS)).refused(403, "Forbidden")
     (await bearer.call("DELETE", WIDGETS.path(namespace))).refused(403, "Forbidden")
     (await bearer.list(PODS, namespace)).refused(403, "Forbidden")
-
-
-async def test_a_cluster_role_reaches_as_far_as_its_binding(api: Api, accounts: Accounts) -> None:
-    here, everywhere = [api.as_token(await accounts.token(name)) for name in ("here", "everywhere")]
-    role = await accounts.cluster_role(rule(WIDGETS.group, WIDGETS.plural, "list"), rule("", "nodes", "list"))
-    await accounts.bind("here", "ClusterRole", role)
-    await accounts.bind_everywhere("everywhere", role)
-    await accounts.becomes(here, 200, WIDGETS)
-    await accounts.becomes(everywhere, 200, WIDGETS)
-    (await here.list(WIDGETS)).refused(403, "Forbidden")
-    (await here.list(NODES)).refused(403, "Forbidden")
-    (await everywhere.list(WIDGETS)).expect(200)
-    (await everywhere.list(NODES)).expect(200)
-
-
-async def review(who: Api, resource: Resource, **spec: Any) -> JSON:
-    body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-    return dict((await who.call("POST", resource.path(), body=body)).expect(201)["status"])
-
-
-async def test_a_token_review_says_whose_a_token_is(api: Api, backend: Backend, accounts: Accounts) -> None:
-    token = await accounts.token("worker")
-    status = await review(api, TOKEN_REVIEWS, token=token)
-    own = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    reply = await api.as_token(token).call("POST", SELF_REVIEWS.path(), body=own)
-    assert status["authenticated"] is True
-    assert status["user"] == reply.expect(201)["status"]["userInfo"]
-    await api.delete(SERVICEACCOUNTS, accounts.namespace, "worker")
-    for unknown in (token, "wrong", "a.b.c"):
-        status = await eventually(
-            lambda token=unknown: review(api, TOKEN_REVIEWS, token=token),
-            within_seconds=backend.patience_seconds,
-            until=lambda status: not status.get("authenticated"),
-        )
-        assert "username" not in status.get("user", {}) and "invalid bearer token" in status["error"]
-
-
-async def test_an_access_review_says_what_somebody_else_may(
-    api: Api, backend: Backend, accounts: Accounts
-) -> None:
-    path = f"/{accounts.namespace}"
-    urls = {"nonResourceURLs": [f"{path}/*"], "verbs": ["get"]}
-    role = await accounts.cluster_role(urls, rule(WIDGETS.group, WIDGETS.plural, "list"))
-    await accounts.token("reader")
-    await accounts.bind_everywhere("reader", role)
-    reader = f"system:serviceaccount:{accounts.namespace}:reader"
-
-    async def allowed(user: str, **asked: Any) -> bool:
-        return bool((await review(api, SUBJECT_ACCESS_REVIEWS, user=user, **asked))["allowed"])
-
-    async def may_get(user: str, path: str, verb: str = "get") -> bool:
-        return await allowed(user, nonResourceAttributes={"path": path, "verb": verb})
-
-    async def may(user: str, verb: str) -> bool:
-        asked = {"verb": verb, "group": WIDGETS.group, "resource": WIDGETS.plural}
-        return await allowed(user, resourceAttributes=asked)
-
-    await eventually(
-        lambda: may_get(reader, f"{path}/metrics"), within_seconds=backend.patience_seconds, until=bool
-    )
-    assert not await may_get(reader, path) and not await may_get(reader, f"{path}/metrics", "post")
-    assert not await may_get("nobody", f"{path}/metrics")
-    assert await may(reader, "list") and not await may(reader, "delete") and not await may("nobody", "list")

@@ -69,13 +69,3 @@ def test_patch_operations_promise_field_validation_for_every_kind(registry) -> N
         }
         stored = {t.kind for t in registry if (t.group, t.version) == (group, version) and t.stored}
         assert promised == stored
-
-
-def test_custom_kind_is_published_with_its_schema_and_metadata(registry) -> None:
-    document = orjson.loads(OpenApi(registry).document("g.example.com", "v1alpha1"))
-    schema = document["components"]["schemas"]["com.example.g.v1alpha1.Thing"]
-    assert schema["properties"]["spec"]["properties"]["size"] == {"type": "integer"}
-    assert schema["properties"]["metadata"]["$ref"].endswith(".ObjectMeta")
-    assert schema["x-kubernetes-group-version-kind"] == [
-        {"group": "g.example.com", "version": "v1alpha1", "kind": "Thing"}
-    ]
