@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from localcluster.field_sets import difference, intersection, is_set, node, paths, union
+from localcluster.field_sets import difference, intersection, node, paths, union
 from localcluster.resource import JSON
-from localcluster.schema_nodes import PRESERVE, Components, resolve
+from localcluster.schema_nodes import Components, resolve
 
 BEFORE_FIRST_APPLY = "before-first-apply"
 _NOT_OWNED = (
@@ -64,13 +64,6 @@ class Writer:
         return {**kept, "f:metadata": metadata} if metadata else kept
 
 
-def is_entry(entry: JSON) -> bool:
-    """Whether an entry of managedFields from a client makes sense. Its fields have their types."""
-    named = all(entry.get(field) for field in ("manager", "apiVersion"))
-    known = entry.get("operation") in ("Apply", "Update") and entry.get("fieldsType") == "FieldsV1"
-    return named and known and is_set(entry.get("fieldsV1"))
-
-
 class ApplyConflict(Exception):
     """Other managers own fields that an apply would change."""
 
@@ -87,10 +80,6 @@ class ApplyConflict(Exception):
         super().__init__(why)
 
 
-class UntypedObject(Exception):
-    """A manifest does not have the form of its kind; the message begins with the path."""
-
-
 def server_side_apply(
     live: JSON,
     manifest: JSON,
@@ -105,7 +94,6 @@ def server_side_apply(
 
     Raises:
         ApplyConflict: others own what would change, and `force` does not take it from them.
-        UntypedObject: the manifest has a field that its kind lacks, or an element of a list twice.
     """
     kind = _Kind(components)
     entries: list[JSON] = live["metadata"].get("managedFields") or []
@@ -186,16 +174,11 @@ class _Kind:
     def __init__(self, components: Components) -> None:
         self._components = components
 
-    def fields(self, value: Any, schema: JSON, path: str = "") -> JSON:
-        """Return the fields that a manifest names.
-
-        Raises:
-            UntypedObject: as for server_side_apply.
-        """
-        self._check(value, schema, path)
+    def fields(self, value: Any, schema: JSON) -> JSON:
+        """Return the fields that a manifest names."""
         found = {}
         for key, part in (self._parts(value, schema) or {}).items():
-            children = self.fields(part.value, part.schema, "".join(paths({key: {}}, path)))
+            children = self.fields(part.value, part.schema)
             whole = self._parts(part.value, part.schema) is None or part.value == {}
             if (inner := node(children, member=whole or not part.declared)) is not None:
                 found[key] = inner
@@ -251,23 +234,6 @@ class _Kind:
         """Return the tree of a part in which it and everything below it is a member."""
         parts = self._parts(part.value, part.schema) or {}
         return node({key: self._all(inner) for key, inner in parts.items()}, member=True) or {}
-
-    def _check(self, value: Any, schema: JSON, path: str) -> None:
-        declared = resolve(schema, self._components)
-        properties = declared.get("properties")
-        if isinstance(value, dict) and properties is not None:
-            open_ended = declared.get("additionalProperties") or declared.get(PRESERVE)
-            for key in () if open_ended else value.keys() - properties.keys():
-                raise UntypedObject(f"{path}.{key}: field not declared in schema")
-        if isinstance(value, list) and (parts := self._parts(value, schema)) is not None:
-            if len(parts) == len(value):
-                return
-            seen = set[str]()
-            for element in value:
-                (key,) = self._parts([element], schema) or {}
-                if key in seen:
-                    raise UntypedObject(f"{path}: duplicate entries for key {''.join(paths({key: {}}))}")
-                seen.add(key)
 
     def _parts(self, value: Any, schema: JSON) -> dict[str, _Part] | None:
         """Return the parts by their keys in fieldsV1; None for a value that is owned as a whole."""

@@ -9,228 +9,102 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from localcluster.resource import ALL_VERBS, JSON, ResourceType
+from localcluster.resource import JSON, ResourceType
 from localcluster.schema_nodes import reference_to, referenced_component
 
 DATA_FILE = Path(__file__).with_name("builtin_schemas.json")
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _CORE = "io.k8s.api.core.v1."
+_APPS = "io.k8s.api.apps.v1."
 _RBAC = "io.k8s.api.rbac.v1."
 _NETWORKING = "io.k8s.api.networking.v1."
 _ADMISSION = "io.k8s.api.admissionregistration.v1."
+_AUTHENTICATION = "io.k8s.api.authentication.v1."
+_AUTHORIZATION = "io.k8s.api.authorization.v1."
+_COORDINATION = "io.k8s.api.coordination.v1."
 _FLOW_CONTROL = "io.k8s.api.flowcontrol.v1."
+_POLICY = "io.k8s.api.policy.v1."
+_SCHEDULING = "io.k8s.api.scheduling.v1."
 _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
+_GROUPS = {
+    _CORE: "",
+    _APPS: "apps",
+    _RBAC: "rbac.authorization.k8s.io",
+    _NETWORKING: "networking.k8s.io",
+    _ADMISSION: "admissionregistration.k8s.io",
+    _AUTHENTICATION: "authentication.k8s.io",
+    _AUTHORIZATION: "authorization.k8s.io",
+    _COORDINATION: "coordination.k8s.io",
+    _FLOW_CONTROL: "flowcontrol.apiserver.k8s.io",
+    _POLICY: "policy",
+    _SCHEDULING: "scheduling.k8s.io",
+    _EXTENSIONS: "apiextensions.k8s.io",
+}
 
 OBJECT_META = _META + "ObjectMeta"
 LIST_META = _META + "ListMeta"
 DELETE_OPTIONS = _META + "DeleteOptions"
 STATUS = _META + "Status"
-SCALE = "io.k8s.api.autoscaling.v1.Scale"
-EVICTION = "io.k8s.api.policy.v1.Eviction"
+EVICTION = _POLICY + "Eviction"
 BINDING = _CORE + "Binding"
-TOKEN_REQUEST = "io.k8s.api.authentication.v1.TokenRequest"
+TOKEN_REQUEST = _AUTHENTICATION + "TokenRequest"
 
-_STATUS_ONLY = frozenset({"status"})
-_SCALABLE = frozenset({"status", "scale"})
-_REPLICAS_SCALE: JSON = {
-    "specReplicasPath": ".spec.replicas",
-    "statusReplicasPath": ".status.replicas",
-    "labelSelectorPath": ".spec.selector",
-}
+_REPLICAS_SCALE: JSON = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
 
 
 def _type(
-    component: str,
-    plural: str,
-    *,
-    group: str = "",
-    version: str = "v1",
-    short_names: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
-    namespaced: bool = True,
-    subresources: frozenset[str] = frozenset(),
-    scale: JSON | None = None,
-    verbs: tuple[str, ...] = ALL_VERBS,
+    package: str, kind: str, plural: str, short_names: str = "", subresources: str = "", **further: Any
 ) -> ResourceType:
-    kind = component.rsplit(".", 1)[1]
     return ResourceType(
-        group=group,
-        version=version,
+        group=_GROUPS[package],
+        version="v1",
         kind=kind,
         plural=plural,
         singular=kind.lower(),
-        short_names=short_names,
-        categories=categories,
-        namespaced=namespaced,
-        subresources=subresources,
-        schema=reference_to(component),
-        scale=scale,
-        verbs=verbs,
+        short_names=tuple(short_names.split()),
+        subresources=frozenset(subresources.split()),
+        schema=reference_to(package + kind),
+        **further,
     )
 
 
-def _core_types() -> tuple[ResourceType, ...]:
-    pod_subresources = frozenset({"status", "log", "binding", "eviction"})
-    return (
-        _type(_CORE + "ConfigMap", "configmaps", short_names=("cm",)),
-        _type(_CORE + "Event", "events", short_names=("ev",)),
-        _type(
-            _CORE + "Namespace",
-            "namespaces",
-            short_names=("ns",),
-            namespaced=False,
-            subresources=frozenset({"status", "finalize"}),
-        ),
-        _type(_CORE + "Node", "nodes", short_names=("no",), namespaced=False, subresources=_STATUS_ONLY),
-        _type(
-            _CORE + "PersistentVolumeClaim",
-            "persistentvolumeclaims",
-            short_names=("pvc",),
-            subresources=_STATUS_ONLY,
-        ),
-        _type(_CORE + "Pod", "pods", short_names=("po",), categories=("all",), subresources=pod_subresources),
-        _type(_CORE + "Secret", "secrets"),
-        _type(
-            _CORE + "ServiceAccount",
-            "serviceaccounts",
-            short_names=("sa",),
-            subresources=frozenset({"token"}),
-        ),
-        _type(
-            _CORE + "Service",
-            "services",
-            short_names=("svc",),
-            categories=("all",),
-            subresources=_STATUS_ONLY,
-        ),
-    )
-
-
-def _apps_types() -> tuple[ResourceType, ...]:
-    return tuple(
-        _type(
-            "io.k8s.api.apps.v1." + kind,
-            plural,
-            group="apps",
-            short_names=(short_name,),
-            categories=("all",),
-            subresources=_SCALABLE,
-            scale=_REPLICAS_SCALE,
-        )
-        for kind, plural, short_name in (
-            ("Deployment", "deployments", "deploy"),
-            ("ReplicaSet", "replicasets", "rs"),
-        )
-    )
-
-
-def _rbac_types() -> tuple[ResourceType, ...]:
-    return tuple(
-        _type(_RBAC + kind, plural, group="rbac.authorization.k8s.io", namespaced=namespaced)
-        for kind, plural, namespaced in (
-            ("ClusterRole", "clusterroles", False),
-            ("ClusterRoleBinding", "clusterrolebindings", False),
-            ("Role", "roles", True),
-            ("RoleBinding", "rolebindings", True),
-        )
-    )
-
-
-def _review_types() -> tuple[ResourceType, ...]:
-    """Kinds that are only ever created, and answered in the reply."""
-    return tuple(
-        _type(
-            f"io.k8s.api.{name}.v1.{kind}",
-            f"{kind.lower()}s",
-            group=f"{name}.k8s.io",
-            namespaced=False,
-            verbs=("create",),
-        )
-        for name, kind in (
-            ("authentication", "SelfSubjectReview"),
-            ("authentication", "TokenReview"),
-            ("authorization", "SelfSubjectAccessReview"),
-            ("authorization", "SubjectAccessReview"),
-        )
-    )
-
-
-def _other_types() -> tuple[ResourceType, ...]:
-    admission = "admissionregistration.k8s.io"
-    return (
-        _type(
-            _ADMISSION + "ValidatingAdmissionPolicy",
-            "validatingadmissionpolicies",
-            group=admission,
-            categories=("api-extensions",),
-            namespaced=False,
-            subresources=_STATUS_ONLY,
-        ),
-        _type(
-            _ADMISSION + "ValidatingAdmissionPolicyBinding",
-            "validatingadmissionpolicybindings",
-            group=admission,
-            categories=("api-extensions",),
-            namespaced=False,
-        ),
-        _type(
-            _EXTENSIONS + "CustomResourceDefinition",
-            "customresourcedefinitions",
-            group="apiextensions.k8s.io",
-            short_names=("crd", "crds"),
-            categories=("api-extensions",),
-            namespaced=False,
-            subresources=_STATUS_ONLY,
-        ),
-        _type(
-            "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler",
-            "horizontalpodautoscalers",
-            group="autoscaling",
-            version="v2",
-            short_names=("hpa",),
-            categories=("all",),
-            subresources=_STATUS_ONLY,
-        ),
-        _type("io.k8s.api.coordination.v1.Lease", "leases", group="coordination.k8s.io"),
-        _type("io.k8s.api.events.v1.Event", "events", group="events.k8s.io", short_names=("ev",)),
-        _type(
-            _FLOW_CONTROL + "FlowSchema",
-            "flowschemas",
-            group="flowcontrol.apiserver.k8s.io",
-            namespaced=False,
-            subresources=_STATUS_ONLY,
-        ),
-        _type(
-            _NETWORKING + "NetworkPolicy",
-            "networkpolicies",
-            group="networking.k8s.io",
-            short_names=("netpol",),
-        ),
-        _type(
-            "io.k8s.api.policy.v1.PodDisruptionBudget",
-            "poddisruptionbudgets",
-            group="policy",
-            short_names=("pdb",),
-            subresources=_STATUS_ONLY,
-        ),
-        _type(
-            "io.k8s.api.scheduling.v1.PriorityClass",
-            "priorityclasses",
-            group="scheduling.k8s.io",
-            short_names=("pc",),
-            namespaced=False,
-        ),
-    )
-
+_CLUSTER: dict[str, Any] = {"namespaced": False}
+_REVIEW: dict[str, Any] = {"namespaced": False, "verbs": ("create",)}
+"""Of kinds that are only ever created, and answered in the reply."""
+_ALL: dict[str, Any] = {"categories": ("all",)}
+_DEFINITIONS = "customresourcedefinitions"
+_POLICIES = "validatingadmissionpolicies"
 
 BUILTIN_TYPES: tuple[ResourceType, ...] = (
-    *_core_types(),
-    *_apps_types(),
-    *_other_types(),
-    *_rbac_types(),
-    *_review_types(),
+    _type(_CORE, "ConfigMap", "configmaps", "cm"),
+    _type(_CORE, "Event", "events", "ev"),
+    _type(_CORE, "Namespace", "namespaces", "ns", "status finalize", **_CLUSTER),
+    _type(_CORE, "Node", "nodes", "no", "status", **_CLUSTER),
+    _type(_CORE, "Pod", "pods", "po", "status log binding eviction", **_ALL),
+    _type(_CORE, "Secret", "secrets"),
+    _type(_CORE, "ServiceAccount", "serviceaccounts", "sa", "token"),
+    _type(_CORE, "Service", "services", "svc", "status", **_ALL),
+    _type(_APPS, "Deployment", "deployments", "deploy", "status scale", scale=_REPLICAS_SCALE, **_ALL),
+    _type(_APPS, "ReplicaSet", "replicasets", "rs", "status scale", scale=_REPLICAS_SCALE, **_ALL),
+    _type(_ADMISSION, "ValidatingAdmissionPolicy", _POLICIES, "", "status", **_CLUSTER),
+    _type(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", **_CLUSTER),
+    _type(_EXTENSIONS, "CustomResourceDefinition", _DEFINITIONS, "crd crds", "status", **_CLUSTER),
+    _type(_COORDINATION, "Lease", "leases"),
+    _type(_FLOW_CONTROL, "FlowSchema", "flowschemas", "", "status", **_CLUSTER),
+    _type(_NETWORKING, "NetworkPolicy", "networkpolicies", "netpol"),
+    _type(_POLICY, "PodDisruptionBudget", "poddisruptionbudgets", "pdb", "status"),
+    _type(_SCHEDULING, "PriorityClass", "priorityclasses", "pc", **_CLUSTER),
+    _type(_RBAC, "ClusterRole", "clusterroles", **_CLUSTER),
+    _type(_RBAC, "ClusterRoleBinding", "clusterrolebindings", **_CLUSTER),
+    _type(_RBAC, "Role", "roles"),
+    _type(_RBAC, "RoleBinding", "rolebindings"),
+    _type(_AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews", **_REVIEW),
+    _type(_AUTHENTICATION, "TokenReview", "tokenreviews", **_REVIEW),
+    _type(_AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews", **_REVIEW),
+    _type(_AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews", **_REVIEW),
 )
 
 
@@ -248,7 +122,6 @@ ROOT_COMPONENTS: tuple[str, ...] = (
     LIST_META,
     DELETE_OPTIONS,
     STATUS,
-    SCALE,
     EVICTION,
     BINDING,
     TOKEN_REQUEST,
@@ -296,7 +169,7 @@ OVERLAY: dict[str, JSON] = {
     _CORE + "ServiceAccountTokenProjection": {"expirationSeconds": {"default": 3600}},
     _CORE + "HostPathVolumeSource": {"type": {"default": ""}},
     _CORE + "ObjectFieldSelector": {"apiVersion": {"default": "v1"}},
-    "io.k8s.api.authentication.v1.TokenReviewSpec": {"token": {"default": ""}},
+    _AUTHENTICATION + "TokenReviewSpec": {"token": {"default": ""}},
     _CORE + "Taint": {"effect": {"enum": _TAINT_EFFECTS}},
     _CORE + "Toleration": {"effect": {"enum": ["", *_TAINT_EFFECTS]}},
     _CORE + "Secret": {"type": {"default": "Opaque"}},
@@ -306,20 +179,17 @@ OVERLAY: dict[str, JSON] = {
     },
     _CORE + "ServicePort": {"protocol": {"default": "TCP", "enum": _PROTOCOLS}},
     _NETWORKING + "NetworkPolicyPort": {"protocol": {"default": "TCP", "enum": _PROTOCOLS}},
-    "io.k8s.api.policy.v1.PodDisruptionBudgetSpec": {
+    _POLICY + "PodDisruptionBudgetSpec": {
         "unhealthyPodEvictionPolicy": {"enum": ["AlwaysAllow", "IfHealthyBudget"]}
     },
-    _CORE + "PersistentVolumeClaimSpec": {"volumeMode": {"default": "Filesystem"}},
-    "io.k8s.api.apps.v1.DeploymentSpec": {
+    _APPS + "DeploymentSpec": {
         "progressDeadlineSeconds": {"default": 600},
         "replicas": {"default": 1, "minimum": 0},
         "revisionHistoryLimit": {"default": 10},
     },
-    "io.k8s.api.apps.v1.ReplicaSetSpec": {"replicas": {"default": 1, "minimum": 0}},
-    "io.k8s.api.autoscaling.v1.ScaleSpec": {"replicas": {"minimum": 0}},
-    "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec": {"minReplicas": {"default": 1}},
-    "io.k8s.api.scheduling.v1.PriorityClass": {"preemptionPolicy": {"default": "PreemptLowerPriority"}},
-    "io.k8s.api.coordination.v1.LeaseSpec": {"leaseDurationSeconds": {"minimum": 1}},
+    _APPS + "ReplicaSetSpec": {"replicas": {"default": 1, "minimum": 0}},
+    _SCHEDULING + "PriorityClass": {"preemptionPolicy": {"default": "PreemptLowerPriority"}},
+    _COORDINATION + "LeaseSpec": {"leaseDurationSeconds": {"minimum": 1}},
     _FLOW_CONTROL + "FlowSchemaSpec": {"matchingPrecedence": {"default": 1_000}},
     _RBAC + "RoleRef": {"apiGroup": {"default": "rbac.authorization.k8s.io"}},
     _ADMISSION + "ValidatingAdmissionPolicySpec": {

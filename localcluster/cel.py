@@ -6,36 +6,75 @@ an expression knows which parts of its variables it can look at, and only these 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import cel
-
-from localcluster.cel_functions import FUNCTIONS, NAMESPACES, NATIVE, SIMPLE_NAMES
-from localcluster.cel_syntax import MACROS, WORDS, CelError, CelSyntaxError, Token, tokens_of
+from cel.stdlib import STDLIB_FUNCTIONS
 
 Projection = dict[str, "Projection"] | None
 """Which fields of a value can be looked at; None: the value as a whole."""
 
 CACHED_EXPRESSIONS = 4096
-VARIABLES_OF_RULES = frozenset({"self", "oldSelf"})
+NATIVE = frozenset(
+    {"bytes", "contains", "double", "duration", "dyn", "endsWith", "int", "matches", "size", "startsWith"}
+    | {"string", "timestamp", "type", "uint"}
+)
+"""The functions that the library has by itself."""
+_TOKEN = re.compile(
+    r"""
+    (?P<string>[rRbB]{0,2}(?:\"\"\".*?\"\"\"|'''.*?'''|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'))
+  | (?P<name>[A-Za-z_]\w*)
+  | (?P<number>\d[\w.]*)
+  | (?P<space>\s+|//[^\n]*)
+  | (?P<symbol>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_MACROS = frozenset({"all", "exists", "exists_one", "map", "filter"})
+_WORDS = frozenset({"true", "false", "null", "in"})
+
+
+class CelError(Exception):
+    """Something is wrong with an expression, or came out wrong."""
+
+
+class CelSyntaxError(CelError):
+    """The expression cannot be compiled."""
 
 
 class CelEvaluationError(CelError):
     """The expression has no result for these values."""
 
 
+class Token(NamedTuple):
+    """A word of an expression."""
+
+    kind: str
+    """string, name, number or symbol"""
+    text: str
+
+
+def _tokens_of(source: str) -> list[Token]:
+    return [
+        Token(found.lastgroup or "", found[0])
+        for found in _TOKEN.finditer(source)
+        if found.lastgroup != "space"
+    ]
+
+
 def _macro_variables(tokens: list[Token]) -> frozenset[str]:
     """The names that `all(x, ...)` and its like bind."""
     return frozenset(
-        tokens[position + 2][1]
-        for position, (kind, text, _) in enumerate(tokens[:-3])
-        if kind == "name"
-        and text in MACROS
-        and tokens[position + 1][1] == "("
-        and tokens[position + 2][0] == "name"
-        and tokens[position + 3][1] == ","
+        tokens[position + 2].text
+        for position, token in enumerate(tokens[:-3])
+        if token.kind == "name"
+        and token.text in _MACROS
+        and tokens[position + 1].text == "("
+        and tokens[position + 2].kind == "name"
+        and tokens[position + 3].text == ","
     )
 
 
@@ -43,8 +82,8 @@ def _chain(tokens: list[Token], position: int) -> list[str]:
     """The fields named one after the other: of `self.a['b'].size()` these are a and b."""
     fields: list[str] = []
     while position + 1 < len(tokens):
-        symbol, (kind, text, _) = tokens[position][1], tokens[position + 1]
-        after = tokens[position + 2][1] if position + 2 < len(tokens) else ""
+        symbol, (kind, text) = tokens[position].text, tokens[position + 1]
+        after = tokens[position + 2].text if position + 2 < len(tokens) else ""
         if symbol == "." and kind == "name" and after != "(":
             fields.append(text)
             position += 2
@@ -58,10 +97,10 @@ def _chain(tokens: list[Token], position: int) -> list[str]:
 
 def _roots(tokens: list[Token]) -> Iterator[tuple[str, list[str]]]:
     """Every use of a variable, and the fields that are named after it."""
-    for position, (kind, text, _) in enumerate(tokens):
-        after = tokens[position + 1][1] if position + 1 < len(tokens) else ""
-        follows_dot = position > 0 and tokens[position - 1][1] == "."
-        if kind == "name" and not follows_dot and after != "(" and text not in WORDS:
+    for position, (kind, text) in enumerate(tokens):
+        after = tokens[position + 1].text if position + 1 < len(tokens) else ""
+        follows_dot = position > 0 and tokens[position - 1].text == "."
+        if kind == "name" and not follows_dot and after != "(" and text not in _WORDS:
             yield text, _chain(tokens, position + 1)
 
 
@@ -89,6 +128,20 @@ def project(value: Any, projection: Projection) -> Any:
     return {key: project(value[key], inner) for key, inner in projection.items() if key in value}
 
 
+def _narrowed(part: str) -> Callable[[dict[str, str], str], dict[str, str]]:
+    """A function that says more of what a policy asks its `authorizer` about."""
+    return lambda asked, value: {**asked, part: value}
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: function for name, function in STDLIB_FUNCTIONS.items() if name not in NATIVE},
+    **{part: _narrowed(part) for part in ("resource", "subresource", "namespace", "name", "check")},
+    "group": lambda _, group: {"group": group},
+    "allowed": bool,
+}
+"""The functions that are handed to the library. What `check` answers, a policy knows."""
+
+
 class Expression:
     """A compiled expression."""
 
@@ -98,23 +151,19 @@ class Expression:
             self._program = cel.compile(source)
         except ValueError as error:
             raise CelSyntaxError(_first_line(str(error))) from None
-        tokens = tokens_of(source)
+        tokens = _tokens_of(source)
         bound = _macro_variables(tokens)
         self.projections: dict[str, Projection] = {}
         """By free variable: what the expression looks at."""
         for name, fields in _roots(tokens):
-            if name not in bound and name not in NAMESPACES:
+            if name not in bound:
                 earlier: Projection = self.projections.get(name, {})
                 self.projections[name] = merged(earlier, _projection(fields))
-        self.functions = self._known_functions()
-
-    def _known_functions(self) -> dict[str, Any]:
-        """What must be handed to the library for this expression."""
-        used = [name for name in self._program.functions() if name.isidentifier()]
-        for name in used:
-            if name not in NATIVE and name not in SIMPLE_NAMES:
-                raise CelSyntaxError(f"undeclared reference to '{name}' (in container '')")
-        return {name: function for name, function in FUNCTIONS.items() if name.rpartition(".")[2] in used}
+        used = {name for name in self._program.functions() if name.isidentifier()}
+        for name in used - FUNCTIONS.keys() - NATIVE:
+            raise CelSyntaxError(f"undeclared reference to '{name}' (in container '')")
+        self.functions = {name: FUNCTIONS[name] for name in used & FUNCTIONS.keys()}
+        """The functions that the library must be handed."""
 
     def check_variables(self, known: frozenset[str]) -> None:
         """Refuse an expression that speaks of anything else."""
@@ -154,16 +203,7 @@ def _first_line(text: str) -> str:
 
 def _words(error: Exception) -> str:
     """An evaluation's failure as Kubernetes words it."""
-    text = _first_line(str(error))
-    match error:
-        case KeyError():
-            return f"no such key: {error.args[0]}"
-        case TypeError() if text.startswith("No such overload"):
-            return "no such overload"
-        case ZeroDivisionError():
-            return "division by zero"
-        case _:
-            return text
+    return f"no such key: {error.args[0]}" if isinstance(error, KeyError) else _first_line(str(error))
 
 
 @lru_cache(maxsize=CACHED_EXPRESSIONS)

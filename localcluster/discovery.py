@@ -1,6 +1,6 @@
-"""What the API server tells clients about what it serves: aggregated discovery, and the older documents.
+"""What the API server tells clients about what it serves, in the documents that every client knows.
 
-kubectl asks for the aggregated form first; Python's dynamic client, pykube and kopf know only the older one.
+kubectl asks for aggregated discovery first, and takes these where there is none.
 """
 
 from __future__ import annotations
@@ -33,69 +33,13 @@ def _subresources(resource_type: ResourceType) -> list[tuple[str, _Subresource]]
     return [(name, _SUBRESOURCES[name]) for name in sorted(resource_type.subresources)]
 
 
-def _response_kind(resource_type: ResourceType, kind: tuple[str, str, str] | None = None) -> JSON:
-    """What is answered, by default the type itself; its group and version are said for CRDs only."""
-    own = (resource_type.group, resource_type.version) if resource_type.custom else ("", "")
-    group, version, name = kind or (*own, resource_type.kind)
-    return {"group": group, "version": version, "kind": name}
-
-
 def _types(registry: Registry, group: str, version: str) -> list[ResourceType]:
     found = [item for item in registry if item.group == group and item.version == version]
     return sorted(found, key=lambda resource_type: resource_type.plural)
 
 
-def aggregated(registry: Registry, *, core: bool) -> JSON:
-    """The aggregated answer of `/api` (the core group) or of `/apis` (all others)."""
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": [_aggregated_group(registry, group) for group in ([""] if core else registry.groups())],
-    }
-
-
-def _aggregated_group(registry: Registry, group: str) -> JSON:
-    return {
-        "metadata": {"name": group} if group else {},
-        "versions": [
-            {
-                "version": version,
-                "resources": [_aggregated_resource(item) for item in _types(registry, group, version)],
-                "freshness": "Current",
-            }
-            for version in registry.versions(group)
-        ],
-    }
-
-
-def _aggregated_resource(resource_type: ResourceType) -> JSON:
-    described: JSON = {
-        "resource": resource_type.plural,
-        "responseKind": _response_kind(resource_type),
-        "scope": "Namespaced" if resource_type.namespaced else "Cluster",
-        "singularResource": resource_type.singular,
-        "verbs": list(resource_type.verbs),
-    }
-    if resource_type.short_names:
-        described["shortNames"] = list(resource_type.short_names)
-    if resource_type.categories:
-        described["categories"] = list(resource_type.categories)
-    subresources = _subresources(resource_type)
-    if subresources:
-        described["subresources"] = [
-            {
-                "subresource": name,
-                "responseKind": _response_kind(resource_type, subresource.kind),
-                "verbs": list(subresource.verbs),
-            }
-            for name, subresource in subresources
-        ]
-    return described
-
-
 def api_versions(server_address: str) -> JSON:
-    """The older answer of `/api`."""
+    """The answer of `/api`."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -104,7 +48,7 @@ def api_versions(server_address: str) -> JSON:
 
 
 def api_groups(registry: Registry) -> JSON:
-    """The older answer of `/apis`."""
+    """The answer of `/apis`."""
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",

@@ -26,35 +26,12 @@ _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 _SCHEMA = _EXTENSIONS + "JSONSchemaProps"
 _SCHEMA_OR_BOOLEAN = _EXTENSIONS + "JSONSchemaPropsOrBool"
 
-REPLACED: dict[str, dict[str, Any]] = {
-    "io.k8s.apimachinery.pkg.api.resource.Quantity": {
-        "description": "A number with an optional suffix, such as 500m, 2 or 4Gi.",
-        "oneOf": [{"type": "string"}, {"type": "number"}],
-        "format": "quantity",
-    },
-    "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {
-        "description": "An integer, or a string such as a percentage or a port's name.",
-        "oneOf": [{"type": "integer"}, {"type": "string"}],
-        "format": "int-or-string",
-    },
-    "io.k8s.apimachinery.pkg.runtime.RawExtension": {
-        "description": "Any object.",
-        "type": "object",
-        "x-kubernetes-preserve-unknown-fields": True,
-    },
-    _META + "FieldsV1": {
-        "description": "A set of fields.",
-        "type": "object",
-        "x-kubernetes-preserve-unknown-fields": True,
-    },
-    _EXTENSIONS + "JSON": {
-        "description": "Any JSON value.",
-        "x-kubernetes-preserve-unknown-fields": True,
-    },
-    _EXTENSIONS + "JSONSchemaPropsOrArray": reference_to(_SCHEMA),
-    _EXTENSIONS + "JSONSchemaPropsOrStringArray": {"x-kubernetes-preserve-unknown-fields": True},
-}
-"""Types whose JSON form is not what the published definition says."""
+REPLACED = frozenset(
+    {"io.k8s.apimachinery.pkg.api.resource.Quantity", "io.k8s.apimachinery.pkg.util.intstr.IntOrString"}
+    | {"io.k8s.apimachinery.pkg.runtime.RawExtension", _META + "FieldsV1", _EXTENSIONS + "JSON"}
+    | {_EXTENSIONS + name for name in ("JSONSchemaPropsOrArray", "JSONSchemaPropsOrStringArray")}
+)
+"""Types whose JSON form is not what the published definition says. They stay as they are in the copy."""
 
 _KEPT_ATTRIBUTES = (
     "required",
@@ -107,11 +84,12 @@ def _or_boolean(schema: dict[str, Any]) -> dict[str, Any]:
 
 def extract(definitions: dict[str, Any]) -> dict[str, Any]:
     """The components that the served kinds need, and those that these need."""
+    present = json.loads(DATA_FILE.read_text())["components"]
     components: dict[str, Any] = {}
     waiting = set(ROOT_COMPONENTS)
     while waiting:
         name = waiting.pop()
-        components[name] = REPLACED[name] if name in REPLACED else convert(definitions[name])
+        components[name] = present[name] if name in REPLACED else convert(definitions[name])
         if name == _SCHEMA_OR_BOOLEAN:
             components[name] = _or_boolean(convert(definitions[_SCHEMA]))
         waiting |= references(components[name]) - components.keys()

@@ -15,19 +15,6 @@ SELF = "."
 """The key that makes a node with members below it a member too."""
 
 
-def is_set(tree: object) -> bool:
-    """Whether something that a client has written is a set of fields."""
-    return isinstance(tree, dict) and all(_is_step(key) and is_set(inner) for key, inner in tree.items())
-
-
-def _is_step(key: str) -> bool:
-    kind, _, text = key.partition(":")
-    try:
-        return kind in (SELF, "f", "i", "v") or (kind == "k" and isinstance(json.loads(text), dict))
-    except ValueError:
-        return False
-
-
 def union(one: JSON, other: JSON) -> JSON:
     return _below(one, other, lambda in_one, in_other: in_one or in_other)
 

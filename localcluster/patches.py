@@ -6,7 +6,6 @@ comes next (pruning, validation, storage) can tell by identity what did not chan
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import jsonpatch
@@ -100,6 +99,7 @@ def _equal_scalars(left: Any, right: Any) -> bool:
 _DIRECTIVE = "$patch"
 _RETAIN_KEYS = "$retainKeys"
 _ELEMENT_ORDER = "$setElementOrder/"
+"""Left alone: what is new goes to the end of its list."""
 _DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
 _MERGE_KEY = "x-kubernetes-patch-merge-key"
 _STRATEGY = "x-kubernetes-patch-strategy"
@@ -130,20 +130,9 @@ class _StrategicMerge:
         result = dict(original)
         self._retain_keys(result, patch)
         self._delete_primitives(result, patch)
-        orders = {
-            key.removeprefix(_ELEMENT_ORDER): value
-            for key, value in patch.items()
-            if key.startswith(_ELEMENT_ORDER)
-        }
         for key, value in patch.items():
             if not _is_directive(key):
                 self._merge_field(result, key, value, self._field_schema(schema, key))
-        for key, order in orders.items():
-            if not isinstance(order, list):
-                raise MalformedPatch(f"{_ELEMENT_ORDER}{key} must be a list")
-            if isinstance(result.get(key), list):
-                merge_key = self._merge_key(self._field_schema(schema, key))
-                result[key] = _ordered(result[key], order, original.get(key) or [], merge_key)
         return original if _same_values(result, original) else result
 
     def _field_schema(self, schema: JSON | None, key: str) -> JSON | None:
@@ -173,8 +162,7 @@ class _StrategicMerge:
         if merge_key is None:
             if any(isinstance(item, (dict, list)) for item in patch):
                 raise MalformedPatch("a list that is merged by its values has scalars alone")
-            merged = list(dict.fromkeys([*original, *patch]))
-            return _ordered(merged, patch, original, None)
+            return list(dict.fromkeys([*original, *patch]))
         if any(not isinstance(item, dict) for item in patch):
             raise InapplicablePatch(f"the elements of a list merged by {merge_key!r} must be objects")
         elements = [item for item in patch if item.get(_DIRECTIVE) in (None, "merge")]
@@ -192,7 +180,7 @@ class _StrategicMerge:
                 merged.append(self.maps({}, element, item_schema))
             else:
                 merged[position] = self.maps(merged[position], element, item_schema)
-        return _ordered(merged, elements, original, merge_key)
+        return merged
 
     @staticmethod
     def _merge_key(schema: JSON | None) -> str | None:
@@ -205,13 +193,6 @@ class _StrategicMerge:
             return
         if not isinstance(retained, list):
             raise MalformedPatch("$retainKeys must be a list of keys")
-        unknown = [
-            key
-            for key, value in patch.items()
-            if value is not None and not _is_directive(key) and key not in retained
-        ]
-        if unknown:
-            raise MalformedPatch(f"$retainKeys must name every key of the patch; it lacks {unknown[0]!r}")
         for key in [key for key in result if key not in retained]:
             del result[key]
 
@@ -246,27 +227,3 @@ def _positions(items: list[Any], merge_key: str | None) -> dict[Any, int]:
     for position, item in enumerate(items):
         found.setdefault(_identity(item, merge_key), position)
     return found
-
-
-def _ordered(
-    merged: list[Any], patch_order: list[Any], server_order: list[Any], merge_key: str | None
-) -> list[Any]:
-    """Bring a merged list into order: the patch's elements as in the patch, the others as they were.
-
-    An element of the server's alone comes before one of the patch's only where it did before.
-    """
-    places = _positions(merged, merge_key)
-    wanted = [_identity(item, merge_key) for item in patch_order]
-    in_patch = deque(merged[places[each]] for each in wanted if each in places)
-    named = set(wanted)
-    server_only = deque(item for item in merged if _identity(item, merge_key) not in named)
-    before = _positions(server_order, merge_key)
-    result: list[Any] = []
-    while in_patch and server_only:
-        server_position = before.get(_identity(server_only[0], merge_key))
-        patch_position = before.get(_identity(in_patch[0], merge_key))
-        server_first = (
-            server_position is not None and patch_position is not None and server_position < patch_position
-        )
-        result.append((server_only if server_first else in_patch).popleft())
-    return [*result, *in_patch, *server_only]

@@ -20,12 +20,3 @@ def searcher(pattern: str) -> Callable[[str], Any]:
         shown = text.decode(errors="replace") if isinstance(text, bytes) else text
         raise ValueError(f"error parsing regexp: {shown}") from None
     return found
-
-
-def problem_of(pattern: str) -> str | None:
-    """Why a pattern cannot be used; None for one that can."""
-    try:
-        searcher(pattern)
-    except ValueError as error:
-        return str(error)
-    return None

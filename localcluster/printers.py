@@ -1,18 +1,20 @@
-"""Which columns `kubectl get` shows of each built-in kind, and what stands in them."""
+"""Which columns `kubectl get` shows of Pods, nodes, Events and Leases, and what stands in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
-from localcluster.ages import age
-from localcluster.pod_summary import summarize
+from localcluster.client.clock import parse_timestamp
 from localcluster.resource import JSON
 
 NONE = "<none>"
-UNKNOWN = "<unknown>"
+_UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+_TWO_UNITS_UPTO = 10
+"""Of a unit: with more, the next smaller one no longer matters."""
 
 
 @dataclass(frozen=True)
@@ -35,222 +37,117 @@ class Printer:
     cells: Callable[[JSON, datetime], list[Any]]
 
 
-NAME = Column("Name", format="name", description="Name must be unique within a namespace.")
-AGE = Column("Age", description="How long ago the object was created.")
-
-
-def _wide(name: str) -> Column:
-    return Column(name, priority=1)
+NAME = Column("Name", format="name")
+AGE = Column("Age")
 
 
 def name_of(obj: JSON) -> str:
     return str(obj["metadata"].get("name", ""))
 
 
+def age(text: str | None, now: datetime) -> str:
+    """The time since a timestamp in kubectl's words: `45s`, `3m12s`, `5h7m`, `12d`."""
+    try:
+        seconds = max(int((now - parse_timestamp(text or "")).total_seconds()), 0)
+    except (ValueError, TypeError):
+        return "<unknown>"
+    for (unit, size), (smaller, small) in pairwise(_UNITS):
+        if seconds >= size * (2 if unit in "md" else 1):
+            rest = seconds % size // small
+            return f"{seconds // size}{unit}" + (
+                f"{rest}{smaller}" if rest and seconds < _TWO_UNITS_UPTO * size else ""
+            )
+    return f"{seconds}s"
+
+
 def age_of(obj: JSON, now: datetime) -> str:
     return age(obj["metadata"].get("creationTimestamp"), now)
 
 
-def _at(obj: JSON, *path: str) -> Any:
-    value: Any = obj
+def at(obj: Any, *path: str) -> Any:
+    """What is at a path of fields; None where there is nothing."""
     for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+        obj = obj.get(part) if isinstance(obj, dict) else None
+    return obj
 
 
-def _joined(pairs: JSON | None) -> str:
-    return ",".join(f"{key}={value}" for key, value in (pairs or {}).items()) or NONE
-
-
-def _printer(cells: Callable[[JSON, datetime], list[Any]], *columns: Column | str) -> Printer:
-    """A printer with NAME first; plain strings are columns of text."""
-    written = (Column(column) if isinstance(column, str) else column for column in columns)
+def _printer(cells: Callable[[JSON, datetime], list[Any]], *columns: str) -> Printer:
+    """A printer with NAME first; a column with a `+` is for wide output."""
+    written = (Column(each.removeprefix("+"), priority=int(each.startswith("+"))) for each in columns)
     return Printer((NAME, *written), lambda obj, now: [name_of(obj), *cells(obj, now)])
 
 
+def pod_reason(pod: JSON) -> str:
+    """A Pod's STATUS, of its containers' states."""
+    status = pod.get("status") or {}
+    reason: str = status.get("reason") or status.get("phase") or "Unknown"
+    for container in reversed(status.get("containerStatuses") or ()):
+        reason = _reason_of(container) or reason
+    for number, container in enumerate(status.get("initContainerStatuses") or ()):
+        if not container.get("ready"):
+            count = len(pod["spec"]["initContainers"])
+            reason = f"Init:{_reason_of(container) or f'{number}/{count}'}"
+            break
+    over = status.get("phase") in ("Succeeded", "Failed")
+    return "Terminating" if pod["metadata"].get("deletionTimestamp") and not over else reason
+
+
+def _reason_of(container: JSON) -> str:
+    """Why a container does not run; nothing for one that runs, or is about to."""
+    state = container.get("state") or {}
+    if (waiting := at(state, "waiting", "reason")) is not None:
+        return "" if waiting == "PodInitializing" else str(waiting)
+    ended = state.get("terminated")
+    return "" if ended is None else str(ended.get("reason") or f"ExitCode:{ended.get('exitCode', 0)}")
+
+
 def _pod(pod: JSON, now: datetime) -> list[Any]:
-    summary = summarize(pod, now)
-    gates = _at(pod, "spec", "readinessGates") or []
-    conditions = _at(pod, "status", "conditions") or []
-    met = {each["type"] for each in conditions if each.get("status") == "True"}
-    passed = sum(gate["conditionType"] in met for gate in gates)
+    containers = at(pod, "status", "containerStatuses") or []
     return [
-        f"{summary.ready_containers}/{summary.containers}",
-        summary.reason,
-        summary.restarts_text,
+        f"{sum(bool(each.get('ready')) for each in containers)}/{len(pod['spec'].get('containers') or ())}",
+        pod_reason(pod),
+        str(sum(each.get("restartCount", 0) for each in containers)),
         age_of(pod, now),
-        _at(pod, "status", "podIP") or NONE,
-        _at(pod, "spec", "nodeName") or NONE,
-        _at(pod, "status", "nominatedNodeName") or NONE,
-        f"{passed}/{len(gates)}" if gates else NONE,
+        at(pod, "status", "podIP") or NONE,
+        at(pod, "spec", "nodeName") or NONE,
     ]
-
-
-_ROLE_PREFIX = "node-role.kubernetes.io/"
 
 
 def _node(node: JSON, now: datetime) -> list[Any]:
-    conditions = {each["type"]: each["status"] for each in _at(node, "status", "conditions") or []}
-    words = {"True": "Ready", "False": "NotReady"}
-    status = words.get(conditions.get("Ready", ""), "NotReady" if "Ready" in conditions else "Unknown")
-    if _at(node, "spec", "unschedulable"):
+    conditions = {each["type"]: each["status"] for each in at(node, "status", "conditions") or []}
+    status = "Ready" if conditions.get("Ready") == "True" else "NotReady"
+    if at(node, "spec", "unschedulable"):
         status += ",SchedulingDisabled"
-    labels = _at(node, "metadata", "labels") or {}
-    roles = sorted(key.removeprefix(_ROLE_PREFIX) for key in labels if key.startswith(_ROLE_PREFIX))
-    addresses = {each["type"]: each["address"] for each in _at(node, "status", "addresses") or []}
-    info = _at(node, "status", "nodeInfo") or {}
-    return [
-        status,
-        ",".join(role for role in roles if role) or NONE,
-        age_of(node, now),
-        info.get("kubeletVersion", ""),
-        addresses.get("InternalIP", NONE),
-        addresses.get("ExternalIP", NONE),
-        info.get("osImage") or UNKNOWN,
-        info.get("kernelVersion") or UNKNOWN,
-        info.get("containerRuntimeVersion") or UNKNOWN,
-    ]
+    return [status, NONE, age_of(node, now), at(node, "status", "nodeInfo", "kubeletVersion") or ""]
 
 
 def _event(event: JSON, now: datetime) -> list[Any]:
-    series = event.get("series") or {}
-    first = event.get("firstTimestamp") or event.get("eventTime")
-    last = series.get("lastObservedTime") or event.get("lastTimestamp") or first
-    involved = event.get("involvedObject") or event.get("regarding") or {}
-    source = event.get("source") or {}
-    reporter = source.get("component") or event.get("reportingComponent") or event.get("reportingController")
+    first = event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    last = at(event, "series", "lastObservedTime") or event.get("lastTimestamp") or first
+    involved = event.get("involvedObject") or {}
     return [
-        age(last or event["metadata"].get("creationTimestamp"), now),
+        age(last, now),
         event.get("type", ""),
         event.get("reason", ""),
         f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
-        involved.get("fieldPath", ""),
-        ", ".join(part for part in (reporter, source.get("host")) if part),
-        str(event.get("message") or event.get("note") or "").strip(),
-        age(first or event["metadata"].get("creationTimestamp"), now),
-        series.get("count") or event.get("count") or 1,
+        str(event.get("message") or "").strip(),
+        at(event, "series", "count") or event.get("count") or 1,
         name_of(event),
     ]
 
 
 _EVENT_COLUMNS = (
-    Column("Last Seen"),
-    Column("Type"),
-    Column("Reason"),
-    Column("Object"),
-    _wide("Subobject"),
-    _wide("Source"),
-    Column("Message"),
-    _wide("First Seen"),
+    *map(Column, ("Last Seen", "Type", "Reason", "Object", "Message")),
     Column("Count", type="integer", priority=1),
     Column("Name", priority=1),
 )
 
-
-def _port_text(port: JSON) -> str:
-    node_port = f":{port['nodePort']}" if port.get("nodePort") else ""
-    return f"{port['port']}{node_port}/{port.get('protocol', 'TCP')}"
-
-
-def _service(service: JSON, now: datetime) -> list[Any]:
-    spec = service.get("spec") or {}
-    ports = ",".join(_port_text(port) for port in spec.get("ports") or [])
-    return [
-        spec.get("type", "ClusterIP"),
-        spec.get("clusterIP") or NONE,
-        ",".join(spec.get("externalIPs") or []) or NONE,
-        ports or NONE,
-        age_of(service, now),
-        _joined(spec.get("selector")),
-    ]
-
-
-def _disruption_budget(budget: JSON, now: datetime) -> list[Any]:
-    spec = budget.get("spec") or {}
-    return [
-        str(spec.get("minAvailable", "N/A")),
-        str(spec.get("maxUnavailable", "N/A")),
-        _at(budget, "status", "disruptionsAllowed") or 0,
-        age_of(budget, now),
-    ]
-
-
-def _priority_class(priority_class: JSON, now: datetime) -> list[Any]:
-    return [
-        priority_class.get("value", 0),
-        bool(priority_class.get("globalDefault")),
-        age_of(priority_class, now),
-        priority_class.get("preemptionPolicy", ""),
-    ]
-
-
-_EVENT_PRINTER = Printer(_EVENT_COLUMNS, _event)
-
 PRINTERS: dict[str, Printer] = {
-    "pods": _printer(
-        _pod,
-        "Ready",
-        "Status",
-        "Restarts",
-        AGE,
-        _wide("IP"),
-        _wide("Node"),
-        _wide("Nominated Node"),
-        _wide("Readiness Gates"),
-    ),
-    "nodes": _printer(
-        _node,
-        "Status",
-        "Roles",
-        AGE,
-        "Version",
-        _wide("Internal-IP"),
-        _wide("External-IP"),
-        _wide("OS-Image"),
-        _wide("Kernel-Version"),
-        _wide("Container-Runtime"),
-    ),
-    "namespaces": _printer(
-        lambda obj, now: [_at(obj, "status", "phase") or "", age_of(obj, now)], "Status", AGE
-    ),
-    "events": _EVENT_PRINTER,
-    "events.events.k8s.io": _EVENT_PRINTER,
-    "configmaps": _printer(
-        lambda obj, now: [len(obj.get("data") or {}) + len(obj.get("binaryData") or {}), age_of(obj, now)],
-        Column("Data", type="integer"),
-        AGE,
-    ),
-    "secrets": _printer(
-        lambda obj, now: [obj.get("type", ""), len(obj.get("data") or {}), age_of(obj, now)],
-        "Type",
-        Column("Data", type="integer"),
-        AGE,
-    ),
-    "serviceaccounts": _printer(
-        lambda obj, now: [len(obj.get("secrets") or []), age_of(obj, now)],
-        Column("Secrets", type="integer"),
-        AGE,
-    ),
-    "services": _printer(_service, "Type", "Cluster-IP", "External-IP", "Port(s)", AGE, _wide("Selector")),
+    "pods": _printer(_pod, "Ready", "Status", "Restarts", "Age", "+IP", "+Node"),
+    "nodes": _printer(_node, "Status", "Roles", "Age", "Version"),
+    "events": Printer(_EVENT_COLUMNS, _event),
     "leases.coordination.k8s.io": _printer(
-        lambda obj, now: [_at(obj, "spec", "holderIdentity") or "", age_of(obj, now)], "Holder", AGE
-    ),
-    "poddisruptionbudgets.policy": _printer(
-        _disruption_budget,
-        "Min Available",
-        "Max Unavailable",
-        Column("Allowed Disruptions", type="integer"),
-        AGE,
-    ),
-    "priorityclasses.scheduling.k8s.io": _printer(
-        _priority_class,
-        Column("Value", type="integer"),
-        Column("Global-Default", type="boolean"),
-        AGE,
-        "PreemptionPolicy",
-    ),
-    "customresourcedefinitions.apiextensions.k8s.io": _printer(
-        lambda obj, now: [obj["metadata"].get("creationTimestamp", "")], Column("Created At")
+        lambda obj, now: [at(obj, "spec", "holderIdentity") or "", age_of(obj, now)], "Holder", "Age"
     ),
 }
-"""By group-resource, as messages name it."""
+"""By group-resource, as messages name it; other built-in kinds have name and age."""

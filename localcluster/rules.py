@@ -1,4 +1,8 @@
-"""`x-kubernetes-validations`: the CEL rules of a CRD, at every level of its schema."""
+"""`x-kubernetes-validations`: the CEL rules of a CRD, at every level of its schema.
+
+Rules see an object as its schema types it: numbers are doubles even when JSON wrote them without a point, and
+a field that is null is absent.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,15 @@ from typing import Any
 
 import cel
 
-from localcluster.cel import Expression, Projection, compile_expression, merged, project
-from localcluster.cel_syntax import CelError
-from localcluster.cel_values import converter, declared
+from localcluster.cel import CelError, Expression, Projection, compile_expression, merged, project
 from localcluster.field_errors import OMITTED, Finding, MapKey, Reason, Segment
-from localcluster.jsonpath import field_names
 from localcluster.resource import JSON
 from localcluster.schema_nodes import Node
 
 RULES = "x-kubernetes-validations"
-MESSAGE_LIMIT_BYTES = 5 * 1024
+VARIABLES = frozenset({"self", "oldSelf"})
 
-_REASONS = {
-    "FieldValueForbidden": Reason.FORBIDDEN,
-    "FieldValueRequired": Reason.REQUIRED,
-    "FieldValueDuplicate": Reason.DUPLICATE,
-}
+_Converter = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -32,38 +29,17 @@ class Rule:
 
     expression: Expression
     message: str
-    message_expression: Expression | None
-    reason: Reason
-    field: tuple[str, ...]
-    """The field that shows the fault, below the rule's own level."""
-    old_self_is_optional: bool
 
     @property
     def is_transition(self) -> bool:
         return "oldSelf" in self.expression.projections
 
-    @property
-    def looks_at(self) -> Projection:
-        """Return the parts of `self` and `oldSelf` that it reads."""
-        expressions = [self.expression, *([self.message_expression] if self.message_expression else [])]
-        seen: Projection = {}
-        for expression in expressions:
-            for variable in ("self", "oldSelf"):
-                seen = merged(seen, expression.projections.get(variable, {}))
-        return seen
-
 
 def read_rule(definition: JSON) -> Rule:
     """Compile a rule; raises CelSyntaxError."""
-    message_expression = definition.get("messageExpression")
-    return Rule(
-        expression=compile_expression(definition["rule"].strip()),
-        message=(definition.get("message") or "").strip(),
-        message_expression=compile_expression(message_expression) if message_expression else None,
-        reason=_REASONS.get(definition.get("reason", ""), Reason.INVALID),
-        field=field_names(definition["fieldPath"]) if definition.get("fieldPath") else (),
-        old_self_is_optional=bool(definition.get("optionalOldSelf")),
-    )
+    expression = compile_expression(definition["rule"].strip())
+    expression.check_variables(VARIABLES)
+    return Rule(expression, definition.get("message") or f"failed rule: {expression.source}")
 
 
 @dataclass(frozen=True)
@@ -89,11 +65,8 @@ class RulesCompiler:
         return self._checks[node]
 
     def _compile(self, node: Node) -> RuleCheck | None:
-        parts = [
-            part
-            for part in (self._own_rules(node), self._fields(node), self._items(node))
-            if part is not None
-        ]
+        found = (self._own_rules(node), self._fields(node), self._items(node))
+        parts = [part for part in found if part is not None]
         if len(parts) < 2:
             return parts[0] if parts else None
 
@@ -108,8 +81,7 @@ class RulesCompiler:
         rules = [read_rule(definition) for definition in node.schema.get(RULES) or ()]
         if not rules:
             return None
-        evaluator = _Evaluator(node, rules)
-        return RuleCheck(evaluator.run, any(rule.is_transition for rule in rules))
+        return RuleCheck(_Evaluator(node, rules).run, any(rule.is_transition for rule in rules))
 
     def _fields(self, node: Node) -> RuleCheck | None:
         children = {
@@ -118,10 +90,9 @@ class RulesCompiler:
         other = None if node.additional is None else self.check(node.additional)
         if not children and other is None:
             return None
-        comparable = node.schema.get("x-kubernetes-map-type") != "atomic"
 
         def run(value: Any, old: Any, found: list[Finding]) -> None:
-            old_fields: JSON = old if comparable and isinstance(old, dict) else {}
+            old_fields: JSON = old if isinstance(old, dict) else {}
             if other is not None:
                 for key, child in value.items():
                     _step(other, child, old_fields.get(key), found, MapKey(key))
@@ -163,28 +134,20 @@ def _step(check: RuleCheck, value: Any, old: Any, found: list[Finding], segment:
         finding.at(segment)
 
 
-def _old_self(rule: Rule, old_view: Any) -> Any:
-    if not rule.old_self_is_optional:
-        return old_view
-    return cel.OptionalValue.none() if old_view is None else cel.OptionalValue.of(old_view)
-
-
 class _Evaluator:
     """Asks the rules of one node; they share one CEL context, so that a value is handed over once."""
 
     def __init__(self, node: Node, rules: list[Rule]) -> None:
         self._rules = rules
         self._type = node.schema.get("type", "")
-        self._convert = converter(node)
+        self._convert = _converter(node)
         self._uses_old = any(rule.is_transition for rule in rules)
-        looks_at: Projection = {}
+        self._looks_at: Projection = {}
         functions: dict[str, Any] = {}
         for rule in rules:
-            looks_at = merged(looks_at, rule.looks_at)
             functions |= rule.expression.functions
-            if rule.message_expression is not None:
-                functions |= rule.message_expression.functions
-        self._looks_at = declared(node, looks_at)
+            for looks_at in rule.expression.projections.values():
+                self._looks_at = merged(self._looks_at, looks_at)
         self._context = cel.Context(functions=functions)
 
     def run(self, value: Any, old: Any, found: list[Finding]) -> None:
@@ -193,25 +156,12 @@ class _Evaluator:
         unchanged = old_seen is not None and seen == old_seen
         if unchanged and not self._uses_old:
             return
-        try:
-            view = self._view(seen)
-            old_view = None if old_seen is None or not self._uses_old else self._view(old_seen)
-        except (ValueError, OverflowError) as error:  # a time or a span by its format, and not for CEL
-            asked = self._rules[0].expression.source
-            found.append(
-                Finding(Reason.INVALID, self._type, f"{error} evaluating rule: {asked}", brackets=True)
-            )
-            return
-        self._context.add_variable("self", view)
+        self._context.add_variable("self", self._view(seen))
+        if old_seen is not None and self._uses_old:
+            self._context.add_variable("oldSelf", self._view(old_seen))
         for rule in self._rules:
-            if rule.is_transition:
-                if old_view is None and not rule.old_self_is_optional:
-                    continue
-                self._context.add_variable("oldSelf", _old_self(rule, old_view))
-            elif unchanged:
-                continue
-            finding = self._ask(rule, value)
-            if finding is not None:
+            is_asked = old_seen is not None if rule.is_transition else not unchanged
+            if is_asked and (finding := self._ask(rule, value)) is not None:
                 found.append(finding)
 
     def _view(self, seen: Any) -> Any:
@@ -222,26 +172,40 @@ class _Evaluator:
             if rule.expression.execute(self._context) is True:
                 return None
         except CelError as error:
-            said = rule.message or rule.expression.source
-            return Finding(Reason.INVALID, self._type, f"{error} evaluating rule: {said}", brackets=True)
-        made = self._made_message(rule)
-        shown = OMITTED if made or isinstance(value, dict | list) else value
-        finding = Finding(rule.reason, shown, made or _message(rule), brackets=True)
-        for name in reversed(rule.field):
-            finding.at(name)
-        return finding
-
-    def _made_message(self, rule: Rule) -> str:
-        """What the message expression gives; nothing where that cannot be shown."""
-        if rule.message_expression is None:
-            return ""
-        try:
-            text = rule.message_expression.execute(self._context)
-        except CelError:
-            return ""
-        text = text.strip() if isinstance(text, str) else ""
-        return text if len(text) <= MESSAGE_LIMIT_BYTES and "\n" not in text else ""
+            why = f"{error} evaluating rule: {rule.message}"
+            return Finding(Reason.INVALID, self._type, why, brackets=True)
+        shown = OMITTED if isinstance(value, dict | list) else value
+        return Finding(Reason.INVALID, shown, rule.message, brackets=True)
 
 
-def _message(rule: Rule) -> str:
-    return rule.message or f"failed rule: {rule.expression.source}"
+def _converter(node: Node) -> _Converter | None:
+    """Return what makes CEL's value of an object's; None if they are the same."""
+    kind = node.schema.get("type")
+    if kind == "number":
+        return lambda value: float(value) if type(value) is int else value
+    if kind == "array" and node.items is not None:
+        item = _converter(node.items)
+        return None if item is None else lambda value: [item(each) for each in value] if value else value
+    if kind == "object" and node.additional is not None:
+        inner = _converter(node.additional)
+        if inner is None:
+            return None
+        return lambda value: {key: inner(child) for key, child in value.items()} if value else value
+    return _object_converter(node) if kind == "object" else None
+
+
+def _object_converter(node: Node) -> _Converter | None:
+    fields = {name: _converter(child) for name, child in node.properties.items() if name != "metadata"}
+    if not any(fields.values()) and not any(child.nullable for child in node.properties.values()):
+        return None
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        present = {key: child for key, child in value.items() if child is not None or key not in fields}
+        return {
+            key: child if (inner := fields.get(key)) is None else inner(child)
+            for key, child in present.items()
+        }
+
+    return convert

@@ -17,14 +17,6 @@ from localcluster.validation import ValidationCompiler
 
 _BLOCKING = (Reason.NOT_SUPPORTED, Reason.REQUIRED, Reason.TOO_LONG, Reason.TOO_MANY, Reason.TYPE_INVALID)
 """Faults that make it pointless to ask the rules."""
-RULES_NOT_CHECKED = FieldError(
-    "",
-    Reason.INVALID,
-    "null",
-    "some validation rules were not checked because the object was invalid; correct the existing errors to "
-    "complete validation",
-)
-"""Added to such faults, as a real API server does."""
 
 
 class CompiledSchema:
@@ -35,7 +27,7 @@ class CompiledSchema:
         root = build(schema, components, is_resource=custom)
         self._prune = PruningCompiler().pruner(root)
         self._default = DefaultingCompiler().defaulter(root)
-        self._check = ValidationCompiler(custom=custom, list_types=custom).check(root)
+        self._check = ValidationCompiler(list_types=custom).check(root)
         self._rules = RulesCompiler().check(root) if custom else None
 
     def prune(self, obj: JSON, old: JSON | None = None) -> tuple[JSON, list[str]]:
@@ -60,9 +52,4 @@ class CompiledSchema:
         blocked = any(finding.reason in _BLOCKING for finding in found)
         if self._rules is not None and not blocked:
             self._rules.run(obj, old, found)
-        faults = [finding.error() for finding in found]
-        return [*faults, RULES_NOT_CHECKED] if self.has_rules and blocked else faults
-
-    @property
-    def has_rules(self) -> bool:
-        return self._rules is not None
+        return [finding.error() for finding in found]

@@ -1,4 +1,4 @@
-"""Label and field selectors: which objects a list, a watch, a binding or a Pod's affinity means.
+"""Label and field selectors: which objects a list, a watch, a binding or a budget means.
 
 A selector is parsed once a request and then asked once an object, so parsing gives a predicate.
 """
@@ -25,7 +25,7 @@ class Requirement:
 
     key: str
     operator: str
-    """in, notin, exists, !exists, gt, lt"""
+    """in, notin, exists, !exists"""
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Labels) -> bool:
@@ -37,18 +37,8 @@ class Requirement:
                 return not present or labels[self.key] not in self.values
             case "exists":
                 return present
-            case "!exists":
-                return not present
             case _:
-                return present and self._compare(labels[self.key])
-
-    def _compare(self, text: str) -> bool:
-        try:
-            value = int(text)
-        except ValueError:
-            return False
-        bound = int(next(iter(self.values)))
-        return value > bound if self.operator == "gt" else value < bound
+                return not present
 
 
 @dataclass(frozen=True)
@@ -69,8 +59,7 @@ _KEY_PATTERN = re.compile(rf"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?{_NAME}")
 _VALUE_PATTERN = re.compile(rf"(?:{_NAME})?")
 _LABEL_LIMIT = 63
 _SET_PATTERN = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
-_EQUALITY_PATTERN = re.compile(r"(?P<key>[^\s=!<>]+)\s*(?P<operator>==|=|!=|>|<)\s*(?P<value>[^\s=!<>]*)")
-_OPERATORS = {"=": "in", "==": "in", "!=": "notin", ">": "gt", "<": "lt"}
+_EQUALITY_PATTERN = re.compile(r"(?P<key>[^\s=!<>]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^\s=!<>]*)")
 
 
 def parse_labels(text: str) -> LabelSelector:
@@ -97,11 +86,9 @@ def _parse_requirement(part: str) -> Requirement:
         values = frozenset(_value(value.strip(), part) for value in found["values"].split(","))
         return Requirement(_key(found["key"], part), found["operator"], values)
     if found := _EQUALITY_PATTERN.fullmatch(part):
-        operator = _OPERATORS[found["operator"]]
-        value = _value(found["value"], part)
-        if operator in ("gt", "lt"):
-            _check_integer(value, part)
-        return Requirement(_key(found["key"], part), operator, frozenset((value,)))
+        operator = "notin" if found["operator"] == "!=" else "in"
+        values = frozenset((_value(found["value"], part),))
+        return Requirement(_key(found["key"], part), operator, values)
     if part.startswith("!"):
         return Requirement(_key(part[1:].strip(), part), "!exists")
     return Requirement(_key(part, part), "exists")
@@ -119,25 +106,11 @@ def _value(value: str, part: str) -> str:
     return value
 
 
-def _check_integer(value: str, part: str) -> None:
-    try:
-        int(value)
-    except ValueError:
-        raise SelectorError(f"unable to parse requirement: {part!r}: {value!r} is not an integer") from None
-
-
-_EXPRESSION_OPERATORS = {
-    "In": "in",
-    "NotIn": "notin",
-    "Exists": "exists",
-    "DoesNotExist": "!exists",
-    "Gt": "gt",
-    "Lt": "lt",
-}
+_EXPRESSION_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!exists"}
 
 
 def from_expressions(expressions: list[JSON]) -> LabelSelector:
-    """Read `matchExpressions`, of label selectors and of node affinity (which has Gt and Lt too)."""
+    """Read the `matchExpressions` of a label selector."""
     requirements = []
     for expression in expressions:
         key, name = expression.get("key", ""), expression.get("operator", "")
@@ -149,10 +122,6 @@ def from_expressions(expressions: list[JSON]) -> LabelSelector:
             raise SelectorError(f"for {name!r} on key {key!r}, values set can't be empty")
         if operator in ("exists", "!exists") and values:
             raise SelectorError(f"for {name!r} on key {key!r}, values set must be empty")
-        if operator in ("gt", "lt"):
-            if len(values) != 1:
-                raise SelectorError(f"for {name!r} on key {key!r}, exactly one value is required")
-            _check_integer(values[0], f"{key} {name}")
         requirements.append(Requirement(key, operator, frozenset(values)))
     return LabelSelector(tuple(requirements))
 

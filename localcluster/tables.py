@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
-from localcluster.ages import age
 from localcluster.json_text import dumps
-from localcluster.jsonpath import JsonPathError, compile_path
-from localcluster.printers import AGE, NAME, PRINTERS, Column, Printer, age_of, name_of
+from localcluster.printers import AGE, NAME, PRINTERS, Column, Printer, age, age_of, at, name_of
 from localcluster.resource import JSON, ResourceType
 
 API_VERSION = "meta.k8s.io/v1"
 IncludeObject = Literal["None", "Metadata", "Object"]
 
 _DEFAULT_PRINTER = Printer((NAME, AGE), lambda obj, now: [name_of(obj), age_of(obj, now)])
+_PATH = re.compile(
+    r"""(?P<list>\.[\w.]+)\[\?\(@\.(?P<key>\w+)\s*==\s*["'](?P<value>[^"']*)["']\)\](?P<rest>\.[\w.]+)
+    | (?P<fields>\.[\w.]+)""",
+    re.VERBOSE,
+)
 
 
 class TableRenderer:
@@ -40,11 +44,8 @@ class TableRenderer:
         if include_object == "Object":
             row["object"] = obj
         elif include_object == "Metadata":
-            row["object"] = {
-                "kind": "PartialObjectMetadata",
-                "apiVersion": API_VERSION,
-                "metadata": obj["metadata"],
-            }
+            kind = {"kind": "PartialObjectMetadata", "apiVersion": API_VERSION}
+            row["object"] = kind | {"metadata": obj["metadata"]}
         return row
 
     def table(
@@ -67,23 +68,12 @@ class TableRenderer:
 
 
 def _printer_of(resource_type: ResourceType) -> Printer:
-    if resource_type.printer_columns:
-        return _custom_printer(resource_type.printer_columns)
-    return PRINTERS.get(resource_type.group_resource, _DEFAULT_PRINTER)
-
-
-def _custom_printer(definitions: tuple[JSON, ...]) -> Printer:
-    columns = tuple(
-        Column(
-            name=definition["name"],
-            type=definition["type"],
-            format=definition.get("format", ""),
-            description=definition.get("description", ""),
-            priority=definition.get("priority", 0),
-        )
-        for definition in definitions
-    )
-    readers = tuple(_reader(definition) for definition in definitions)
+    definitions = resource_type.printer_columns
+    if not definitions:
+        return PRINTERS.get(resource_type.group_resource, _DEFAULT_PRINTER)
+    fields = ("name", "type", "format", "description", "priority")
+    columns = (Column(**{name: each[name] for name in fields if name in each}) for each in definitions)
+    readers = [_reader(definition) for definition in definitions]
     return Printer(
         (NAME, *columns), lambda obj, now: [name_of(obj), *(reader(obj, now) for reader in readers)]
     )
@@ -91,54 +81,29 @@ def _custom_printer(definitions: tuple[JSON, ...]) -> Printer:
 
 def _reader(definition: JSON) -> Callable[[JSON, datetime], Any]:
     """Return what makes a printer column's cell of an object; null if there is nothing to show."""
-    try:
-        find = compile_path(definition["jsonPath"])
-    except JsonPathError:
+    found = _PATH.fullmatch(definition["jsonPath"])
+    if found is None:  # Kubernetes' JSONPath has more than fields and a list's element by one of its fields
         return lambda obj, now: None
-    convert = _CONVERTERS.get(definition["type"], _text_cell)
 
     def read(obj: JSON, now: datetime) -> Any:
-        found = find(obj)
-        if not found or found[0] is None:
-            return None
-        return convert(found, now)
+        value = obj
+        fields = found["fields"]
+        if fields is None:
+            listed = at(obj, *found["list"][1:].split(".")) or ()
+            value = next((each for each in listed if each.get(found["key"]) == found["value"]), {})
+            fields = found["rest"]
+        return _cell(at(value, *fields[1:].split(".")), definition["type"], now)
 
     return read
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return dumps(value).decode() if isinstance(value, (dict, list)) else str(value)
-
-
-def _text_cell(found: list[Any], now: datetime) -> Any:
-    return " ".join(_text(value) for value in found)
-
-
-def _integer_cell(found: list[Any], now: datetime) -> Any:
-    return int(found[0]) if _number(found[0]) else None
-
-
-def _number_cell(found: list[Any], now: datetime) -> Any:
-    return float(found[0]) if _number(found[0]) else None
-
-
-def _boolean_cell(found: list[Any], now: datetime) -> Any:
-    return found[0] if isinstance(found[0], bool) else None
-
-
-def _date_cell(found: list[Any], now: datetime) -> Any:
-    return age(found[0], now) if isinstance(found[0], str) else None
-
-
-_CONVERTERS: dict[str, Callable[[list[Any], datetime], Any]] = {
-    "integer": _integer_cell,
-    "number": _number_cell,
-    "boolean": _boolean_cell,
-    "date": _date_cell,
-}
+def _cell(value: Any, kind: str, now: datetime) -> Any:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    match kind:
+        case "integer" | "number":
+            return value if is_number else None
+        case "boolean":
+            return value if isinstance(value, bool) else None
+        case "date":
+            return age(value, now) if isinstance(value, str) else None
+    return value if value is None or isinstance(value, str) else dumps(value).decode()

@@ -24,9 +24,8 @@ Check = Callable[[Any, Any, list[Finding]], None]
 class ValidationCompiler:
     """Makes the checks of a graph of nodes; None where anything goes."""
 
-    def __init__(self, *, custom: bool, list_types: bool) -> None:
-        """Both for schemas of CRDs only; `list_types`: hold lists to their x-kubernetes-list-type."""
-        self._custom = custom
+    def __init__(self, *, list_types: bool) -> None:
+        """`list_types`: hold lists to their x-kubernetes-list-type, as those of CRDs are."""
         self._list_types = list_types
         self._checks: dict[Node, Check | None] = {}
 
@@ -43,7 +42,7 @@ class ValidationCompiler:
 
     def _compile(self, node: Node) -> Check | None:
         typed = type_test(node.schema)
-        tests = value_tests(node.schema, custom=self._custom) + _junctor_tests(node.schema)
+        tests = value_tests(node.schema) + _junctor_tests(node.schema)
         inside = self._inside(node)
         if typed is None and not tests and inside is None:
             return None
@@ -218,4 +217,4 @@ def _holds(check: Check | None, value: Any) -> bool:
 
 
 def _nested_check(schema: JSON) -> Check | None:
-    return ValidationCompiler(custom=True, list_types=False).check(build(schema, {}, is_resource=False))
+    return ValidationCompiler(list_types=False).check(build(schema, {}, is_resource=False))

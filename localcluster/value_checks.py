@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from localcluster.field_errors import Finding, Reason
-from localcluster.formats import format_check, is_quantity
+from localcluster.formats import CHECKS, is_quantity
 from localcluster.patterns import searcher
 from localcluster.resource import JSON
 
@@ -85,13 +85,13 @@ def _invalid(value: Any, detail: str) -> Finding:
     return Finding(Reason.INVALID, value, f"{{path}} in body {detail}")
 
 
-def value_tests(schema: JSON, *, custom: bool) -> list[Test]:
-    """Every test of a schema node, of its value but not of what is inside. `custom`: of a CRD's schema."""
+def value_tests(schema: JSON) -> list[Test]:
+    """Every test of a schema node, of its value but not of what is inside."""
     return [
         *_number_tests(schema),
         *_string_tests(schema),
         *_size_tests(schema),
-        *_format_tests(schema, custom=custom),
+        *_format_tests(schema),
         *_enum_tests(schema),
     ]
 
@@ -197,7 +197,7 @@ def _least_test(kind: type[Any], least: int, noun: str) -> Test:
     return test
 
 
-def _format_tests(schema: JSON, *, custom: bool) -> list[Test]:
+def _format_tests(schema: JSON) -> list[Test]:
     name = schema.get("format")
     if name == "quantity":
         return [_quantity]
@@ -210,13 +210,12 @@ def _format_tests(schema: JSON, *, custom: bool) -> list[Test]:
             return _invalid(value, f"must be of type integer with format {name}")
 
         return [in_range]
-    check = format_check(name, custom=custom) if isinstance(name, str) else None
-    if check is None:
+    if not isinstance(name, str) or name not in CHECKS:
         return []
-    well_formed = check
+    is_well_formed = CHECKS[name]
 
     def formatted(value: str) -> Finding | None:
-        if well_formed(value):
+        if is_well_formed(value):
             return None
         shown = value.replace("{path}", "")
         return Finding(Reason.TYPE_INVALID, value, f'{{path}} in body must be of type {name}: "{shown}"')

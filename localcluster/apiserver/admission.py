@@ -7,7 +7,6 @@ from localcluster.apiserver import (
     crds,
     disruption,
     namespaces,
-    network_policies,
     pod_security_admission,
     pods,
     policies,
@@ -19,8 +18,6 @@ from localcluster.apiserver.policies import Admission, Operation
 from localcluster.apiserver.rbac import RBAC_GROUP, Attributes
 from localcluster.apiserver.requests import Context
 from localcluster.resource import JSON, ResourceType
-
-_COLLECTORS_FIELDS = frozenset({"ownerReferences", "finalizers", "resourceVersion", "managedFields"})
 
 
 def mutate_new(cluster: Cluster, resource_type: ResourceType, obj: JSON) -> None:
@@ -47,8 +44,6 @@ def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
             return policies.binding_faults(obj)
         case budgets.BUDGETS:
             return disruption.faults(obj)
-        case network_policies.NETWORK_POLICIES:
-            return network_policies.faults(obj)
         case "events":
             return _event_faults(obj)
     return []
@@ -75,8 +70,6 @@ def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource
             return policies.binding_faults(new)
         case budgets.BUDGETS if not subresource:
             return disruption.faults(new)
-        case network_policies.NETWORK_POLICIES:
-            return network_policies.faults(new)
         case rbac.ROLE_BINDINGS | rbac.CLUSTER_ROLE_BINDINGS if old["roleRef"] != new["roleRef"]:
             return [forbidden_field("roleRef", "cannot change roleRef")]
         case "configmaps" | "secrets" if old.get("immutable"):
@@ -91,7 +84,7 @@ def check(
 ) -> None:
     """The last gate before the store."""
     if obj is not None:
-        if context.type.group == RBAC_GROUP and obj != old and not _for_garbage_collection(obj, old):
+        if context.type.group == RBAC_GROUP and obj != old:
             _check_escalation(cluster, context, obj)
         pod_security_admission.check(cluster, context, obj, old)
     if cluster.policies.any():
@@ -114,20 +107,7 @@ def _admission(
         old=old,
         namespace_object=namespace.obj if namespace is not None and context.namespace else None,
         dry_run=context.dry_run(),
-        warnings=context.warnings,
     )
-
-
-def _for_garbage_collection(obj: JSON, old: JSON | None) -> bool:
-    """Whether a change is of owners and finalizers alone."""
-    if old is None:
-        return False
-
-    def rest(of: JSON) -> JSON:
-        kept = {key: value for key, value in of["metadata"].items() if key not in _COLLECTORS_FIELDS}
-        return {**of, "metadata": kept}
-
-    return rest(obj) == rest(old)
 
 
 def _check_escalation(cluster: Cluster, context: Context, obj: JSON) -> None:

@@ -7,7 +7,6 @@ from datetime import datetime
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import check_object
 from localcluster.apiserver.errors import (
-    ApiError,
     apply_conflict,
     bad_request,
     invalid,
@@ -17,11 +16,11 @@ from localcluster.apiserver.errors import (
 from localcluster.apiserver.ownership import schema_of, writer_of
 from localcluster.apiserver.rbac import Attributes
 from localcluster.apiserver.requests import Context, options_type
-from localcluster.apiserver.times import rfc3339
 from localcluster.apiserver.versions import shown_object
 from localcluster.apiserver.writes import Written, create, update
-from localcluster.apply import ApplyConflict, UntypedObject, server_side_apply
+from localcluster.apply import ApplyConflict, server_side_apply
 from localcluster.builtin import components
+from localcluster.client.clock import timestamp
 from localcluster.resource import JSON
 
 
@@ -53,10 +52,7 @@ def _applied(context: Context, live: JSON, manifest: JSON, now: datetime) -> tup
     force, schema = context.flag("force"), schema_of(context.type)
     try:
         return server_side_apply(
-            live, manifest, writer_of(context), rfc3339(now), schema, components(), force=force
+            live, manifest, writer_of(context), timestamp(now), schema, components(), force=force
         )
     except ApplyConflict as conflict:
         raise apply_conflict(str(conflict), conflict.causes) from None
-    except UntypedObject as fault:
-        place = f"{context.namespace}/{context.name}; {context.type.api_version}, Kind={context.type.kind}"
-        raise ApiError(500, "", f"failed to create typed patch object ({place}): {fault}") from None

@@ -6,7 +6,7 @@ from localcluster.apiserver.authentication import SUPERUSERS
 from localcluster.apiserver.metadata import begin_life
 from localcluster.apiserver.rbac import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, RBAC_GROUP
 from localcluster.apiserver.store import Store
-from localcluster.apiserver.times import utc_now
+from localcluster.client.clock import utc_now
 from localcluster.resource import JSON
 
 _READ = ["get", "list", "watch"]

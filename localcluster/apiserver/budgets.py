@@ -21,7 +21,7 @@ from localcluster.apiserver.disruption import (
 from localcluster.apiserver.errors import ApiError
 from localcluster.apiserver.scale_object import scale_of
 from localcluster.apiserver.store import ChangeType, Event
-from localcluster.apiserver.times import utc_now
+from localcluster.client.clock import utc_now
 from localcluster.resource import JSON
 
 BUDGETS = "poddisruptionbudgets.policy"

@@ -10,7 +10,6 @@ from localcluster.apiserver.policies import Policies
 from localcluster.apiserver.rbac import Authorizer
 from localcluster.apiserver.schemas import Schemas
 from localcluster.apiserver.store import Collection, Store, Stored
-from localcluster.apiserver.versions import collection_of
 from localcluster.paths import Home
 from localcluster.resource import JSON, Registry, ResourceType
 
@@ -31,10 +30,10 @@ class Cluster:
     token_key: bytes
 
     def collection(self, resource_type: ResourceType) -> Collection:
-        return self.store.collection(collection_of(resource_type))
+        return self.store.collection(resource_type.group_resource)
 
     def get(self, resource_type: ResourceType, namespace: str, name: str) -> Stored | None:
-        return self.store.get(collection_of(resource_type), namespace, name)
+        return self.store.get(resource_type.group_resource, namespace, name)
 
     def type_of(self, obj: JSON) -> ResourceType | None:
         """The served type of a stored object; None when its CRD is gone."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from localcluster.apiserver.errors import invalid_value
-from localcluster.apiserver.times import rfc3339, utc_now
+from localcluster.apiserver.errors import cause, invalid_value, required
 from localcluster.builtin import components
-from localcluster.crd_definition import check_definition
+from localcluster.cel import CelSyntaxError
+from localcluster.client.clock import timestamp, utc_now
 from localcluster.resource import JSON, ResourceType
+from localcluster.schema import CompiledSchema
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -37,7 +38,7 @@ def prepare(obj: JSON) -> None:
 
 def accepted_status(obj: JSON, now: datetime) -> JSON:
     def condition(kind: str, reason: str, message: str) -> JSON:
-        since = {"lastTransitionTime": rfc3339(now), "reason": reason, "message": message}
+        since = {"lastTransitionTime": timestamp(now), "reason": reason, "message": message}
         return {"type": kind, "status": "True", **since}
 
     return {
@@ -57,13 +58,38 @@ def _versions(obj: JSON) -> list[JSON]:
 
 
 def faults(obj: JSON) -> list[JSON]:
-    """What is wrong with a definition beyond its own schema."""
-    found = [fault.cause() for fault in check_definition(obj, components())]
-    strategy = (obj["spec"].get("conversion") or {}).get("strategy", "None")
+    """What makes a definition impossible to serve, beside what its own schema says."""
+    spec, versions, name = obj["spec"], _versions(obj), obj["metadata"]["name"]
+    found = []
+    if name != f"{spec['names']['plural']}.{spec['group']}":
+        found.append(invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
+    if len({version["name"] for version in versions}) < len(versions):
+        found.append(_versions_fault("must contain unique version names"))
+    if sum(bool(version.get("storage")) for version in versions) != 1:
+        found.append(_versions_fault("must have exactly one version marked as storage version"))
+    for index, version in enumerate(versions):
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        found += _schema_faults(f"spec.versions[{index}].schema.openAPIV3Schema", schema)
+    strategy = (spec.get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
         why = "this cluster calls no conversion webhooks; versions may differ in apiVersion only"
         found.append(invalid_value("spec.conversion.strategy", strategy, why))
     return found
+
+
+def _versions_fault(why: str) -> JSON:
+    return cause("spec.versions", "FieldValueInvalid", f"Invalid value: {why}")
+
+
+def _schema_faults(path: str, schema: JSON | None) -> list[JSON]:
+    """Why objects cannot be held to a schema: its references, its patterns, its rules."""
+    if not schema:
+        return [required(path, "schemas are required")]
+    try:
+        CompiledSchema(schema, components(), custom=True)
+    except (CelSyntaxError, LookupError, TypeError, ValueError) as error:
+        return [invalid_value(path, "", f"this cluster cannot use the schema: {error}")]
+    return []
 
 
 def update_faults(old: JSON, new: JSON) -> list[JSON]:
@@ -78,11 +104,7 @@ def update_faults(old: JSON, new: JSON) -> list[JSON]:
     kept = {version["name"] for version in _versions(new)}
     for index, name in enumerate((old.get("status") or {}).get("storedVersions") or ()):
         if name not in kept:
-            why = (
-                f"missing from spec.versions; {name} was previously a storage version, and must remain in "
-                f"spec.versions until a storage migration ensures no data remains persisted in {name} and "
-                f"removes {name} from status.storedVersions"
-            )
+            why = "missing from spec.versions; it was previously a storage version"
             found.append(invalid_value(f"status.storedVersions[{index}]", name, why))
     return found
 

@@ -138,18 +138,6 @@ def _shape_fault(metadata: Any) -> str | None:
     owners = metadata.get("ownerReferences") or []
     if not isinstance(owners, list) or not all(isinstance(each, dict) for each in owners):
         return "metadata.ownerReferences must be a list of objects"
-    return _managed_fields_fault(metadata.get("managedFields") or [])
-
-
-def _managed_fields_fault(entries: Any) -> str | None:
-    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        return "metadata.managedFields must be a list of objects"
-    for entry in entries:
-        for field in ("manager", "operation", "apiVersion", "time", "fieldsType", "subresource"):
-            if not isinstance(entry.get(field) or "", str):
-                return f"metadata.managedFields.{field} must be a string"
-        if not isinstance(entry.get("fieldsV1") or {}, dict):
-            return "metadata.managedFields.fieldsV1 must be an object"
     return None
 
 

@@ -6,8 +6,7 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.crds import CLEANUP_FINALIZER, DEFINITIONS, accepted_status, types_of
 from localcluster.apiserver.deletion import BACKGROUND, delete, finished
 from localcluster.apiserver.store import ChangeType, Event, Stored
-from localcluster.apiserver.times import utc_now
-from localcluster.apiserver.versions import collection_of
+from localcluster.client.clock import utc_now
 from localcluster.resource import JSON, ResourceKey, ResourceType
 
 
@@ -48,7 +47,7 @@ class DefinitionController:
 
     def _complete(self, resource_type: ResourceType) -> None:
         """Show what was stored before by the schema of now: with its defaults, without what it dropped."""
-        collection = collection_of(resource_type)
+        collection = resource_type.group_resource
         for key, stored in self._cluster.store.select(collection, None):
             if stored.obj["apiVersion"] == resource_type.api_version:
                 completed, _ = self._cluster.schemas.prepare(resource_type, stored.obj, None)

@@ -16,8 +16,7 @@ from localcluster.apiserver.errors import (
 )
 from localcluster.apiserver.requests import Context, options_type
 from localcluster.apiserver.store import Stored
-from localcluster.apiserver.times import rfc3339
-from localcluster.apiserver.versions import collection_of
+from localcluster.client.clock import timestamp
 from localcluster.resource import JSON, ResourceType
 
 FOREGROUND_FINALIZER = "foregroundDeletion"
@@ -65,28 +64,22 @@ def read_options(
     preconditions = body.get("preconditions") or {}
     return DeleteOptions(
         grace_period_seconds=body.get("gracePeriodSeconds", query_grace),
-        propagation=_propagation(
-            body.get("propagationPolicy") or query_propagation, body.get("orphanDependents")
-        ),
+        propagation=_propagation(body.get("propagationPolicy") or query_propagation),
         uid=preconditions.get("uid"),
         resource_version=preconditions.get("resourceVersion"),
         dry_run=dry_run,
     )
 
 
-def _propagation(text: str | None, orphan_dependents: bool | None) -> Propagation | None:
+def _propagation(text: str | None) -> Propagation | None:
     if not text:
-        if orphan_dependents is None:
-            return None
-        return Propagation.ORPHAN if orphan_dependents else Propagation.BACKGROUND
-    if text not in {each.value for each in Propagation}:
-        why = 'supported values: "Background", "Foreground", "Orphan"'
-    elif orphan_dependents is not None:
-        why = "orphanDependents and deletionPropagation cannot be both set"
-    else:
+        return None
+    try:
         return Propagation(text)
-    fault = invalid_value("propagationPolicy", text, why)
-    raise invalid(options_type("DeleteOptions"), "", [fault])
+    except ValueError:
+        why = 'supported values: "Background", "Foreground", "Orphan"'
+        fault = invalid_value("propagationPolicy", text, why)
+        raise invalid(options_type("DeleteOptions"), "", [fault]) from None
 
 
 def delete(
@@ -102,7 +95,7 @@ def delete(
     gone = _may_go(resource_type, marked)
     if options.dry_run:
         return Deleted(marked, gone)
-    collection = collection_of(resource_type)
+    collection = resource_type.group_resource
     if gone:
         return Deleted(cluster.store.remove(collection, *key).obj, gone=True)
     if marked == stored.obj:
@@ -141,10 +134,10 @@ def _marked(resource_type: ResourceType, stored: Stored, options: DeleteOptions,
     if not metadata.get("deletionTimestamp"):
         if "generation" in metadata:
             metadata["generation"] += 1
-        metadata["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
+        metadata["deletionTimestamp"] = timestamp(now + timedelta(seconds=grace))
         metadata["deletionGracePeriodSeconds"] = grace
     elif earlier is None or grace < earlier:
-        metadata["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
+        metadata["deletionTimestamp"] = timestamp(now + timedelta(seconds=grace))
         metadata["deletionGracePeriodSeconds"] = grace
     _mark_propagation(metadata, options.propagation)
     if resource_type.group_resource == "namespaces":

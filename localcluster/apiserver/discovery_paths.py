@@ -44,33 +44,17 @@ class DiscoveryPaths:
         if path == "/openapi/v2":
             # Empty: kubectl looks here for what v3 does not have, and then says that there is no such kind.
             return web.Response(content_type="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
-        if path in ("/api", "/apis"):
-            return self._root(request, path)
         document = self._document(path.strip("/").split("/"), request)
         if document is None:
             raise no_such_path()
         return document if isinstance(document, web.Response) else _json(document)
 
-    def _root(self, request: web.BaseRequest, path: str) -> web.Response:
-        core = path == "/api"
-        accept = request.headers.get("Accept", "")
-        for media_range in accept.split(","):
-            parameters = dict(part.strip().partition("=")[::2] for part in media_range.split(";")[1:])
-            if parameters.get("as") == "APIGroupDiscoveryList" and parameters.get("v") == "v2":
-                return self._aggregated(core)
-        if core:
-            return _json(discovery.api_versions(request.host))
-        return _json(discovery.api_groups(self._registry))
-
-    def _aggregated(self, core: bool) -> web.Response:
-        response = _json(discovery.aggregated(self._registry, core=core))
-        media_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-        response.headers["Content-Type"] = media_type
-        response.headers["Vary"] = "Accept"
-        return response
-
     def _document(self, parts: list[str], request: web.BaseRequest) -> JSON | web.Response | None:
         match parts:
+            case ["api"]:
+                return discovery.api_versions(request.host)
+            case ["apis"]:
+                return discovery.api_groups(self._registry)
             case ["api", version]:
                 return discovery.api_resources(self._registry, "", version)
             case ["apis", group]:

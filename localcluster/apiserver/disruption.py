@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from localcluster.apiserver.errors import invalid_value
-from localcluster.apiserver.times import rfc3339
+from localcluster.client.clock import timestamp
 from localcluster.resource import JSON
 from localcluster.selectors import SelectorError, from_selector
 
 ALWAYS_ALLOW = "AlwaysAllow"
 CONDITION = "DisruptionAllowed"
-_PERCENT = re.compile(r"[0-9]+%")
-_PERCENT_TEXT = (
-    "a valid percent string must be a numeric string followed by an ending '%' "
-    "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
-)
+_PERCENT = re.compile(r"[1-9]?[0-9]%|100%")
 
 
 class ScaleUnknown(Exception):
@@ -100,7 +96,7 @@ def status_of(budget: JSON, found: Health | ScaleUnknown, now: datetime) -> JSON
     others = [each for each in before.get("conditions") or () if each["type"] != CONDITION]
     known: JSON = next((each for each in before.get("conditions") or () if each["type"] == CONDITION), {})
     unchanged = known.get("status") == condition["status"]
-    since = known["lastTransitionTime"] if unchanged else rfc3339(now)
+    since = known["lastTransitionTime"] if unchanged else timestamp(now)
     whole = {"type": CONDITION, **condition, "observedGeneration": generation, "lastTransitionTime": since}
     return {**counts, "observedGeneration": generation, "conditions": [*others, whole]}
 
@@ -112,18 +108,11 @@ def faults(budget: JSON) -> list[JSON]:
     if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
         found.append(invalid_value("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
     for name in ("minAvailable", "maxUnavailable"):
-        if (amount := spec.get(name)) is not None and (why := _amount_fault(amount)):
-            found.append(invalid_value(f"spec.{name}", amount, why))
+        amount = spec.get(name, 0)
+        if amount < 0 if isinstance(amount, int) else not _PERCENT.fullmatch(amount):
+            found.append(invalid_value(f"spec.{name}", amount, "must be a number of Pods, or 0% to 100%"))
     try:
         from_selector(spec.get("selector") or {})
     except SelectorError as error:
         found.append(invalid_value("spec.selector", spec["selector"], str(error)))
     return found
-
-
-def _amount_fault(amount: int | str) -> str:
-    if isinstance(amount, int):
-        return "must be greater than or equal to 0" if amount < 0 else ""
-    if not _PERCENT.fullmatch(amount):
-        return _PERCENT_TEXT
-    return "must not be greater than 100%" if int(amount.removesuffix("%")) > 100 else ""

@@ -10,8 +10,8 @@ from localcluster.apiserver.errors import ApiError, bad_request
 from localcluster.apiserver.representations import Representation
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.store import ChangeType, Event, Stored, event_line
-from localcluster.apiserver.times import utc_now
 from localcluster.apiserver.versions import shown, shown_object
+from localcluster.client.clock import utc_now
 from localcluster.json_text import dumps
 from localcluster.resource import JSON, ResourceType
 from localcluster.tables import TableRenderer

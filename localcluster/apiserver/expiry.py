@@ -7,13 +7,13 @@ import logging
 from datetime import datetime, timedelta
 
 from localcluster.apiserver.store import Store
-from localcluster.apiserver.times import parse_rfc3339, utc_now
-from localcluster.apiserver.versions import CORE_EVENTS
+from localcluster.client.clock import parse_timestamp, utc_now
 from localcluster.resource import JSON
 
 log = logging.getLogger(__name__)
 
 EVENT_LIFETIME = timedelta(hours=1)
+EVENTS = "events"
 SWEEP_INTERVAL_SECONDS = 60.0
 
 
@@ -26,7 +26,7 @@ def last_seen(event: JSON) -> datetime | None:
     seen = []
     for text in texts:
         try:
-            seen.append(parse_rfc3339(text or ""))
+            seen.append(parse_timestamp(text or ""))
         except ValueError:
             continue
     return max(seen, default=None)
@@ -36,11 +36,11 @@ def sweep(store: Store, now: datetime) -> int:
     """Delete the Events whose time is over; their number."""
     over = [
         key
-        for key, stored in store.select(CORE_EVENTS, None)
+        for key, stored in store.select(EVENTS, None)
         if (seen := last_seen(stored.obj)) is None or now - seen > EVENT_LIFETIME
     ]
     for namespace, name in over:
-        store.remove(CORE_EVENTS, namespace, name)
+        store.remove(EVENTS, namespace, name)
     return len(over)
 
 

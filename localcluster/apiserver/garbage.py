@@ -19,8 +19,7 @@ from localcluster.apiserver.deletion import (
     finished,
 )
 from localcluster.apiserver.store import ChangeType, Event, Stored
-from localcluster.apiserver.times import utc_now
-from localcluster.apiserver.versions import collection_of
+from localcluster.client.clock import utc_now
 from localcluster.resource import JSON
 
 Place = tuple[str, str, str]
@@ -167,7 +166,7 @@ class GarbageCollector:
         if not metadata["finalizers"]:
             del metadata["finalizers"]
         if resource_type is not None and finished(resource_type, obj):
-            self._cluster.store.remove(collection_of(resource_type), place[1], place[2], obj)
+            self._cluster.store.remove(resource_type.group_resource, place[1], place[2], obj)
         else:
             self._cluster.store.put(place[0], obj)
 

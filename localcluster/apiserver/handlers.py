@@ -17,7 +17,7 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import APPLY_PATCH, decode_body, media_type_of
 from localcluster.apiserver.deletion import DeleteOptions, delete, deletion_answer, read_options
 from localcluster.apiserver.encoders import AnyEncoder, encoder_for
-from localcluster.apiserver.errors import ApiError, bad_request, method_not_allowed, no_such_path
+from localcluster.apiserver.errors import ApiError, method_not_allowed, no_such_path
 from localcluster.apiserver.lists import Lists
 from localcluster.apiserver.logs import read_log_request
 from localcluster.apiserver.patching import read_patch, refuse_force
@@ -29,12 +29,11 @@ from localcluster.apiserver.scale import read_scale, write_scale
 from localcluster.apiserver.scale_object import SCALE_TYPE
 from localcluster.apiserver.selection import read_selection
 from localcluster.apiserver.store import Stored
-from localcluster.apiserver.times import utc_now
 from localcluster.apiserver.token_requests import request_token
-from localcluster.apiserver.versions import collection_of
 from localcluster.apiserver.watch import Watch, begin, timeout_of
 from localcluster.apiserver.writes import Written, create, current_object, patch, replace
 from localcluster.builtin import DELETE_OPTIONS
+from localcluster.client.clock import utc_now
 from localcluster.json_text import dumps
 from localcluster.resource import JSON
 
@@ -96,9 +95,6 @@ class Handlers:
                 return self._written(call, patch(self._cluster, context, change, utc_now()))
             case "DELETE":
                 return self._delete(call)
-            case "POST" if context.type.custom and not context.subresource:
-                # Kubernetes makes objects of custom kinds at any path; that of an object has no meaning.
-                return self._create(call)
         raise method_not_allowed(allowed=_ALLOWED_OF_ONE)
 
     def _many(self, call: Call) -> web.Response:
@@ -107,15 +103,13 @@ class Handlers:
             case "GET":
                 encoder = encoder_for(context, negotiate(call.accept))
                 page = self._lists.page(
-                    context, collection_of(context.type), read_selection(context), time.monotonic()
+                    context, context.type.group_resource, read_selection(context), time.monotonic()
                 )
                 return _raw(encoder.list(page.items, page.metadata))
             case "POST":
                 return self._create(call)
             case "DELETE":
                 return self._delete_many(call)
-            case "PUT" | "PATCH" if context.type.custom:
-                raise bad_request("name must be provided")
         raise method_not_allowed(allowed=_ALLOWED_OF_MANY)
 
     def _create(self, call: Call) -> web.Response:
@@ -148,7 +142,7 @@ class Handlers:
         context = call.context
         options = self._delete_options(call)
         page = self._lists.page(
-            context, collection_of(context.type), read_selection(context), time.monotonic()
+            context, context.type.group_resource, read_selection(context), time.monotonic()
         )
         for stored in page.items:
             check(self._cluster, context, Operation.DELETE, None, stored.obj)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -22,8 +22,8 @@ from localcluster.selectors import SelectorError, parse_fields
 
 log = logging.getLogger(__name__)
 
-WARNINGS_MAX_LENGTH = 4096
-CUT_WARNING_LENGTH = 256
+WARNINGS_MAX = 16
+WARNING_MAX_LENGTH = 1024
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
@@ -123,23 +123,11 @@ async def _stream(request: web.BaseRequest, media_type: str, warnings: list[str]
     return response
 
 
-def shown_warnings(warnings: Iterable[str]) -> Iterator[str]:
-    """Each once; where they are long together, the first of them, cut short, as in Kubernetes."""
-    distinct = list(dict.fromkeys(warnings))
-    if sum(map(len, distinct)) <= WARNINGS_MAX_LENGTH:
-        yield from distinct
-        return
-    length = 0
-    for warning in distinct:
-        if length >= WARNINGS_MAX_LENGTH:
-            return
-        length += min(len(warning), CUT_WARNING_LENGTH)
-        yield warning[:CUT_WARNING_LENGTH]
-
-
 def _add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
-    for warning in shown_warnings(warnings):
-        text = _CONTROL_CHARACTERS.sub(" ", warning).replace("\\", "\\\\").replace('"', '\\"')
+    """Each once; as many, and as much of each, as fits into headers."""
+    for warning in list(dict.fromkeys(warnings))[:WARNINGS_MAX]:
+        text = _CONTROL_CHARACTERS.sub(" ", warning[:WARNING_MAX_LENGTH])
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
         response.headers.add("Warning", f'299 - "{text}"')
 
 

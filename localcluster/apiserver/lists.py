@@ -13,11 +13,9 @@ import orjson
 from localcluster.apiserver.errors import (
     bad_request,
     expired,
-    forbidden_field,
-    invalid,
     resource_version_too_large,
 )
-from localcluster.apiserver.requests import Context, options_type
+from localcluster.apiserver.requests import Context
 from localcluster.apiserver.selection import Selection
 from localcluster.apiserver.store import Store, Stored
 from localcluster.resource import JSON
@@ -85,18 +83,11 @@ class Lists:
         return [stored for key, stored in candidates if selection.matches(key, stored.obj)]
 
     def _check_version(self, context: Context) -> None:
-        """Only the present can be listed; that suffices for every request but `Exact` ones about the past."""
+        """Only the present can be listed, which suffices for every request but `Exact` ones of the past."""
         asked = context.integer("resourceVersion")
-        match = context.query.get("resourceVersionMatch")
-        if match and asked is None:
-            why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
-            fault = forbidden_field("resourceVersionMatch", why)
-            raise invalid(options_type("ListOptions"), "", [fault])
-        if match not in (None, "", "Exact", "NotOlderThan"):
-            raise bad_request(f'resourceVersionMatch must be "Exact" or "NotOlderThan", not "{match}"')
         if asked is not None and asked > self._store.version:
             raise resource_version_too_large(asked, self._store.version)
-        if match == "Exact" and asked != self._store.version:
+        if context.query.get("resourceVersionMatch") == "Exact" and asked != self._store.version:
             raise expired(f"The resourceVersion for the provided list is too old: {asked}")
 
     def _keep(self, token: str | None, snapshot: _Snapshot, position: int) -> str:

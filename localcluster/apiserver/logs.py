@@ -11,8 +11,8 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import bad_request
 from localcluster.apiserver.log_files import LogOptions, LogReader
 from localcluster.apiserver.requests import Context
-from localcluster.apiserver.times import parse_rfc3339
 from localcluster.apiserver.writes import current_object
+from localcluster.client.clock import parse_timestamp
 from localcluster.resource import JSON
 
 FOLLOW_INTERVAL_SECONDS = 0.1
@@ -37,7 +37,7 @@ def read_options(context: Context, now: datetime) -> LogOptions:
         since = now - timedelta(seconds=seconds)
     elif text := context.query.get("sinceTime"):
         try:
-            since = parse_rfc3339(text)
+            since = parse_timestamp(text)
         except ValueError:
             raise bad_request(f'sinceTime: "{text}" is not an RFC 3339 time') from None
     return LogOptions(

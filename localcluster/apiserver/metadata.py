@@ -8,7 +8,7 @@ import uuid
 from datetime import datetime
 
 from localcluster.apiserver.errors import forbidden_field, invalid_value, required
-from localcluster.apiserver.times import rfc3339
+from localcluster.client.clock import timestamp
 from localcluster.resource import JSON, ResourceType
 
 RANDOM_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -61,7 +61,7 @@ def begin_life(metadata: JSON, now: datetime) -> None:
     for server_field in (*SERVER_FIELDS, "resourceVersion", "selfLink"):
         metadata.pop(server_field, None)
     metadata["uid"] = str(uuid.uuid4())
-    metadata["creationTimestamp"] = rfc3339(now)
+    metadata["creationTimestamp"] = timestamp(now)
 
 
 def carry_over(old: JSON, new: JSON) -> None:

@@ -7,8 +7,7 @@ from localcluster.apiserver.deletion import BACKGROUND, delete, finished
 from localcluster.apiserver.errors import forbidden, not_found
 from localcluster.apiserver.metadata import begin_life
 from localcluster.apiserver.store import ChangeType, Event
-from localcluster.apiserver.times import utc_now
-from localcluster.apiserver.versions import collection_of
+from localcluster.client.clock import utc_now
 from localcluster.resource import JSON, ResourceType
 
 NAMESPACES = "namespaces"
@@ -110,6 +109,6 @@ class NamespaceController:
         obj = stored.copy()
         obj.setdefault("spec", {})["finalizers"] = []
         if finished(resource_type, obj):
-            self._cluster.store.remove(collection_of(resource_type), "", name, obj)
+            self._cluster.store.remove(resource_type.group_resource, "", name, obj)
         else:
             self._cluster.store.put(NAMESPACES, obj)

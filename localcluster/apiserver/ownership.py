@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from localcluster.apiserver.requests import Context
-from localcluster.apiserver.times import rfc3339
-from localcluster.apply import Writer, after_update, is_entry
+from localcluster.apply import Writer, after_update
 from localcluster.builtin import component_of, components
+from localcluster.client.clock import timestamp
 from localcluster.openapi import custom_schema
 from localcluster.resource import JSON, ResourceType
 from localcluster.schema_nodes import reference_to
@@ -39,21 +39,10 @@ def set_owners(metadata: JSON, owners: Sequence[JSON]) -> None:
         metadata["managedFields"] = [*owners]
 
 
-def owners_after(
-    context: Context, old: JSON, new: JSON, handed: list[JSON] | None, now: datetime
-) -> list[JSON]:
-    """Return the managedFields of an object after a write that is no apply.
-
-    Args:
-        handed: managedFields that the client sent, which may differ from the object's; a list with one empty
-            entry ends tracking. Where they make no sense, the object's stay.
-    """
+def owners_after(context: Context, old: JSON, new: JSON, now: datetime) -> list[JSON]:
+    """Return the managedFields of an object after a write that is no apply."""
     entries: list[JSON] = old["metadata"].get("managedFields") or []
-    if handed == [{}] and not context.subresource:
-        entries = []
-    elif handed and not context.subresource and all(map(is_entry, handed)):
-        entries = handed
     if not entries:
         return []
     schema = schema_of(context.type)
-    return after_update(old, new, entries, writer_of(context), rfc3339(now), schema, components())
+    return after_update(old, new, entries, writer_of(context), timestamp(now), schema, components())

@@ -12,10 +12,9 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.deletion import check_preconditions, delete, read_options
 from localcluster.apiserver.errors import conflict, invalid, required
 from localcluster.apiserver.requests import Context
-from localcluster.apiserver.times import rfc3339
-from localcluster.apiserver.versions import collection_of
 from localcluster.apiserver.writes import current_object
 from localcluster.builtin import BINDING, EVICTION
+from localcluster.client.clock import timestamp
 from localcluster.resource import JSON
 
 DOES_NO_WORK = frozenset({"Pending", "Succeeded", "Failed"})
@@ -40,10 +39,10 @@ def bind(cluster: Cluster, context: Context, body: Any, now: datetime) -> JSON:
         raise conflict(context.type, context.name, why)
     pod["spec"]["nodeName"] = node
     conditions = [each for each in pod["status"].get("conditions") or () if each["type"] != "PodScheduled"]
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(now)}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(now)}
     pod["status"]["conditions"] = [*conditions, {**scheduled, "lastProbeTime": None}]
     if not context.dry_run():
-        cluster.store.put(collection_of(context.type), pod)
+        cluster.store.put(context.type.group_resource, pod)
     return SUCCESS
 
 
@@ -58,7 +57,7 @@ def evict(cluster: Cluster, context: Context, body: Any, now: datetime) -> JSON:
         if current.obj["status"].get("phase") not in DOES_NO_WORK:
             check_eviction(cluster, current.obj)
         if not options.dry_run:
-            current = cluster.store.put(collection_of(context.type), _as_target(current.copy(), now))
+            current = cluster.store.put(context.type.group_resource, _as_target(current.copy(), now))
     delete(cluster, context.type, current, replace(options, resource_version=None), now)
     return SUCCESS
 
@@ -69,6 +68,6 @@ def _as_target(pod: JSON, now: datetime) -> JSON:
         each for each in pod["status"].get("conditions") or () if each["type"] != "DisruptionTarget"
     ]
     why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-    target = {"type": "DisruptionTarget", "status": "True", **why, "lastTransitionTime": rfc3339(now)}
+    target = {"type": "DisruptionTarget", "status": "True", **why, "lastTransitionTime": timestamp(now)}
     pod["status"]["conditions"] = [*conditions, {**target, "lastProbeTime": None}]
     return pod

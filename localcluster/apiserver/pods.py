@@ -16,8 +16,7 @@ BUILT_IN_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-cr
 _EVICTION_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CHANGEABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
-    "`spec.tolerations` (only additions to existing tolerations),"
-    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+    "`spec.tolerations` (only additions to existing tolerations)"
 )
 
 
@@ -160,22 +159,17 @@ def update_faults(old: JSON, new: JSON) -> list[JSON]:
     if len(before["containers"]) != len(after.get("containers") or ()):
         why = "pod updates may not add or remove containers"
         return [forbidden_field("spec.containers", why)]
-    if _frozen(before, after) != _frozen(after, after) or not _only_adds_tolerations(before, after):
+    if _frozen(before) != _frozen(after) or not _only_adds_tolerations(before, after):
         why = f"pod updates may not change fields other than {_CHANGEABLE}"
         return [forbidden_field("spec", why)]
     return []
 
 
-def _frozen(spec: JSON, reference: JSON) -> JSON:
-    """A Pod's spec without what may change on the way to `reference`."""
+def _frozen(spec: JSON) -> JSON:
+    """A Pod's spec without what may change."""
     frozen = {
         key: value for key, value in spec.items() if key not in ("activeDeadlineSeconds", "tolerations")
     }
-    if (
-        frozen.get("terminationGracePeriodSeconds", 0) < 0
-        and reference.get("terminationGracePeriodSeconds") == 1
-    ):
-        frozen["terminationGracePeriodSeconds"] = 1
     for part in ("initContainers", "containers"):
         if part in frozen:
             frozen[part] = [

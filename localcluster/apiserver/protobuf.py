@@ -22,9 +22,7 @@ _TABLE = """
     Unknown: 1 typeMeta TypeMeta, 2 raw raw
     TypeMeta: 1 apiVersion, 2 kind
     ObjectMeta: 1 name, 2 generateName, 3 namespace, 5 uid, 6 resourceVersion, 8 creationTimestamp dropped,
-        11 labels {string}, 12 annotations {string}, 13 ownerReferences [OwnerReference],
-        14 finalizers [string], 17 managedFields dropped
-    OwnerReference: 1 kind, 3 name, 4 uid, 5 apiVersion, 6 controller bool, 7 blockOwnerDeletion bool
+        11 labels {string}, 12 annotations {string}, 17 managedFields dropped
 
     Namespace: 1 metadata ObjectMeta, 2 spec NamespaceSpec, 3 status dropped
     NamespaceSpec: 1 finalizers [string]
@@ -35,19 +33,8 @@ _TABLE = """
     ObjectReference: 1 kind, 2 namespace, 3 name, 4 uid, 5 apiVersion, 6 resourceVersion, 7 fieldPath
     LocalObjectReference: 1 name
 
-    LabelSelector: 1 matchLabels {string}, 2 matchExpressions [LabelSelectorRequirement]
-    LabelSelectorRequirement: 1 key, 2 operator, 3 values [string]
-    IntOrString: 1 type count, 2 intVal int, 3 strVal
     PriorityClass: 1 metadata ObjectMeta, 2 value int, 3 globalDefault bool, 4 description, 5 preemptionPolicy
-    PodDisruptionBudget: 1 metadata ObjectMeta, 2 spec PodDisruptionBudgetSpec, 3 status dropped
-    PodDisruptionBudgetSpec: 1 minAvailable IntOrString, 2 selector LabelSelector,
-        3 maxUnavailable IntOrString, 4 unhealthyPodEvictionPolicy
 
-    Role: 1 metadata ObjectMeta, 2 rules [PolicyRule]
-    ClusterRole: 1 metadata ObjectMeta, 2 rules [PolicyRule], 3 aggregationRule AggregationRule
-    AggregationRule: 1 clusterRoleSelectors [LabelSelector]
-    PolicyRule: 1 verbs [string], 2 apiGroups [string], 3 resources [string], 4 resourceNames [string],
-        5 nonResourceURLs [string]
     RoleBinding: 1 metadata ObjectMeta, 2 subjects [Subject], 3 roleRef RoleRef
     ClusterRoleBinding: 1 metadata ObjectMeta, 2 subjects [Subject], 3 roleRef RoleRef
     Subject: 1 kind, 2 apiGroup, 3 name, 4 namespace
@@ -60,16 +47,9 @@ _TABLE = """
     TokenRequest: 1 metadata ObjectMeta, 2 spec TokenRequestSpec, 3 status dropped
     TokenRequestSpec: 1 audiences [string], 3 boundObjectRef BoundObjectReference, 4 expirationSeconds int
     BoundObjectReference: 1 kind, 2 apiVersion, 3 name, 4 uid
-    SelfSubjectAccessReview: 1 metadata ObjectMeta, 2 spec SelfSubjectAccessReviewSpec, 3 status dropped
-    SelfSubjectAccessReviewSpec: 1 resourceAttributes ResourceAttributes,
-        2 nonResourceAttributes NonResourceAttributes
-    ResourceAttributes: 1 namespace, 2 verb, 3 group, 4 version, 5 resource, 6 subresource, 7 name
-    NonResourceAttributes: 1 path, 2 verb
-    SelfSubjectReview: 1 metadata ObjectMeta, 2 status dropped
 """
-"""By message: number, name and type of its fields, which is `string` unless it says otherwise. Strings, and
-numbers of the type `count`, that are empty are left out: there Kubernetes does not tell them from absent
-ones. `dropped` is what only the server writes."""
+"""By message: number, name and type of its fields, which is `string` unless it says otherwise. Empty strings
+are left out, since Kubernetes takes them for absent. `dropped` is what only the server writes."""
 
 
 class ProtobufError(ValueError):
@@ -130,7 +110,7 @@ def _message(name: str, data: bytes) -> JSON:
             result.setdefault(field.name, {})[key] = _value(field.type, entry.get(2, b""))
         elif field.is_list:
             result.setdefault(field.name, []).append(_value(field.type, value))
-        elif field.type != "dropped" and not (field.type in ("string", "count") and not value):
+        elif field.type != "dropped" and not (field.type == "string" and not value):
             result[field.name] = _value(field.type, value)
     return result
 
@@ -145,12 +125,9 @@ def _value(kind: str, value: int | bytes) -> Any:
             return _bytes(value)
         case "bool":
             return bool(value)
-        case "int" | "count":
+        case "int":
             number = int(value)
             return number - (1 << 64) if number >> 63 else number
-        case "IntOrString":
-            either = _message(kind, _bytes(value))
-            return either.get("strVal", "") if either.get("type") else either.get("intVal", 0)
     return _message(kind, _bytes(value))
 
 

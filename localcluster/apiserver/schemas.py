@@ -23,9 +23,6 @@ class Schemas:
         """What is wrong with an object, as causes of a Status."""
         return [error.cause() for error in self._schema(resource_type).validate(obj, old)]
 
-    def has_rules(self, resource_type: ResourceType) -> bool:
-        return self._schema(resource_type).has_rules
-
     def _schema(self, resource_type: ResourceType) -> CompiledSchema:
         source = resource_type.schema or {}
         known = self._compiled.get(resource_type.key)

@@ -14,25 +14,12 @@ from localcluster.selectors import FieldSelector, SelectorError, parse_fields, p
 _EVERY_KIND = frozenset({"metadata.name", "metadata.namespace"})
 _INVOLVED_OBJECT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _SELECTABLE: Mapping[str, frozenset[str]] = {
-    "pods": frozenset(
-        {
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "spec.hostNetwork",
-            "status.phase",
-            "status.podIP",
-            "status.nominatedNodeName",
-        }
-    ),
+    "pods": frozenset({"spec.nodeName", "spec.schedulerName", "status.phase", "status.podIP"}),
     "nodes": frozenset({"spec.unschedulable"}),
-    "namespaces": frozenset({"status.phase", "name"}),
+    "namespaces": frozenset({"status.phase"}),
     "secrets": frozenset({"type"}),
     "events": frozenset({"reason", "reportingComponent", "source", "type"})
     | {f"involvedObject.{part}" for part in _INVOLVED_OBJECT},
-    "events.events.k8s.io": frozenset({"reason", "reportingController", "type"})
-    | {f"regarding.{part}" for part in _INVOLVED_OBJECT},
 }
 
 

@@ -11,10 +11,10 @@ from localcluster.apiserver.bodies import read_body
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import bad_request, conflict, invalid, invalid_value
 from localcluster.apiserver.requests import Context
-from localcluster.apiserver.times import rfc3339
 from localcluster.apiserver.tokens import Claims, Reference
 from localcluster.apiserver.writes import current_object
 from localcluster.builtin import TOKEN_REQUEST
+from localcluster.client.clock import timestamp
 from localcluster.resource import JSON
 
 LIFETIME_SECONDS = 3600
@@ -51,7 +51,7 @@ def request_token(cluster: Cluster, context: Context, body: Any, now: datetime) 
         "spec": {**spec, "audiences": list(audiences), "expirationSeconds": lifetime_seconds},
         "status": {
             "token": tokens.issue(claims, cluster.token_key),
-            "expirationTimestamp": rfc3339(expires),
+            "expirationTimestamp": timestamp(expires),
         },
     }
 

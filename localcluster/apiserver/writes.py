@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from localcluster.apiserver import admission, crds, namespaces, network_policies, pods, policies, secret_data
+from localcluster.apiserver import admission, crds, namespaces, pods, policies, secret_data
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
 from localcluster.apiserver.deletion import finished
@@ -35,16 +35,15 @@ from localcluster.apiserver.ownership import owners_after, set_owners
 from localcluster.apiserver.policies import Operation
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.store import Stored, at_version
-from localcluster.apiserver.versions import collection_of, shown_object, to_stored
+from localcluster.apiserver.versions import shown_object
 from localcluster.field_errors import Reason
 from localcluster.json_text import dumps
 from localcluster.resource import JSON, ResourceType
-from localcluster.schema import RULES_NOT_CHECKED
 
 NAME_ATTEMPTS = 8
 _WITH_GENERATION = frozenset(
     {"pods", "deployments.apps", "replicasets.apps", "poddisruptionbudgets.policy"}
-    | {crds.DEFINITIONS, network_policies.NETWORK_POLICIES, policies.POLICIES, policies.BINDINGS}
+    | {crds.DEFINITIONS, "networkpolicies.networking.k8s.io", policies.POLICIES, policies.BINDINGS}
 )
 _CREATED_WITH_STATUS = frozenset({"nodes"})
 _VERSION_REQUIRED_GROUPS = frozenset({"coordination.k8s.io"})
@@ -90,10 +89,9 @@ def create(
     metadata = obj["metadata"]
     if cluster.get(resource_type, context.namespace, metadata["name"]) is not None:
         raise already_exists(resource_type, metadata["name"])
-    obj = to_stored(resource_type, obj)
     if context.dry_run():
         return Written(Stored(obj, dumps(obj), 0), created=True)
-    return Written(cluster.store.put(collection_of(resource_type), obj), created=True)
+    return Written(cluster.store.put(resource_type.group_resource, obj), created=True)
 
 
 def _settle_place(cluster: Cluster, context: Context, metadata: JSON) -> None:
@@ -110,10 +108,7 @@ def _settle_place(cluster: Cluster, context: Context, metadata: JSON) -> None:
         return
     prefix = metadata.get("generateName")
     if not prefix:
-        faults = [required("metadata.name", "name or generateName is required")]
-        if cluster.schemas.has_rules(resource_type):
-            faults.append(RULES_NOT_CHECKED.cause())
-        raise invalid(resource_type, "", faults)
+        raise invalid(resource_type, "", [required("metadata.name", "name or generateName is required")])
     for _ in range(NAME_ATTEMPTS):
         metadata["name"] = random_name(prefix)
         if cluster.get(resource_type, context.namespace, metadata["name"]) is None:
@@ -129,8 +124,6 @@ def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) ->
         obj = secret_data.completed(obj)
     elif context.type.group_resource == crds.DEFINITIONS:
         obj = crds.completed(obj)
-    elif context.type.group_resource == network_policies.NETWORK_POLICIES:
-        obj = network_policies.completed(obj)
     prepared, unknown = cluster.schemas.prepare(context.type, obj, old)
     report_unknown_fields(context, unknown)
     return prepared
@@ -192,7 +185,6 @@ def update(
     old = shown_object(resource_type, current.obj)
     _check_identity(resource_type, old["metadata"], obj["metadata"])
     obj = _isolate_status(context, old, obj)
-    handed = obj["metadata"].get("managedFields")
     carry_over(old["metadata"], obj["metadata"])
     obj["metadata"]["name"] = old["metadata"]["name"]
     if context.namespace:
@@ -200,7 +192,7 @@ def update(
     obj = _prepare(cluster, context, obj, old)
     tidy(obj["metadata"])
     if managed_fields is None:
-        managed_fields = owners_after(context, old, obj, handed, now)
+        managed_fields = owners_after(context, old, obj, now)
     set_owners(obj["metadata"], managed_fields)
     if obj == old:
         admission.check(cluster, context, Operation.UPDATE, obj, old)  # who may not write it is not shown it
@@ -217,10 +209,9 @@ def update(
     if faults:
         raise invalid(resource_type, context.name, faults)
     admission.check(cluster, context, Operation.UPDATE, obj, old)
-    obj = to_stored(resource_type, obj)
     if context.dry_run():
         return Written(at_version(obj, current.version))
-    collection = collection_of(resource_type)
+    collection = resource_type.group_resource
     if finished(resource_type, obj):
         return Written(cluster.store.remove(collection, context.namespace, context.name, obj))
     return Written(cluster.store.put(collection, obj))

@@ -20,5 +20,6 @@ def micro_timestamp(moment: datetime) -> str:
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Either of the two."""
-    return datetime.fromisoformat(text)
+    """Either of the two, or any other RFC 3339 time; raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -95,8 +95,6 @@ class ContainerProcess:
         self.exited: asyncio.Future[Exit] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
         """The shim itself has been reaped."""
-        self.main_pid = 0
-        """PID 1 of the container, as the host numbers it."""
         self.memory_group: MemoryGroup | None = None
         """What keeps its memory limit."""
 
@@ -171,7 +169,6 @@ class ContainerProcess:
 
     def _take(self, report: JSON) -> None:
         if "started" in report:
-            self.main_pid = report["started"]
             self.started.set_result(_moment(report["time"]))
         elif "exited" in report:
             self._ended(Exit(report["exited"], _moment(report["time"]), bool(report.get("outOfMemory"))))

@@ -8,16 +8,13 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from localcluster.client.clock import utc_now
 from localcluster.kubelet.container import ContainerProcess, ContainerSpec, Exit, StartRefused
 from localcluster.kubelet.environment import Surroundings, command_line, container_environment
 from localcluster.kubelet.errors import ConfigError
-from localcluster.kubelet.execution import Inside, act, named_ports
 from localcluster.kubelet.grace import Grace
 from localcluster.kubelet.logs import log_tail, termination_message
-from localcluster.kubelet.probes import watch_health
 from localcluster.kubelet.services import NodeServices
 from localcluster.kubelet.states import (
     ContainerRecord,
@@ -43,8 +40,8 @@ from localcluster.resource import JSON
 START_ERROR_EXIT_CODE = 128
 FIRST_CONFIG_RETRY_SECONDS = 1.0
 LONGEST_CONFIG_RETRY_SECONDS = 10.0
-HOOK_SECONDS = 600.0  # a postStart hook has no time-out of its own
-AFTER_PRE_STOP_SECONDS = 2.0  # what Kubernetes leaves a container whose preStop hook used up the grace
+IGNORED = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+"""Fields of a container that mean nothing here: it is ready while it runs."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +53,6 @@ class PodWorld:
     services: NodeServices
     pod: JSON
     folder: Path
-    address: str
     base_environment: dict[str, str]
     volume_paths: dict[str, Path]
     surroundings: Surroundings
@@ -83,7 +79,8 @@ class ContainerLife:
         self._changed = changed
         self._world: PodWorld | None = None
         self._process: ContainerProcess | None = None
-        self._inside: Inside | None = None
+        self._spec: ContainerSpec | None = None
+        """Of the process, once it runs."""
         self._stopping = asyncio.Event()
 
     async def run(self) -> int | None:
@@ -105,7 +102,7 @@ class ContainerLife:
         return None
 
     async def stop(self, grace: Grace) -> None:
-        """End it for good: preStop, SIGTERM, and SIGKILL when the grace is over."""
+        """End it for good: SIGTERM, and SIGKILL when the grace is over."""
         self._stopping.set()
         await self._end_run(grace)
 
@@ -125,13 +122,9 @@ class ContainerLife:
         if isinstance(started, Terminated):
             self._set(replace(self.record, state=started, ready=False, started=False))
             return started
-        process, inside = started
+        process, spec = started
         assert self._world is not None
-        health = asyncio.create_task(self._watch_health(inside))
-        try:
-            exit_: Exit = await asyncio.shield(process.exited)
-        finally:
-            health.cancel()
+        exit_: Exit = await asyncio.shield(process.exited)
         await self._unless_stopped(self._world.services.latencies.until_relist(time.monotonic()))
         running = self.record.state
         began = running.started_at if isinstance(running, Running) else exit_.at
@@ -139,13 +132,13 @@ class ContainerLife:
         message = termination_message(self._message_file(self._world))
         falls_back = self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
         if exit_.code and falls_back and not message:
-            message = log_tail(Path(inside.spec.log))
+            message = log_tail(Path(spec.log))
         terminated = replace(terminated, message=message)
-        self._process = self._inside = None
+        self._process = self._spec = None
         self._set(replace(self.record, state=terminated, ready=False, started=False))
         return terminated
 
-    async def _start(self) -> tuple[ContainerProcess, Inside] | Terminated | None:
+    async def _start(self) -> tuple[ContainerProcess, ContainerSpec] | Terminated | None:
         """A running container, or how it ended before it ran, or nothing when it is no longer wanted."""
         retry_seconds = FIRST_CONFIG_RETRY_SECONDS
         while not self._stopping.is_set():
@@ -166,15 +159,14 @@ class ContainerLife:
                 await self._unless_stopped(retry_seconds)
                 retry_seconds = min(2 * retry_seconds, LONGEST_CONFIG_RETRY_SECONDS)
                 continue
-            isolation = world.services.runtime.isolation
-            ports = named_ports(self._container)
-            self._inside = inside = Inside(process, spec, isolation, world.address, ports)
-            probed = any(self._container.get(probe) for probe in ("startupProbe", "readinessProbe"))
-            started = not self._container.get("startupProbe")
-            self._set(replace(self.record, state=Running(started_at), started=started, ready=not probed))
+            self._spec = spec
+            self._set(replace(self.record, state=Running(started_at), started=True, ready=True))
             world.services.normal(world.pod, "Started", f"Started container {self.name}", self.name)
+            if ignored := [field for field in IGNORED if self._container.get(field)]:
+                why = f"The embedded cluster ignores {', '.join(ignored)} of containers"
+                world.services.warning(world.pod, "Ignored", why, self.name)
             self.up.set()
-            return process, inside
+            return process, spec
         return None
 
     def _describe(self, world: PodWorld) -> ContainerSpec:
@@ -213,62 +205,21 @@ class ContainerLife:
         """The file of this run's termination message."""
         return world.folder / f"termination-{self.name}-{self.record.restart_count}"
 
-    async def _watch_health(self, inside: Inside) -> None:
-        """postStart, then the probes; kills the run when either says so."""
-        if hook := (self._container.get("lifecycle") or {}).get("postStart"):
-            outcome = await act(hook, inside, HOOK_SECONDS)
-            if not outcome.ok:
-                self._warn("FailedPostStartHook", f"PostStartHook failed: {outcome.output}")
-                await self._end_run(self._own_grace())
-                return
-        why = await watch_health(
-            self._container,
-            inside,
-            on_started=lambda: self._set(replace(self.record, started=True)),
-            on_ready=lambda ready: self._set(replace(self.record, ready=ready)),
-            report=lambda kind, output: self._warn("Unhealthy", f"{kind} probe failed: {output}"),
-        )
-        if why:
-            self._warn("Killing", f"{why}, will be restarted", kind="Normal")
-            await self._end_run(self._own_grace())
-
-    def _own_grace(self) -> Grace:
-        assert self._world is not None
-        return Grace(self._world.pod["spec"].get("terminationGracePeriodSeconds") or 0)
-
     # --- its end ---
 
     async def _end_run(self, grace: Grace) -> None:
-        process, inside, world = self._process, self._inside, self._world
+        process, world = self._process, self._world
         if process is None or world is None:
             return
-        if inside is None:  # not yet running: nothing that could want a grace
+        if self._spec is None:  # not yet running: nothing that could want a grace
             process.kill()
             await asyncio.shield(process.gone)
             return
-        if self._stopping.is_set():
-            world.services.normal(world.pod, "Killing", f"Stopping container {self.name}", self.name)
-        hook = (self._container.get("lifecycle") or {}).get("preStop")
-        if hook and grace.remaining_seconds > 0:
-            await self._pre_stop(hook, inside, grace)
+        world.services.normal(world.pod, "Killing", f"Stopping container {self.name}", self.name)
         process.terminate()
         if not await grace.allows(asyncio.shield(process.exited)):
             process.kill()
         await asyncio.shield(process.exited)
-
-    async def _pre_stop(self, hook: JSON, inside: Inside, grace: Grace) -> None:
-        acting = asyncio.create_task(act(hook, inside, grace.remaining_seconds))
-        exited: asyncio.Future[Any] = asyncio.shield(inside.process.exited)
-        either = asyncio.ensure_future(asyncio.wait([acting, exited], return_when=asyncio.FIRST_COMPLETED))
-        try:
-            if not await grace.allows(either):
-                self._warn("FailedPreStopHook", "PreStopHook did not end within the grace period")
-                grace.at_least(AFTER_PRE_STOP_SECONDS)
-            elif acting.done() and not acting.result().ok:
-                self._warn("FailedPreStopHook", f"PreStopHook failed: {acting.result().output}")
-        finally:
-            either.cancel()
-            acting.cancel()
 
     # --- between runs ---
 
@@ -278,7 +229,8 @@ class ContainerLife:
         pod_name = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
         message = f"back-off {seconds:g}s restarting failed container={self.name} pod={pod_name}"
         self._set(replace(self.record, state=Waiting("CrashLoopBackOff", message), last=terminated))
-        self._warn("BackOff", f"Back-off restarting failed container {self.name} in pod {pod_name}")
+        why = f"Back-off restarting failed container {self.name} in pod {pod_name}"
+        self._world.services.warning(self._world.pod, "BackOff", why, self.name)
         await self._unless_stopped(seconds)
 
     async def _unless_stopped(self, seconds: float) -> None:
@@ -290,9 +242,3 @@ class ContainerLife:
     def _set(self, record: ContainerRecord) -> None:
         self.record = record
         self._changed(self.name, record)
-
-    def _warn(self, reason: str, message: str, kind: str = "Warning") -> None:
-        assert self._world is not None
-        services = self._world.services
-        tell = services.warning if kind == "Warning" else services.normal
-        tell(self._world.pod, reason, message, self.name)

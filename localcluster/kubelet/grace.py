@@ -25,10 +25,6 @@ class Grace:
             self._ends_at = ends_at
             self._shortened.set()
 
-    def at_least(self, seconds: float) -> None:
-        """Leave at least this much."""
-        self._ends_at = max(self._ends_at, monotonic() + seconds)
-
     async def allows(self, awaited: asyncio.Future[Any]) -> bool:
         """Wait; False when the time is over first."""
         while not awaited.done():

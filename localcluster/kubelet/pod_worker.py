@@ -28,7 +28,7 @@ from localcluster.kubelet.states import (
     restart_policy,
     restarts,
 )
-from localcluster.kubelet.status import PodFacts, Verdict, open_gates, pod_status
+from localcluster.kubelet.status import PodFacts, Verdict, pod_status
 from localcluster.quantities import is_sidecar
 from localcluster.resource import JSON
 
@@ -256,7 +256,6 @@ class PodWorker:
             address=self._address,
             verdict=self._verdict,
             finished=self._finished,
-            gates=open_gates(self._pod),
             known_conditions=conditions,
         )
         return pod_status(facts, now)

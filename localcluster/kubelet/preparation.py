@@ -87,7 +87,7 @@ class Preparation:
         services.hosts_files.introduce(self._address, hostname(pod), path, own, service_name(pod))
         mounted = pod if account_volume is None else _with_account_mounts(pod, account_volume["name"])
         base = host_environment() | temporary_environment(services.home.pod_temporary(pod["metadata"]["uid"]))
-        return PodWorld(services, mounted, self.folder, self._address, base, paths, around)
+        return PodWorld(services, mounted, self.folder, base, paths, around)
 
     async def keep_tokens_fresh(self) -> None:
         """Until cancelled, with the Pod."""

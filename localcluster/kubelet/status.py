@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from localcluster.client.clock import timestamp
@@ -43,7 +43,6 @@ class PodFacts:
     verdict: Verdict | None = None
     finished: bool = False
     """Whether nothing of the Pod runs and nothing will."""
-    gates: dict[str, bool] = field(default_factory=dict)
     known_conditions: Sequence[JSON] = ()
     """The conditions as last written, for their times of transition."""
 
@@ -144,7 +143,6 @@ def _conditions(facts: PodFacts, phase: str, now: datetime) -> list[JSON]:
     over = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
     uninitialized = _uninitialized(pod, records)
     unready = [name for name in names(main_containers(pod)) if not records[name].ready]
-    closed_gates = [gate for gate, is_open in facts.gates.items() if not is_open]
     if over == "PodCompleted":
         uninitialized = []
     incomplete = f"containers with incomplete status: [{' '.join(uninitialized)}]"
@@ -154,11 +152,6 @@ def _conditions(facts: PodFacts, phase: str, now: datetime) -> list[JSON]:
         why = {"reason": over} if over else {"reason": "ContainersNotReady", "message": not_ready}
         containers_ready = {"type": "ContainersReady", "status": "False"} | why
     ready = containers_ready | {"type": "Ready"}
-    if closed_gates and ready["status"] == "True":
-        closed = (
-            f'corresponding condition of pod readiness gate "{closed_gates[0]}" does not exist or is false.'
-        )
-        ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": closed}
     began: JSON = {"type": "Initialized", "status": "True"}
     if uninitialized:
         began |= {"status": "False", "reason": "ContainersNotInitialized", "message": incomplete}
@@ -175,14 +168,3 @@ def _stamped(condition: JSON, before: JSON | None, now: datetime) -> JSON:
         name: None for name in ("reason", "message") if name in (before or {}) and name not in condition
     }
     return condition | {"lastTransitionTime": since} | cleared
-
-
-def open_gates(pod: JSON) -> dict[str, bool]:
-    """The Pod's readiness gates, and whether their conditions hold."""
-    holding = {
-        condition["type"]
-        for condition in (pod.get("status") or {}).get("conditions") or ()
-        if condition["status"] == "True"
-    }
-    gates: Sequence[JSON] = pod["spec"].get("readinessGates") or ()
-    return {gate["conditionType"]: gate["conditionType"] in holding for gate in gates}

@@ -6,7 +6,6 @@ A volume's content is plain data first (`projected_files`, pure), then written; 
 from __future__ import annotations
 
 import posixpath
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -187,18 +186,9 @@ def _host_path(name: str, reference: JSON) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     elif kind == "FileOrCreate" and not path.exists():
         path.touch()
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise MountError(name, f"hostPath {path}: {error.strerror}") from error
-    expected = {
-        "Directory": stat.S_ISDIR,
-        "File": stat.S_ISREG,
-        "Socket": stat.S_ISSOCK,
-        "CharDevice": stat.S_ISCHR,
-        "BlockDevice": stat.S_ISBLK,
-    }
-    if kind in expected and not expected[kind](mode):
+    if not path.exists():
+        raise MountError(name, f"hostPath {path}: No such file or directory")
+    if (kind == "Directory" and not path.is_dir()) or (kind == "File" and not path.is_file()):
         raise MountError(name, f"hostPath type check failed: {path} is not a {kind}")
     return path
 

@@ -99,16 +99,6 @@ def preference(spec: JSON, node: JSON) -> int:
     return sum(t["weight"] for t in terms or () if _matches_term(t["preference"], labels, fields))
 
 
-def matches_selector(selector: JSON | None, labels: dict[str, str]) -> bool:
-    """A label selector; none matches nothing, an empty one everything."""
-    if selector is None:
-        return False
-    exact = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in exact.items()) and all(
-        matches_expression(expression, labels) for expression in selector.get("matchExpressions") or ()
-    )
-
-
 def is_ready(node: JSON) -> bool:
     """Whether the node's kubelet says, and is believed, that it can run Pods."""
     conditions = node.get("status", {}).get("conditions") or ()

@@ -8,12 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from localcluster.quantities import CPU, MEMORY, PODS, Amounts, add, amounts, pod_requests
 from localcluster.resource import JSON
-from localcluster.scheduler.colocation import (
-    Placed,
-    required_terms,
-    violates_affinity,
-    violates_anti_affinity,
-)
 from localcluster.scheduler.constraints import (
     TaintEffect,
     is_ready,
@@ -33,8 +27,6 @@ class NodeState:
     allocatable: Amounts
     used: Amounts = field(default_factory=dict)
     pods: list[JSON] = field(default_factory=list)
-    repelling: list[JSON] = field(default_factory=list)
-    """Pods that refuse some neighbours."""
 
     @classmethod
     def of(cls, node: JSON) -> NodeState:
@@ -45,20 +37,14 @@ class NodeState:
         name: str = self.node["metadata"]["name"]
         return name
 
-    @property
-    def labels(self) -> dict[str, str]:
-        return self.node["metadata"].get("labels") or {}
-
     def take(self, pod: JSON) -> None:
         """Count a Pod as running here."""
         self.used = add(self.used, pod_requests(pod["spec"]))
         self.pods.append(pod)
-        if required_terms(pod, "podAntiAffinity"):
-            self.repelling.append(pod)
 
     def with_pod(self, pod: JSON) -> NodeState:
         """The node with one Pod more; this state stays as it is."""
-        after = replace(self, pods=[*self.pods], repelling=[*self.repelling])
+        after = replace(self, pods=[*self.pods])
         after.take(pod)
         return after
 
@@ -87,8 +73,11 @@ def node_states(nodes: Iterable[JSON], pods: Iterable[JSON]) -> dict[str, NodeSt
     return states
 
 
-def obstacles(pod: JSON, requests: Amounts, state: NodeState, placed: Sequence[Placed]) -> list[str]:
-    """Why a Pod cannot run on a node, in Kubernetes' words; nothing where it can."""
+def obstacles(pod: JSON, requests: Amounts, state: NodeState) -> list[str]:
+    """Why a Pod cannot run on a node, in Kubernetes' words; nothing where it can.
+
+    Affinity and anti-affinity between Pods have no meaning here: all nodes are this machine.
+    """
     spec = pod["spec"]
     tolerations = spec.get("tolerations") or ()
     taints = state.node["spec"].get("taints") or ()
@@ -100,13 +89,7 @@ def obstacles(pod: JSON, requests: Amounts, state: NodeState, placed: Sequence[P
         return ["node(s) were not ready"]
     if not matches_node(spec, state.node):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    if short := _shortages(requests, state):
-        return short
-    if violates_affinity(pod, state.labels, placed):
-        return ["node(s) didn't match pod affinity rules"]
-    if violates_anti_affinity(pod, state.labels, placed):
-        return ["node(s) didn't match pod anti-affinity rules"]
-    return []
+    return _shortages(requests, state)
 
 
 def _tolerates_cordon(tolerations: Sequence[JSON]) -> bool:
@@ -130,26 +113,15 @@ def score(requests: Amounts, state: NodeState, pod: JSON) -> tuple[int, int, flo
     return int(unpreferred), -preference(pod["spec"], state.node), max(shares, default=0.0), len(state.pods)
 
 
-def _neighbours(pod: JSON, states: dict[str, NodeState]) -> list[Placed]:
-    """The placed Pods that may matter to this one: mostly none, which keeps large clusters fast."""
-    choosy = required_terms(pod, "podAffinity") or required_terms(pod, "podAntiAffinity")
-    return [
-        Placed(other, state.labels)
-        for state in states.values()
-        for other in (state.pods if choosy else state.repelling)
-    ]
-
-
 def place(pod: JSON, states: dict[str, NodeState]) -> Placement:
     """The node on which the Pod leaves most room, ties by name."""
     if not states:
         return Placement(None, "no nodes available to schedule pods")
     requests = pod_requests(pod["spec"])
-    placed = _neighbours(pod, states)
     reasons: Counter[str] = Counter()
     fitting: list[NodeState] = []
     for state in states.values():
-        against = obstacles(pod, requests, state, placed)
+        against = obstacles(pod, requests, state)
         reasons.update(against)
         if not against:
             fitting.append(state)

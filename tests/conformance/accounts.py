@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .backend import Backend
-from .objects import manifest, serviceaccount, unique
+from .objects import manifest, serviceaccount
 from .rawapi import Api
 from .resources import (
-    CLUSTERROLEBINDINGS,
-    CLUSTERROLES,
     ROLEBINDINGS,
     ROLES,
     SERVICEACCOUNTS,
@@ -36,7 +34,6 @@ class Accounts:
     api: Api
     backend: Backend
     namespace: str
-    cluster_wide: list[tuple[Resource, str]] = field(default_factory=list)
 
     async def token(self, name: str, **spec: Any) -> str:
         (await self.api.create(SERVICEACCOUNTS, serviceaccount(self.namespace, name))).expect(201, 409)
@@ -61,21 +58,6 @@ class Accounts:
         reference = {"apiGroup": RBAC, "kind": kind, "name": role}
         binding = manifest(ROLEBINDINGS, where, account, roleRef=reference, subjects=[self.subject(account)])
         (await self.api.create(ROLEBINDINGS, binding)).expect(201)
-
-    async def cluster_role(self, *rules: JSON) -> str:
-        name = unique("conformance")
-        (await self.api.create(CLUSTERROLES, manifest(CLUSTERROLES, None, name, rules=list(rules)))).expect(
-            201
-        )
-        self.cluster_wide.append((CLUSTERROLES, name))
-        return name
-
-    async def bind_everywhere(self, account: str, role: str) -> None:
-        reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
-        subjects = [self.subject(account)]
-        binding = manifest(CLUSTERROLEBINDINGS, None, role, roleRef=reference, subjects=subjects)
-        (await self.api.create(CLUSTERROLEBINDINGS, binding)).expect(201)
-        self.cluster_wide.append((CLUSTERROLEBINDINGS, role))
 
     async def becomes(self, account: Api, status: int, resource: Resource, *where: str) -> None:
         """Authorization follows its objects with a short delay."""

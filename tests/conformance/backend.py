@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import ssl
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +11,9 @@ from pathlib import Path
 import kubernetes.client
 import kubernetes.config
 
+from localcluster.paths import Home
+from tests.localcluster.running import Part
 from tests.ports import free_port
-
-START_TIMEOUT_SECONDS = 300.0
-STOP_TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -53,72 +46,26 @@ class Access:
 class EmbeddedCluster:
     """The embedded API server (and, when asked for, its nodes) as real processes on a folder of their own."""
 
-    def __init__(self, home: Path, *, with_nodes: bool) -> None:
-        self.home = home
-        self.port = free_port()
-        self.with_nodes = with_nodes
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.home / "kubeconfig"
-
-    @property
-    def apiserver(self) -> subprocess.Popen[bytes]:
-        return self.processes[0]
+    def __init__(self, folder: Path, *, with_nodes: bool) -> None:
+        home = Home(folder)
+        home.create()
+        self.kubeconfig = home.kubeconfig
+        self._server = Part(home, "apiserver", "--port", str(free_port()))
+        self._nodes = Part(home, "nodes", "--nodes", "1") if with_nodes else None
 
     def start(self) -> None:
-        self.processes = [self._spawn("apiserver", "--port", str(self.port))]
-        self._await_ready()
-        if self.with_nodes:
-            self.processes.append(self._spawn("nodes", "--nodes", "1"))
+        self._server.start()
+        if self._nodes is not None:
+            self._nodes.start()
 
     def kill(self) -> None:
         """End the API server as a power cut would."""
-        self.apiserver.send_signal(signal.SIGKILL)
-        self.apiserver.wait(STOP_TIMEOUT_SECONDS)
+        self._server.end(signal.SIGKILL)
 
     def stop(self) -> None:
-        for process in reversed(self.processes):
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(STOP_TIMEOUT_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait(STOP_TIMEOUT_SECONDS)
-        self.processes = []
-
-    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        self.home.mkdir(mode=0o700, exist_ok=True)
-        with (self.home / f"{name}.output").open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", f"localcluster.{name}", *arguments],
-                env={**os.environ, "DLR_HOME": str(self.home)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def _await_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            if self.apiserver.poll() is not None:
-                break
-            if self.kubeconfig.exists() and self._ready():
-                return
-            time.sleep(0.05)
-        output = (self.home / "apiserver.output").read_text(errors="replace")
-        raise RuntimeError(f"the embedded API server did not come up; it said:\n{output[-4000:]}")
-
-    def _ready(self) -> bool:
-        access = Access.from_kubeconfig(self.kubeconfig)
-        request = urllib.request.Request(access.server + "/readyz", headers=access.headers)
-        try:
-            with urllib.request.urlopen(request, timeout=2, context=access.tls) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        for part in (self._nodes, self._server):
+            if part is not None and part.process is not None:
+                part.end()
 
 
 @dataclass(frozen=True)

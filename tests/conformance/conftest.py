@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +79,7 @@ async def _remove_widgets(backend: Backend) -> None:
         await Api(session, backend.access).delete(CRDS, None, widget_crd()["metadata"]["name"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def backend(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     given = pytestconfig.getoption(OPTION, default=None) or os.environ.get(VARIABLE)
     if given:
@@ -89,10 +88,7 @@ def backend(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
         yield external
         blocking(_remove_widgets(external))
         return
-    cluster = EmbeddedCluster(
-        tmp_path_factory.mktemp("cluster") / "home",
-        with_nodes=importlib.util.find_spec("localcluster.nodes") is not None,
-    )
+    cluster = EmbeddedCluster(tmp_path_factory.mktemp("cluster") / "home", with_nodes=True)
     try:
         cluster.start()
         embedded = Backend(cluster.kubeconfig, cluster)
@@ -125,7 +121,7 @@ async def _default_account(api: Api, namespace: str) -> None:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def has_controllers(backend: Backend) -> bool:
     async def default_account_appears() -> bool:
         async with aiohttp.ClientSession() as session:
@@ -153,14 +149,14 @@ async def namespace(api: Api, has_controllers: bool) -> AsyncIterator[str]:
     await api.delete(NAMESPACES, None, name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def controllers(has_controllers: bool) -> None:
     """Skips unless the controllers of a control plane run beside the API server."""
     if not has_controllers:
         pytest.skip("this API server runs without kube-controller-manager")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nodes(backend: Backend, controllers: None) -> None:
     """Skips unless some node runs Pods."""
 
@@ -187,7 +183,7 @@ def nodes(backend: Backend, controllers: None) -> None:
         pytest.skip("this cluster has no Ready node to run Pods")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kubectl_homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kubectl")
 
@@ -220,8 +216,5 @@ def make(api: Api, namespace: str) -> Maker:
 
 
 @pytest.fixture
-async def accounts(api: Api, backend: Backend, namespace: str) -> AsyncIterator[Accounts]:
-    accounts = Accounts(api, backend, namespace)
-    yield accounts
-    for resource, name in accounts.cluster_wide:
-        await api.delete(resource, None, name)
+def accounts(api: Api, backend: Backend, namespace: str) -> Accounts:
+    return Accounts(api, backend, namespace)

@@ -197,7 +197,6 @@ def names(body: JSON) -> list[str]:
     return [item["metadata"]["name"] for item in body["items"]]
 
 
-RULES_NOT_CHECKED = {"<nil>": "FieldValueInvalid"}
 """The cause that is added where a fault keeps the kind's rules from being asked."""
 
 

@@ -1,74 +1,26 @@
-"""Who may do what: TLS, tokens, service accounts, RBAC, and the policy that holds a worker to its own object."""
+"""Who may do what: tokens bound to Pods, RBAC."""
 
 from __future__ import annotations
 
-import json
-import ssl
 from typing import Any
 
-import aiohttp
 import pytest
 
 from .accounts import POD_NAME_EXTRA, Accounts, rule
 from .backend import Backend
 from .conftest import Maker
-from .kubectl import Kubectl
 from .objects import unschedulable_pod
 from .rawapi import Api
 from .resources import (
-    CONFIGMAPS,
-    LEASES,
-    NODES,
     PODS,
-    ROLEBINDINGS,
     SELF_REVIEWS,
-    SERVICEACCOUNTS,
-    SUBJECT_ACCESS_REVIEWS,
-    TOKEN_REVIEWS,
-    WG,
     WIDGETS,
-    Resource,
 )
 from .waiting import eventually
 
 pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
-
-
-async def test_without_a_token_there_is_nothing_to_see(api: Api, backend: Backend, namespace: str) -> None:
-    reply = await api.as_token(None).list(WIDGETS, namespace)
-    if not backend.embedded and reply.status == 403:
-        assert "system:anonymous" in reply.body["message"]
-        return
-    reply.refused(401, "Unauthorized")
-
-
-@pytest.mark.parametrize("token", ["wrong", "a.b.c", "x" * 4000])
-async def test_a_wrong_token_is_unauthorized(api: Api, namespace: str, token: str) -> None:
-    (await api.as_token(token).list(WIDGETS, namespace)).refused(401, "Unauthorized")
-
-
-async def test_the_server_shows_a_certificate_of_its_own_authority(backend: Backend) -> None:
-    access = backend.access
-    async with aiohttp.ClientSession() as session:
-        with pytest.raises(aiohttp.ClientConnectorCertificateError):
-            await session.get(access.server + "/version", ssl=ssl.create_default_context())
-        async with session.get(access.server + "/version", ssl=access.tls, headers=access.headers) as reply:
-            assert reply.status == 200
-
-
-async def test_a_token_says_who_its_bearer_is(api: Api, accounts: Accounts) -> None:
-    token = await accounts.token("worker", expirationSeconds=3600)
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    reply = await api.as_token(token).call("POST", SELF_REVIEWS.path(), body=review)
-    user = reply.expect(201)["status"]["userInfo"]
-    assert user["username"] == f"system:serviceaccount:{accounts.namespace}:worker"
-    assert set(user["groups"]) == {
-        "system:serviceaccounts",
-        f"system:serviceaccounts:{accounts.namespace}",
-        "system:authenticated",
-    }
 
 
 async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(
@@ -92,19 +44,6 @@ async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(
     )
 
 
-async def test_an_account_may_do_nothing_at_first(api: Api, accounts: Accounts) -> None:
-    bearer = api.as_token(await accounts.token("worker"))
-    status = (await bearer.list(WIDGETS, accounts.namespace)).refused(403, "Forbidden")
-    assert status["message"] == (
-        f'{WIDGETS.group_resource} is forbidden: User "system:serviceaccount:{accounts.namespace}:worker" '
-        f'cannot list resource "{WIDGETS.plural}" in API group "conformance.dlr.dev" in the namespace '
-        f'"{accounts.namespace}"'
-    )
-    for resource in (PODS, CONFIGMAPS, LEASES, NODES):
-        where = accounts.namespace if resource.namespaced else None
-        (await bearer.list(resource, where)).refused(403, "Forbidden")
-
-
 async def test_a_role_allows_exactly_its_verbs(api: Api, accounts: Accounts, make: Maker) -> None:
     bearer = api.as_token(await accounts.token("reader"))
     await make.widget()
@@ -123,102 +62,3 @@ async def test_a_role_allows_exactly_its_verbs(api: Api, accounts: Accounts, mak
     (await bearer.list(WIDGETS)).refused(403, "Forbidden")
     (await bearer.call("DELETE", WIDGETS.path(namespace))).refused(403, "Forbidden")
     (await bearer.list(PODS, namespace)).refused(403, "Forbidden")
-
-
-async def test_a_cluster_role_reaches_as_far_as_its_binding(api: Api, accounts: Accounts) -> None:
-    here, everywhere = [api.as_token(await accounts.token(name)) for name in ("here", "everywhere")]
-    role = await accounts.cluster_role(rule(WIDGETS.group, WIDGETS.plural, "list"), rule("", "nodes", "list"))
-    await accounts.bind("here", "ClusterRole", role)
-    await accounts.bind_everywhere("everywhere", role)
-    await accounts.becomes(here, 200, WIDGETS)
-    await accounts.becomes(everywhere, 200, WIDGETS)
-    (await here.list(WIDGETS)).refused(403, "Forbidden")
-    (await here.list(NODES)).refused(403, "Forbidden")
-    (await everywhere.list(WIDGETS)).expect(200)
-    (await everywhere.list(NODES)).expect(200)
-
-
-async def review(who: Api, resource: Resource, **spec: Any) -> JSON:
-    body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-    return dict((await who.call("POST", resource.path(), body=body)).expect(201)["status"])
-
-
-async def test_a_token_review_says_whose_a_token_is(api: Api, backend: Backend, accounts: Accounts) -> None:
-    token = await accounts.token("worker")
-    status = await review(api, TOKEN_REVIEWS, token=token)
-    own = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    reply = await api.as_token(token).call("POST", SELF_REVIEWS.path(), body=own)
-    assert status["authenticated"] is True
-    assert status["user"] == reply.expect(201)["status"]["userInfo"]
-    await api.delete(SERVICEACCOUNTS, accounts.namespace, "worker")
-    for unknown in (token, "wrong", "a.b.c"):
-        status = await eventually(
-            lambda token=unknown: review(api, TOKEN_REVIEWS, token=token),
-            within_seconds=backend.patience_seconds,
-            until=lambda status: not status.get("authenticated"),
-        )
-        assert "username" not in status.get("user", {}) and "invalid bearer token" in status["error"]
-
-
-async def test_a_token_is_for_its_audiences_alone(api: Api, accounts: Accounts) -> None:
-    token = await accounts.token("worker", audiences=["vault", "other"])
-    assert (await review(api, TOKEN_REVIEWS, token=token, audiences=["x", "vault"]))["audiences"] == ["vault"]
-    for audiences in ([], ["x"]):
-        status = await review(api, TOKEN_REVIEWS, token=token, audiences=audiences)
-        assert not status.get("authenticated") and "error" in status
-    (await api.as_token(token).list(WIDGETS, accounts.namespace)).refused(401, "Unauthorized")
-
-
-async def test_an_access_review_says_what_somebody_else_may(
-    api: Api, backend: Backend, accounts: Accounts
-) -> None:
-    path = f"/{accounts.namespace}"
-    urls = {"nonResourceURLs": [f"{path}/*"], "verbs": ["get"]}
-    role = await accounts.cluster_role(urls, rule(WIDGETS.group, WIDGETS.plural, "list"))
-    await accounts.token("reader")
-    await accounts.bind_everywhere("reader", role)
-    reader = f"system:serviceaccount:{accounts.namespace}:reader"
-
-    async def allowed(user: str, **asked: Any) -> bool:
-        return bool((await review(api, SUBJECT_ACCESS_REVIEWS, user=user, **asked))["allowed"])
-
-    async def may_get(user: str, path: str, verb: str = "get") -> bool:
-        return await allowed(user, nonResourceAttributes={"path": path, "verb": verb})
-
-    async def may(user: str, verb: str) -> bool:
-        asked = {"verb": verb, "group": WIDGETS.group, "resource": WIDGETS.plural}
-        return await allowed(user, resourceAttributes=asked)
-
-    await eventually(
-        lambda: may_get(reader, f"{path}/metrics"), within_seconds=backend.patience_seconds, until=bool
-    )
-    assert not await may_get(reader, path) and not await may_get(reader, f"{path}/metrics", "post")
-    assert not await may_get("nobody", f"{path}/metrics")
-    assert await may(reader, "list") and not await may(reader, "delete") and not await may("nobody", "list")
-
-
-async def test_kubectl_with_a_service_accounts_token(
-    kubectl: Kubectl, api: Api, accounts: Accounts, make: Maker
-) -> None:
-    await make.widget("seen")
-    token = await accounts.token("reader")
-    await accounts.allow("reader", rule(WIDGETS.group, WIDGETS.plural, "get list"))
-    await accounts.becomes(api.as_token(token), 200, WIDGETS)
-    # A token beside a client certificate would lose against it, so the kubeconfig names the server only.
-    bare = json.loads((await kubectl.run("config", "view", "--minify", "--raw", "-o", "json")).stdout)
-    bare["users"] = [{"name": entry["name"], "user": {"token": token}} for entry in bare["users"]]
-    path = kubectl.home / f"{accounts.namespace}.json"
-    path.write_text(json.dumps(bare))
-    arguments = ("--kubeconfig", str(path))
-    listed = await kubectl.run(*arguments, "get", WG, "-o", "name", namespace=make.namespace)
-    assert listed.lines == [f"{WIDGETS.singular_group}/seen"]
-    said = await kubectl.refused(*arguments, "delete", WG, "seen", namespace=make.namespace)
-    assert "Forbidden" in said
-
-
-async def test_a_permission_ends_with_its_binding(api: Api, accounts: Accounts) -> None:
-    bearer = api.as_token(await accounts.token("once"))
-    await accounts.allow("once", rule(WIDGETS.group, WIDGETS.plural, "list"))
-    await accounts.becomes(bearer, 200, WIDGETS)
-    await api.delete(ROLEBINDINGS, accounts.namespace, "once")
-    await accounts.becomes(bearer, 403, WIDGETS)

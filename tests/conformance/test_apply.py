@@ -97,34 +97,6 @@ async def test_a_status_is_applied_by_way_of_its_own(api: Api, make: Maker) -> N
     (await apply(api, widget(make.namespace, "no"), "b", WIDGETS, sub="status")).refused(404, "NotFound")
 
 
-@pytest.mark.parametrize("content_type", [STRATEGIC_PATCH, "application/merge-patch+json"])
-async def test_force_is_for_applies_alone(api: Api, make: Maker, content_type: str) -> None:
-    await make.configmap("c")
-    patch = {"data": {"x": "1"}}
-    reply = await api.patch(CONFIGMAPS, make.namespace, "c", patch, content_type=content_type, force="true")
-    assert "force: Forbidden" in reply.refused(422, "Invalid")["message"]
-
-
-async def test_a_field_that_the_kind_lacks_is_never_applied(api: Api, make: Maker) -> None:
-    for resource, obj in (
-        (CONFIGMAPS, configmap(make.namespace, "c") | {"dat": {}}),
-        (WIDGETS, widget(make.namespace, "c", {"sise": 1})),
-    ):
-        reply = await apply(api, obj, "a", resource, fieldValidation="Ignore")
-        assert reply.status >= 400 and "field not declared in schema" in reply.text
-
-
-async def test_a_client_hands_managed_fields_back(api: Api, make: Maker) -> None:
-    """As kubectl does, when it goes over from client-side apply."""
-    made = (await apply(api, configmap(make.namespace, "c", {"x": "1"}), "a")).expect(201)
-    (entry,) = made["metadata"]["managedFields"]
-    patch = {"metadata": {"managedFields": [entry | {"manager": "b"}]}}
-    assert managers((await api.patch(CONFIGMAPS, make.namespace, "c", patch)).expect(200)) == [
-        ("b", "Apply", "")
-    ]
-    (await apply(api, configmap(make.namespace, "c", {"x": "2"}), "a")).refused(409, "Conflict")
-
-
 async def test_kubectl_apply_server_side(kubectl: Kubectl, namespace: str) -> None:
     async def server_side(obj: JSON, *more: str) -> str:
         return (await kubectl.run("apply", "--server-side", *more, "-f", "-", stdin=obj)).stdout
@@ -137,11 +109,3 @@ async def test_kubectl_apply_server_side(kubectl: Kubectl, namespace: str) -> No
     said = await kubectl.refused("apply", "--server-side", "-f", "-", stdin=first)
     assert "Apply failed with 1 conflict" in said and ".spec.size" in said and "--force-conflicts" in said
     assert "serverside-applied" in await server_side(first, "--force-conflicts")
-
-
-async def test_kubectl_goes_over_from_client_side_apply(kubectl: Kubectl, namespace: str) -> None:
-    await kubectl.run("apply", "-f", "-", stdin=configmap(namespace, "c", {"x": "1", "y": "1"}))
-    for data in ({"x": "1", "y": "1"}, {"x": "1"}):
-        await kubectl.run("apply", "--server-side", "-f", "-", stdin=configmap(namespace, "c", data))
-    got = (await kubectl.run("get", "configmap", "c", "-o", "json", namespace=namespace)).json
-    assert got["data"] == {"x": "1"}, "what it had applied before is its own"

@@ -8,14 +8,12 @@ import pytest
 
 from .backend import Backend
 from .conftest import Maker
-from .kubectl import Kubectl
 from .objects import lease, owned_by, unschedulable_pod, widget
 from .rawapi import Api, names
 from .resources import (
     CONFIGMAPS,
     LEASES,
     PODS,
-    WG,
     WIDGETS,
     Resource,
 )
@@ -55,26 +53,6 @@ def fate(api: Api, backend: Backend, namespace: str) -> Fate:
     return Fate(api, backend, namespace)
 
 
-async def test_deleting_says_what_was_deleted(api: Api, make: Maker) -> None:
-    made = await make.widget()
-    status = (await api.delete(WIDGETS, make.namespace, "w")).expect(200)
-    assert (status["kind"], status["status"]) == ("Status", "Success")
-    assert status["details"] == {
-        "name": "w",
-        "group": WIDGETS.group,
-        "kind": WIDGETS.plural,
-        "uid": made["metadata"]["uid"],
-    }
-    (await api.get(WIDGETS, make.namespace, "w")).refused(404, "NotFound")
-    (await api.delete(WIDGETS, make.namespace, "w")).refused(404, "NotFound")
-
-
-async def test_a_pod_that_runs_nowhere_is_deleted_at_once(api: Api, namespace: str) -> None:
-    (await api.create(PODS, unschedulable_pod(namespace, "p"))).expect(201)
-    (await api.delete(PODS, namespace, "p")).expect(200, 202)
-    (await api.get(PODS, namespace, "p")).refused(404, "NotFound")
-
-
 @pytest.mark.parametrize("precondition", ["uid", "resourceVersion"])
 async def test_preconditions_guard_a_deletion(api: Api, make: Maker, precondition: str) -> None:
     made = await make.widget()
@@ -99,22 +77,6 @@ async def test_a_finalizer_holds_an_object(api: Api, make: Maker) -> None:
     reply = await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": []}})
     assert reply.expect(200)["metadata"]["uid"] == made["metadata"]["uid"]
     (await api.get(WIDGETS, make.namespace, "w")).refused(404, "NotFound")
-
-
-async def test_deletion_cannot_be_undone(api: Api, make: Maker) -> None:
-    await make.widget(finalizers=[HOLD])
-    await api.delete(WIDGETS, make.namespace, "w")
-    body = (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"deletionTimestamp": None}})).expect(
-        200, 422
-    )
-    if body["kind"] == WIDGETS.kind:
-        assert body["metadata"]["deletionTimestamp"]
-    more = {"metadata": {"finalizers": [HOLD, "conformance.dlr.dev/more"]}}
-    reply = await api.patch(WIDGETS, make.namespace, "w", more)
-    message = reply.refused(422, "Invalid")["message"]
-    assert "no new finalizers can be added if the object is being deleted" in message
-    (await api.patch(WIDGETS, make.namespace, "w", {"spec": {"size": 8}})).expect(200)
-    (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})).expect(200)
 
 
 async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> None:
@@ -197,29 +159,3 @@ async def test_a_new_owner_of_the_same_name_is_another_owner(
     await make.configmap("of-new", ownerReferences=[owned_by(new)])
     await fate.gone(CONFIGMAPS, "of-old")
     (await api.get(CONFIGMAPS, make.namespace, "of-new")).expect(200)
-
-
-async def test_kubectl_deletes_by_file_name_label_and_all(kubectl: Kubectl, make: Maker) -> None:
-    namespace = make.namespace
-    for name in "abcd":
-        await make.widget(name, labels={"first": str(name == "b").lower()})
-    output = await kubectl.run("delete", "-f", "-", stdin=widget(namespace, "a"))
-    assert f'{WIDGETS.singular_group} "a"' in output.stdout
-    await kubectl.run("delete", WG, "-l", "first=true", namespace=namespace)
-    await kubectl.run("delete", f"{WG}/c", namespace=namespace)
-    assert "NotFound" in await kubectl.refused("delete", f"{WG}/c", namespace=namespace)
-    await kubectl.run("delete", f"{WG}/c", "--ignore-not-found", namespace=namespace)
-    await kubectl.run("delete", WG, "--all", namespace=namespace)
-    assert (await kubectl.run("get", WG, "-o", "name", namespace=namespace)).stdout == ""
-
-
-async def test_foreground_deletion_does_not_wait_for_those_that_do_not_block(
-    api: Api, make: Maker, controllers: None, fate: Fate
-) -> None:
-    owner = await make.widget("owner")
-    reference = owned_by(owner, block=False)
-    await make.configmap("child", ownerReferences=[reference], finalizers=[HOLD])
-    await api.delete(WIDGETS, make.namespace, "owner", {"propagationPolicy": "Foreground"})
-    await fate.gone(WIDGETS, "owner")
-    await api.patch(CONFIGMAPS, make.namespace, "child", {"metadata": {"finalizers": None}})
-    await fate.gone(CONFIGMAPS, "child")

@@ -51,26 +51,6 @@ async def settled(api: Api, backend: Backend, namespace: str, **wanted: Any) -> 
 
 
 @pytest.mark.usefixtures("controllers")
-async def test_the_status_counts_the_pods_that_a_budget_selects(
-    api: Api, backend: Backend, namespace: str
-) -> None:
-    (await api.create(BUDGETS, budget(namespace, "a", minAvailable=2))).expect(201)
-    await settled(api, backend, namespace, expectedPods=0, desiredHealthy=2, disruptionsAllowed=0)
-    for name in ("one", "two", "three"):
-        await healthy_pod(api, namespace, name)
-    await healthy_pod(api, namespace, "stranger", app="b")
-    (await api.create(PODS, unschedulable_pod(namespace, "ill", labels={"app": "a"}))).expect(201)
-    wanted = {"expectedPods": 4, "currentHealthy": 3, "desiredHealthy": 2, "disruptionsAllowed": 1}
-    body = await settled(api, backend, namespace, **wanted)
-    (condition,) = body["status"]["conditions"]
-    assert (condition["type"], condition["status"]) == ("DisruptionAllowed", "True")
-    assert condition["reason"] == "SufficientPods"
-    (await api.patch(BUDGETS, namespace, "a", {"spec": {"minAvailable": 3}})).expect(200)
-    body = await settled(api, backend, namespace, desiredHealthy=3, disruptionsAllowed=0)
-    assert body["status"]["conditions"][0]["reason"] == "InsufficientPods"
-
-
-@pytest.mark.usefixtures("controllers")
 async def test_an_eviction_beyond_the_budget_is_refused_and_says_what_is_needed(
     api: Api, backend: Backend, namespace: str
 ) -> None:
@@ -97,13 +77,6 @@ async def test_an_eviction_beyond_the_budget_is_refused_and_says_what_is_needed(
     assert cause["reason"] == "DisruptionBudget"
     assert cause["message"] == "The disruption budget a needs 1 healthy pods and has 1 currently"
     (await api.delete(PODS, namespace, "two")).expect(200)
-
-
-async def test_pods_that_do_no_work_yet_are_no_budget_s(api: Api, namespace: str) -> None:
-    (await api.create(BUDGETS, budget(namespace, "a", minAvailable=5))).expect(201)
-    (await api.create(PODS, unschedulable_pod(namespace, "p", labels={"app": "a"}))).expect(201)
-    (await evict(api, namespace, "p")).expect(201)
-    (await api.get(PODS, namespace, "p")).refused(404, "NotFound")
 
 
 @pytest.fixture

@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 
 from .conftest import Maker
-from .kubectl import Kubectl
-from .objects import unschedulable_pod
 from .rawapi import Api, names
 from .resources import (
-    PODS,
-    WG,
     WIDGETS,
 )
 
@@ -43,38 +39,6 @@ async def test_field_selectors(api: Api, make: Maker, selector: str, expected: s
     assert sorted(names(body)) == list(expected)
 
 
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
-        ("spec.nodeName=", "pq"),
-        ("spec.nodeName=node-x", ""),
-        ("status.phase=Pending", "pq"),
-        ("status.phase!=Pending", ""),
-        ("spec.restartPolicy=Never", "q"),
-        ("spec.schedulerName=default-scheduler,metadata.name=p", "p"),
-    ],
-)
-async def test_field_selectors_of_pods(api: Api, namespace: str, selector: str, expected: str) -> None:
-    (await api.create(PODS, unschedulable_pod(namespace, "p"))).expect(201)
-    (await api.create(PODS, unschedulable_pod(namespace, "q", restartPolicy="Never"))).expect(201)
-    body = (await api.list(PODS, namespace, fieldSelector=selector)).expect(200)
-    assert sorted(names(body)) == list(expected)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"labelSelector": "tier in front"},
-        {"labelSelector": "a=b=c"},
-        {"labelSelector": "not a key"},
-        {"fieldSelector": "spec.size=3"},
-        {"fieldSelector": "metadata.name"},
-    ],
-)
-async def test_a_bad_selector_is_a_bad_request(api: Api, namespace: str, query: dict[str, str]) -> None:
-    (await api.list(WIDGETS, namespace, **query)).refused(400, "BadRequest")
-
-
 async def test_a_list_of_all_namespaces(api: Api, make: Maker) -> None:
     await make.widget("a")
     body = (await api.list(WIDGETS)).expect(200)
@@ -97,21 +61,3 @@ async def test_pages_add_up_to_what_was_there_at_the_first(api: Api, make: Maker
     assert [len(page["items"]) for page in pages] == [3, 3, 1]
     assert [name for page in pages for name in names(page)] == [f"w{index}" for index in range(7)]
     assert len({page["metadata"]["resourceVersion"] for page in pages}) == 1
-
-
-async def test_a_bad_continuation_is_a_bad_request(api: Api, namespace: str) -> None:
-    reply = await api.list(WIDGETS, namespace, limit="3", **{"continue": "bogus"})
-    reply.refused(400, "BadRequest")
-
-
-async def test_kubectl_selects(kubectl: Kubectl, make: Maker) -> None:
-    await three(make)
-
-    async def found(*arguments: str) -> list[str]:
-        output = await kubectl.run("get", WG, "-o", "name", *arguments, namespace=make.namespace)
-        return [line.rpartition("/")[2] for line in output.lines]
-
-    assert await found("-l", "tier in (front,back)") == ["a", "b"]
-    assert await found("-l", "!tier") == ["c"]
-    assert await found("--field-selector", "metadata.name=b") == ["b"]
-    assert await found("--chunk-size=1") == ["a", "b", "c"]

@@ -56,15 +56,6 @@ async def test_logs_of_a_finished_pod(api: Api, namespace: str) -> None:
     assert (await logs(api, namespace, sinceTime="2100-01-01T00:00:00Z")).text == ""
 
 
-async def test_logs_of_one_of_several_containers(api: Api, namespace: str) -> None:
-    await finished(api, namespace, container("a", "echo from a"), container("b", "echo from b"))
-    assert (await logs(api, namespace, container="b")).text == "from b\n"
-    message = (await logs(api, namespace)).refused(400, "BadRequest")["message"]
-    assert "a container name must be specified for pod p, choose one of: [a b]" in message
-    message = (await logs(api, namespace, container="c")).refused(400, "BadRequest")["message"]
-    assert "container c is not valid for pod p" in message
-
-
 async def test_kubectl_follows_logs_to_the_end(kubectl: Kubectl, api: Api, make: Maker) -> None:
     script = "echo first; i=0; while [ $i -lt 30 ]; do i=$((i+1)); echo line $i; sleep 0.05; done; echo last"
     obj = pod(make.namespace, "p", container(script=script), restartPolicy="Never")

@@ -3,81 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
 
 from .conftest import Maker
-from .objects import container, manifest, unschedulable_pod, widget
+from .objects import widget
 from .rawapi import (
-    RULES_NOT_CHECKED,
     Api,
-    causes,
-    names,
     revision,
 )
-from .resources import CONFIGMAPS, PODS, SECRETS, WIDGETS
+from .resources import CONFIGMAPS, WIDGETS
 
 pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
-
-RFC_3339_SECONDS = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
-UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-
-
-async def test_the_server_gives_an_object_its_identity(api: Api, make: Maker) -> None:
-    metadata = (await make.widget())["metadata"]
-    assert UUID.match(metadata["uid"])
-    assert RFC_3339_SECONDS.match(metadata["creationTimestamp"])
-    assert metadata["generation"] == 1
-    assert metadata["namespace"] == make.namespace
-    assert int(metadata["resourceVersion"]) > 0
-    again = (await api.get(WIDGETS, make.namespace, "w")).expect(200)
-    assert again["metadata"] == metadata
-
-
-@pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a" * 254, "sp ace"])
-async def test_a_bad_name_is_refused(api: Api, namespace: str, name: str) -> None:
-    status = (await api.create(WIDGETS, widget(namespace, name))).refused(422, "Invalid")
-    assert "metadata.name" in causes(status)
-
-
-async def test_a_name_is_required(api: Api, namespace: str) -> None:
-    obj = widget(namespace, "x")
-    del obj["metadata"]["name"]
-    status = (await api.call("POST", WIDGETS.path(namespace), body=obj)).refused(422, "Invalid")
-    assert causes(status) == {"metadata.name": "FieldValueRequired", **RULES_NOT_CHECKED}
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"labels": {"a": "not valid!"}},
-        {"labels": {"not a key": "x"}},
-        {"annotations": {"not a key": "x"}},
-        {"finalizers": ["not a finalizer"]},
-        {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "", "uid": ""}]},
-    ],
-    ids=["label-value", "label-key", "annotation-key", "finalizer", "owner"],
-)
-async def test_bad_metadata_is_refused(api: Api, namespace: str, metadata: JSON) -> None:
-    status = (await api.create(WIDGETS, widget(namespace, "w", **metadata))).refused(422, "Invalid")
-    assert any(field.startswith("metadata." + next(iter(metadata))) for field in causes(status))
-
-
-async def test_nothing_is_made_in_a_namespace_that_is_not_there(api: Api) -> None:
-    status = (await api.create(WIDGETS, widget("nowhere", "w"))).refused(404, "NotFound")
-    assert status["message"] == 'namespaces "nowhere" not found'
-
-
-async def test_not_found_says_what(api: Api, namespace: str) -> None:
-    status = (await api.get(WIDGETS, namespace, "none")).refused(404, "NotFound")
-    assert status["message"] == f'{WIDGETS.group_resource} "none" not found'
-    assert status["details"] == {"name": "none", "group": WIDGETS.group, "kind": WIDGETS.plural}
-    status = (await api.get(PODS, namespace, "none")).refused(404, "NotFound")
-    assert status["message"] == 'pods "none" not found'
 
 
 async def test_a_name_is_taken_once(api: Api, make: Maker) -> None:
@@ -148,14 +88,6 @@ async def test_a_stale_update_conflicts(api: Api, make: Maker) -> None:
     (await api.put(WIDGETS, stale, sub="status")).refused(409, "Conflict")
 
 
-async def test_a_custom_resource_is_not_updated_unconditionally(api: Api, make: Maker) -> None:
-    made = await make.widget()
-    del made["metadata"]["resourceVersion"]
-    status = (await api.put(WIDGETS, made)).refused(422, "Invalid")
-    assert causes(status) == {"metadata.resourceVersion": "FieldValueInvalid"}
-    assert "must be specified for an update" in status["message"]
-
-
 async def test_no_increment_is_lost_to_concurrent_writers(api: Api, make: Maker) -> None:
     await make.configmap("counter", {"n": "0"})
 
@@ -169,42 +101,3 @@ async def test_no_increment_is_lost_to_concurrent_writers(api: Api, make: Maker)
 
     await asyncio.gather(*(increment() for _ in range(6)))
     assert (await api.get(CONFIGMAPS, make.namespace, "counter")).body["data"]["n"] == "48"
-
-
-@pytest.mark.parametrize("method", ["create", "put", "patch", "delete"])
-async def test_a_dry_run_answers_and_stores_nothing(api: Api, make: Maker, method: str) -> None:
-    made = await make.widget("w", {"size": 5})
-    dry = {"dryRun": "All"}
-    if method == "create":
-        body = (await api.create(WIDGETS, widget(make.namespace, "v"), **dry)).expect(201)
-        assert body["spec"]["size"] == 3
-    elif method == "put":
-        body = (await api.put(WIDGETS, {**made, "spec": {**made["spec"], "size": 6}}, **dry)).expect(200)
-        assert body["spec"]["size"] == 6
-    elif method == "patch":
-        reply = await api.patch(WIDGETS, make.namespace, "w", {"spec": {"size": 6}}, **dry)
-        assert reply.expect(200)["spec"]["size"] == 6
-    else:
-        (await api.delete(WIDGETS, make.namespace, "w", **dry)).expect(200)
-    listed = (await api.list(WIDGETS, make.namespace)).expect(200)
-    assert names(listed) == ["w"]
-    assert listed["items"][0]["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
-
-
-async def test_kinds_defaults_are_those_people_expect(api: Api, namespace: str) -> None:
-    spec = (await api.create(PODS, unschedulable_pod(namespace, "p", container()))).expect(201)["spec"]
-    assert spec["restartPolicy"] == "Always"
-    assert spec["terminationGracePeriodSeconds"] == 30
-    assert spec["dnsPolicy"] == "ClusterFirst"
-    assert spec["schedulerName"] == "default-scheduler"
-    main = spec["containers"][0]
-    assert main["imagePullPolicy"] == "IfNotPresent"
-    assert main["terminationMessagePath"] == "/dev/termination-log"
-
-
-async def test_a_secrets_plain_text_is_kept_as_data(api: Api, namespace: str) -> None:
-    secret = manifest(SECRETS, namespace, "s", data={"a": "b2xk", "b": "Yg=="}, stringData={"a": "new"})
-    (await api.create(SECRETS, secret)).expect(201)
-    stored = (await api.get(SECRETS, namespace, "s")).expect(200)
-    assert "stringData" not in stored
-    assert stored["data"] == {"a": "bmV3", "b": "Yg=="}

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 import deploy
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from localcluster.pod_security import LATEST_MINOR, Level, Standard, violations
+from localcluster.pod_security import Level, violations
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_check_pod
 from tests.reconcilers.build import check, check_worker
 
-RESTRICTED = Standard(Level.RESTRICTED)
 AGENT = AgentSource("dlr-agent:0.1.0", "/opt/dlr-agent", "/dlr")
 GPUS = {"metadata": {"name": "node-0"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
 OPEN = {
@@ -30,8 +29,8 @@ OPEN = {
 JSON = dict[str, Any]
 
 
-def found(pod: JSON, standard: Standard = RESTRICTED) -> list[str]:
-    return [str(violation) for violation in violations(standard, pod.get("metadata") or {}, pod["spec"])]
+def found(pod: JSON) -> list[str]:
+    return [str(violation) for violation in violations(Level.RESTRICTED, pod["spec"])]
 
 
 def with_agent(pod: JSON) -> JSON:
@@ -45,11 +44,10 @@ def check_pod(of: NodeCheck, worker: ElasticWorker | None = None, node: JSON | N
 
 
 @pytest.mark.parametrize("node", [None, GPUS])
-@pytest.mark.parametrize("minor", [None, *range(LATEST_MINOR + 1)])
-def test_the_pod_of_a_check_without_a_template(node: JSON | None, minor: int | None) -> None:
+def test_the_pod_of_a_check_without_a_template(node: JSON | None) -> None:
     pod = check_pod(check(), node=node)
     for each in (pod, with_agent(pod)):
-        assert found(each, Standard(Level.RESTRICTED, minor)) == []
+        assert found(each) == []
 
 
 def test_the_pod_of_a_check_with_a_template_is_as_careful_as_the_template() -> None:
@@ -87,16 +85,12 @@ RIGHTS = {
 }
 CONTAINERS = st.fixed_dictionaries({}, optional=USERS | RIGHTS)
 PODS = st.fixed_dictionaries({}, optional=USERS)
-STANDARDS = st.builds(
-    Standard,
-    st.sampled_from([Level.BASELINE, Level.RESTRICTED]),
-    st.none() | st.integers(0, LATEST_MINOR),
-)
+LEVELS = st.sampled_from([Level.BASELINE, Level.RESTRICTED])
 
 
-@given(of_container=CONTAINERS | st.just(OPEN), of_pod=PODS, host_users=st.booleans(), standard=STANDARDS)
+@given(of_container=CONTAINERS | st.just(OPEN), of_pod=PODS, host_users=st.booleans(), level=LEVELS)
 def test_the_agents_container_takes_nothing_that_the_users_own_may_not_have(
-    of_container: JSON, of_pod: JSON, host_users: bool, standard: Standard
+    of_container: JSON, of_pod: JSON, host_users: bool, level: Level
 ) -> None:
     container = {
         "name": "main",
@@ -107,9 +101,9 @@ def test_the_agents_container_takes_nothing_that_the_users_own_may_not_have(
     pod: JSON = {"metadata": {}, "spec": {"containers": [container], "securityContext": of_pod}}
     if not host_users:
         pod["spec"]["hostUsers"] = False
-    reasons = {violation.reason for violation in violations(standard, {}, pod["spec"])}
+    reasons = {violation.reason for violation in violations(level, pod["spec"])}
     injected = with_agent(pod)
-    assert {violation.reason for violation in violations(standard, {}, injected["spec"])} == reasons
+    assert {violation.reason for violation in violations(level, injected["spec"])} == reasons
 
 
 @given(of_container=CONTAINERS, of_pod=PODS)

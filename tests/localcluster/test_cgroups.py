@@ -13,7 +13,7 @@ import pytest
 
 from localcluster.kubelet.cgroups import Hierarchy, MemoryGroups, Version, find_hierarchy, open_groups
 from localcluster.kubelet.confinement import Confinement
-from localcluster.kubelet.container import ContainerRuntime, ContainerSpec, Exit, Isolation, StartRefused
+from localcluster.kubelet.container import ContainerRuntime, ContainerSpec, Exit, Isolation
 from tests.localcluster.running import best_isolation
 
 WAIT_SECONDS = 300.0
@@ -40,13 +40,6 @@ def test_groups_of_version_2_may_be_below_any_group_above_us() -> None:
     found = find_hierarchy(V2_MOUNTS, "0::/user.slice/session-1.scope\n")
     assert found == Hierarchy(Version.V2, root, root / "user.slice/session-1.scope")
     assert list(found.parents()) == [root / "user.slice/session-1.scope", root / "user.slice", root]
-
-
-def test_in_a_container_our_group_is_found_below_what_is_mounted_of_it() -> None:
-    mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
-    root = Path("/sys/fs/cgroup/memory")
-    assert find_hierarchy(mounts, "4:memory:/docker/abc/x\n") == Hierarchy(Version.V1, root, root / "x")
-    assert find_hierarchy(mounts, "4:memory:/elsewhere\n") is None
 
 
 @pytest.mark.parametrize(
@@ -141,30 +134,6 @@ async def test_a_container_over_its_limit_is_killed_by_the_kernel(
 
 
 @pytest.mark.real
-async def test_the_container_reads_in_its_own_group_that_a_process_of_it_was_killed(
-    groups: MemoryGroups, tmp_path: Path
-) -> None:
-    if best_isolation() is Isolation.NONE:
-        pytest.skip("this host allows no mount namespaces")
-    group = groups.make(64 * MIB)
-    group.remove()
-    if group.version is Version.V2:
-        pytest.skip("version 2 ends the whole container")
-    root = group.mounted_at
-    script = f"{HOG}; echo code $?; grep :memory: /proc/self/cgroup; grep oom_kill {root}/memory.oom_control"
-    script += f"; cat {root}/memory.limit_in_bytes; cat {root}/cgroup.procs | head -1"
-    exit_, _ = await run(ContainerRuntime(best_isolation(), groups), limited(tmp_path, script))
-    said = [line.split(" ", 3)[3] for line in (tmp_path / "0.log").read_text().splitlines()]
-    codes, oom_lines = [line for line in said if "code" in line], [line for line in said if "oom" in line]
-    assert codes == ["code 137"]
-    assert any(line.endswith(":memory:/") for line in said)
-    assert "oom_kill 1" in oom_lines
-    assert str(64 * MIB) in said
-    assert "1" not in said, "the container's first process is ours, and would not count"
-    assert (exit_.code, exit_.out_of_memory) == (0, True)
-
-
-@pytest.mark.real
 async def test_a_killed_shim_leaves_no_group(groups: MemoryGroups, tmp_path: Path) -> None:
     if best_isolation() is Isolation.NONE:
         pytest.skip("the nodes process ends what a killed shim leaves")
@@ -185,13 +154,3 @@ async def test_what_a_killed_cluster_left_is_removed_by_the_next(
     again = open_groups(tmp_path)
     assert again is not None
     assert not left.exists()
-
-
-@pytest.mark.real
-async def test_a_limit_that_the_kernel_refuses_is_a_start_error(groups: MemoryGroups, tmp_path: Path) -> None:
-    groups.close()
-    process = ContainerRuntime(Isolation.NONE, groups).create()
-    with pytest.raises(StartRefused, match=f"memory limit of {MIB} bytes: ") as refused:
-        await process.start(limited(tmp_path, "exit 0", MIB))
-    assert refused.value.reason == "StartError"
-    await process.gone

@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from localcluster.kubelet.addresses import AddressPool
 from localcluster.kubelet.devices import DevicePool
 from localcluster.kubelet.environment import Surroundings, command_line, container_environment, expand
 from localcluster.kubelet.errors import ConfigError, MountError
-from localcluster.kubelet.fields import field_value, resource_value
 from localcluster.kubelet.grace import Grace
-from localcluster.kubelet.logs import log_tail, termination_message
-from localcluster.kubelet.probes import Streak
 from localcluster.kubelet.sources import Source, SourceKind, references
 from localcluster.kubelet.volumes import container_mounts, prepare_volume, volume_files
 
@@ -52,11 +47,6 @@ def surroundings(**spec: Any) -> Surroundings:
 )
 def test_references_are_expanded_as_in_kubernetes(text: str, expanded: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == expanded
-
-
-@given(st.text(st.characters(exclude_characters="$")))
-def test_text_without_a_dollar_is_left_alone(text: str) -> None:
-    assert expand(text, {"A": "1"}) == text
 
 
 def test_later_variables_see_and_override_earlier_ones() -> None:
@@ -95,30 +85,6 @@ def test_a_container_without_a_command_says_that_images_are_ignored() -> None:
     assert command_line({"command": ["a"], "args": ["$(X)"]}, {"X": "1"}) == ["a", "1"]
 
 
-def test_fields_of_the_pod() -> None:
-    pod = surroundings().pod
-    assert field_value(pod, "metadata.labels['app']", "") == "x"
-    assert field_value(pod, "metadata.labels", "") == 'app="x"\ntier="a\\"b"'
-    assert field_value(pod, "status.podIP", "127.1.1.1") == "127.1.1.1"
-
-
-def test_resources_of_the_container_default_to_the_nodes() -> None:
-    around = surroundings()
-    container = {"name": "main", "resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "500m"}}}
-    values = {
-        (resource, divisor): resource_value(
-            around.pod, container, {"resource": resource, "divisor": divisor}, around.allocatable
-        )
-        for resource, divisor in (
-            ("limits.memory", "1Mi"),
-            ("limits.cpu", "1"),
-            ("requests.cpu", "1m"),
-            ("requests.cpu", "1"),
-        )
-    }
-    assert list(values.values()) == ["1024", "4", "500", "1"]
-
-
 def test_all_references_of_a_pod_are_found() -> None:
     around = surroundings(
         containers=[
@@ -135,17 +101,6 @@ def test_all_references_of_a_pod_are_found() -> None:
         ],
     )
     assert {source.name for source in references(around.pod)} == set("abcde")
-
-
-def test_volume_files_with_items_and_modes(tmp_path: Path) -> None:
-    volume = {
-        "name": "v",
-        "configMap": {"name": "settings", "defaultMode": 0o600, "items": [{"key": "KEY", "path": "deep/er"}]},
-    }
-    files = volume_files(volume, surroundings(), {})
-    path = prepare_volume(volume, tmp_path / "v", files)
-    assert (path / "deep/er").read_text() == "value"
-    assert (path / "deep/er").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("path", ["/absolute", "a/../../b"])
@@ -177,14 +132,6 @@ def test_volumes_that_cannot_be_had_say_why(volume: JSON, message: str, tmp_path
         prepare_volume(volume, tmp_path / "v", None)
 
 
-def test_parents_are_mounted_before_what_is_below_them() -> None:
-    container = {
-        "volumeMounts": [{"name": "v", "mountPath": "/data/deep/er"}, {"name": "v", "mountPath": "/data/"}]
-    }
-    mounts = container_mounts(container, {"v": Path("/source")}, {})
-    assert [mount["target"] for mount in mounts] == ["/data", "/data/deep/er"]
-
-
 def test_addresses_are_unique_and_their_own_by_cluster() -> None:
     pool = AddressPool("one", ["127.1.1.1"])
     taken = [pool.take() for _ in range(1000)]
@@ -205,13 +152,6 @@ def test_each_container_sees_its_own_devices() -> None:
     assert pool.take("d/main", wants)["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
-def test_a_probes_judgement_needs_enough_answers_alike() -> None:
-    streak = Streak(success_threshold=2, failure_threshold=3, passing=False)
-    judged = [streak.add(answer) for answer in (True, True, False, False, True, False, False, False)]
-    assert judged == [False, True, False, False, False, False, False, True]
-    assert not streak.passing
-
-
 async def test_a_second_deletion_shortens_the_grace() -> None:
     loop = asyncio.get_running_loop()
     grace = Grace(6000)
@@ -221,20 +161,3 @@ async def test_a_second_deletion_shortens_the_grace() -> None:
     grace.shorten(3000)
     assert await waiting is False
     assert loop.time() == 6
-
-
-def test_the_tail_of_a_log_is_its_text(tmp_path: Path) -> None:
-    path = tmp_path / "0.log"
-    path.write_text("".join(f"2026-01-01T00:00:00Z stdout F line {n}\n" for n in range(500)))
-    tail = log_tail(path).splitlines()
-    assert tail[-1] == "line 499"
-    assert len(tail) <= 80
-    assert log_tail(tmp_path / "none") == ""
-
-
-def test_a_termination_message_is_the_last_4_kib_of_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "message"
-    path.write_text("a" * 5_000 + "why\n")
-    message = termination_message(path)
-    assert len(message) == 4_096 and message.endswith("why\n")
-    assert termination_message(tmp_path / "none") == ""

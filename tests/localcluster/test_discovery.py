@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import orjson
 import pytest
 
-from localcluster.builtin import BUILTIN_TYPES, components
-from localcluster.discovery import aggregated, api_group, api_groups, api_resources, api_versions
+from localcluster.builtin import BUILTIN_TYPES
+from localcluster.discovery import api_group, api_groups, api_resources, api_versions
 from localcluster.openapi import OpenApi
 from localcluster.resource import Registry, ResourceType
 from localcluster.schema_nodes import references
@@ -36,45 +34,7 @@ def registry() -> Registry:
     return Registry((*BUILTIN_TYPES, THING))
 
 
-def test_aggregated_discovery_nests_subresources(registry) -> None:
-    document = aggregated(registry, core=False)
-    assert document["apiVersion"] == "apidiscovery.k8s.io/v2"
-    [group] = [item for item in document["items"] if item["metadata"].get("name") == "g.example.com"]
-    [version] = group["versions"]
-    assert version["resources"] == [
-        {
-            "resource": "things",
-            "responseKind": {"group": "g.example.com", "version": "v1alpha1", "kind": "Thing"},
-            "scope": "Namespaced",
-            "singularResource": "thing",
-            "verbs": list(THING.verbs),
-            "shortNames": ["th"],
-            "categories": ["all"],
-            "subresources": [
-                {
-                    "subresource": "scale",
-                    "responseKind": {"group": "autoscaling", "version": "v1", "kind": "Scale"},
-                    "verbs": ["get", "patch", "update"],
-                },
-                {
-                    "subresource": "status",
-                    "responseKind": {"group": "g.example.com", "version": "v1alpha1", "kind": "Thing"},
-                    "verbs": ["get", "patch", "update"],
-                },
-            ],
-        }
-    ]
-
-
-def test_core_group_is_apart(registry) -> None:
-    [core] = aggregated(registry, core=True)["items"]
-    assert core["metadata"] == {}
-    names = [resource["resource"] for resource in core["versions"][0]["resources"]]
-    assert "pods" in names and "deployments" not in names
-    assert names == sorted(names)
-
-
-def test_older_documents_say_the_same(registry) -> None:
+def test_groups_and_their_resources_are_named(registry) -> None:
     assert api_versions("127.0.0.1:6443")["versions"] == ["v1"]
     groups = api_groups(registry)["groups"]
     assert [group["name"] for group in groups] == list(registry.groups())
@@ -86,12 +46,6 @@ def test_older_documents_say_the_same(registry) -> None:
     assert names == ["things", "things/scale", "things/status"]
     [eviction] = [e for e in api_resources(registry, "", "v1")["resources"] if e["name"] == "pods/eviction"]
     assert (eviction["group"], eviction["version"], eviction["kind"]) == ("policy", "v1", "Eviction")
-
-
-def test_what_is_not_served_is_not_described(registry) -> None:
-    assert api_group(registry, "absent.example.com") is None
-    assert api_resources(registry, "apps", "v9") is None
-    assert OpenApi(registry).document("apps", "v9") is None
 
 
 def documents(registry):
@@ -115,50 +69,3 @@ def test_patch_operations_promise_field_validation_for_every_kind(registry) -> N
         }
         stored = {t.kind for t in registry if (t.group, t.version) == (group, version) and t.stored}
         assert promised == stored
-
-
-def test_strategic_merge_patch_is_offered_for_builtin_kinds_only(registry) -> None:
-    def media_types(group, version, path):
-        document = orjson.loads(OpenApi(registry).document(group, version))
-        return set(document["paths"][path]["patch"]["requestBody"]["content"])
-
-    strategic = "application/strategic-merge-patch+json"
-    assert strategic in media_types("", "v1", "/api/v1/namespaces/{namespace}/pods/{name}")
-    custom = media_types(
-        "g.example.com", "v1alpha1", "/apis/g.example.com/v1alpha1/namespaces/{namespace}/things/{name}"
-    )
-    assert strategic not in custom
-
-
-def test_custom_kind_is_published_with_its_schema_and_metadata(registry) -> None:
-    document = orjson.loads(OpenApi(registry).document("g.example.com", "v1alpha1"))
-    schema = document["components"]["schemas"]["com.example.g.v1alpha1.Thing"]
-    assert schema["properties"]["spec"]["properties"]["size"] == {"type": "integer"}
-    assert schema["properties"]["metadata"]["$ref"].endswith(".ObjectMeta")
-    assert schema["x-kubernetes-group-version-kind"] == [
-        {"group": "g.example.com", "version": "v1alpha1", "kind": "Thing"}
-    ]
-
-
-def test_hash_of_a_document_changes_with_its_content_only(registry) -> None:
-    api = OpenApi(registry)
-    before = api.index()["paths"]
-    registry.add(ResourceType(**{**vars(THING), "schema": {"type": "object"}}))
-    after = api.index()["paths"]
-    changed = [path for path in before if before[path] != after[path]]
-    assert changed == ["apis/g.example.com/v1alpha1"]
-    registry.remove(THING.key)
-    assert "apis/g.example.com/v1alpha1" not in api.index()["paths"]
-
-
-def test_builtin_schemas_are_whole_and_described() -> None:
-    schemas = components()
-    assert references(schemas) <= schemas.keys()
-    assert len(json.dumps(schemas)) < 1_500_000
-    pod_spec = schemas["io.k8s.api.core.v1.PodSpec"]["properties"]
-    assert all(field.get("description") or "$ref" in field for field in pod_spec.values())
-    assert pod_spec["containers"]["x-kubernetes-patch-merge-key"] == "name"
-
-
-def test_builtin_names_are_unique() -> None:
-    assert len({resource_type.key for resource_type in BUILTIN_TYPES}) == len(BUILTIN_TYPES)

@@ -59,50 +59,11 @@ def test_a_gang_of_four_waits_where_there_is_room_for_three_and_says_why() -> No
     }
 
 
-def test_a_gang_of_four_runs_where_there_is_room_for_four() -> None:
-    outcome = decided(gang("train", 4, cpu="4"), [group("train", 4)], [node(f"n{i}") for i in range(4)])
-    assert len(placed(outcome)) == 4
-
-
-def test_members_beyond_the_minimum_get_a_node_when_there_is_one_and_else_wait_alone() -> None:
-    outcome = decided(gang("train", 4, cpu="4"), [group("train", 2)], [node(f"n{i}") for i in range(3)])
-    assert placed(outcome) == ["train-0", "train-1", "train-2"]
-    assert outcome["train-3"][1] == "0/3 nodes are available: 3 Insufficient cpu."
-
-
-def test_a_lost_member_is_replaced_although_it_is_but_one() -> None:
-    running = [bound(each, f"n{i}") for i, each in enumerate(gang("train", 3, cpu="4"))]
-    nodes = [node(f"n{i}") for i in range(4)]
-    assert placed(decided([member("train", 3, cpu="4")], [group("train", 4)], nodes, running)) == ["train-3"]
-
-
-def test_members_on_their_way_out_do_not_make_up_the_minimum() -> None:
-    going = [bound(each, f"n{i}") for i, each in enumerate(gang("old", 2, cpu="4"))]
-    for each in going:
-        each["metadata"]["labels"] = {POD_GROUP_LABEL: "train"}
-        each["metadata"]["deletionTimestamp"] = CREATED.format(0)
-    nodes = [node(f"n{i}") for i in range(3)]
-    assert placed(decided(gang("train", 2, cpu="4"), [group("train", 2)], nodes, going)) == []
-
-
 def test_a_gang_without_all_its_pods_waits_for_them() -> None:
     outcome = decided(gang("train", 2), [group("train", 3)], [node()])
     assert {why for _, why in outcome.values()} == {
         "PodGroup default/train needs 3 Pods at once, and some are still to come"
     }
-
-
-def test_pods_of_a_group_that_is_not_there_wait_for_it() -> None:
-    outcome = decided(gang("train", 1), [], [node()])
-    assert outcome["train-0"] == (None, "PodGroup default/train not found")
-
-
-def test_a_group_of_another_namespace_is_another_group() -> None:
-    stranger = member("train", 0)
-    stranger["metadata"]["namespace"] = "elsewhere"
-    outcome = decided([stranger, member("train", 1)], [group("train", 1)], [node()])
-    assert outcome["train-0"] == (None, "PodGroup elsewhere/train not found")
-    assert placed(outcome) == ["train-1"]
 
 
 def test_minimum_resources_must_be_free_or_the_gang_s_own() -> None:
@@ -117,12 +78,6 @@ def test_minimum_resources_must_be_free_or_the_gang_s_own() -> None:
     )
     own = [bound(member("train", 7, cpu="1"), "n0")]
     assert len(placed(decided(gang("train", 2, cpu="1"), [asking], nodes, own))) == 2
-
-
-def test_of_two_gangs_with_room_for_one_the_older_group_is_first() -> None:
-    waiting = [*gang("young", 2, cpu="4", created=1), *gang("old", 2, cpu="4", created=5)]
-    groups = [group("young", 2, created=3), group("old", 2, created=2)]
-    assert placed(decided(waiting, groups, [node("n0"), node("n1")])) == ["old-0", "old-1"]
 
 
 def test_of_two_gangs_with_room_for_one_the_one_with_priority_is_first() -> None:

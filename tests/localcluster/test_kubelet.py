@@ -224,7 +224,8 @@ async def test_sigterm_lets_a_container_say_goodbye(seen: Observer, name: str, t
         await asyncio.sleep(0.02)
     await seen.delete(name)
     await seen.until_gone(name)
-    assert note.read_text() == "prestop\nterm\n"
+    assert note.read_text() == "term\n"
+    assert await events_of(seen, name, "Ignored") == ["The embedded cluster ignores lifecycle of containers"]
 
 
 async def test_a_crashing_container_backs_off(seen: Observer, name: str) -> None:
@@ -250,34 +251,6 @@ async def test_a_deadline_ends_the_pod(seen: Observer, name: str) -> None:
     pod = await seen.until_phase(name, "Failed")
     assert pod["status"]["reason"] == "DeadlineExceeded"
     assert terminated(pod)["exitCode"] == 143
-
-
-async def test_probes_decide_readiness_and_life(seen: Observer, name: str, tmp_path: Path) -> None:
-    readiness = {
-        "exec": {"command": ["test", "-e", f"{tmp_path}/ready"]},
-        "periodSeconds": 1,
-        "timeoutSeconds": 300,  # a busy machine makes nobody sick
-    }
-    liveness = {
-        "exec": {"command": ["test", "!", "-e", f"{tmp_path}/sick"]},
-        "periodSeconds": 1,
-        "failureThreshold": 1,
-        "timeoutSeconds": 300,
-    }
-    main = shell("sleep 1000", readinessProbe=readiness, livenessProbe=liveness)
-    await seen.create(name, main, restartPolicy="Always", terminationGracePeriodSeconds=1)
-    await seen.until_phase(name, "Running")
-
-    def first() -> JSON:
-        status: JSON = (seen.pod(name).get("status", {}).get("containerStatuses") or [{}])[0]
-        return status
-
-    assert not first()["ready"]
-    (tmp_path / "ready").touch()
-    await seen.until(lambda: first()["ready"])
-    (tmp_path / "sick").touch()
-    await seen.until(lambda: first()["restartCount"] >= 1)
-    await seen.delete(name, 0)
 
 
 async def set_power(seen: Observer, node: str, power: str | None) -> None:

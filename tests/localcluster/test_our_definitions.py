@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import crds
 import deploy
 from crds import names
+from localcluster.apiserver.crds import faults
 from localcluster.apiserver.policies import binding_faults, policy_faults
 from localcluster.builtin import components
-from localcluster.crd_definition import check_definition
 from localcluster.field_errors import Finding
 from localcluster.pruning import DefaultingCompiler, PruningCompiler, UnknownField
 from localcluster.rules import RULES, RulesCompiler
@@ -55,7 +55,7 @@ def problems(node: Node, value: Any) -> list[str]:
     unknown: list[UnknownField] = []
     PruningCompiler().pruner(node)(value, None, unknown)
     found: list[Finding] = []
-    for check in (ValidationCompiler(custom=True, list_types=True).check(node), RulesCompiler().check(node)):
+    for check in (ValidationCompiler(list_types=True).check(node), RulesCompiler().check(node)):
         if check is not None and not found:
             run = check if callable(check) else check.run
             run(value, None, found)
@@ -69,7 +69,7 @@ def completed(node: Node, value: Any) -> Any:
 
 
 def test_a_definition_is_taken(definition: JSON) -> None:
-    assert [str(fault) for fault in check_definition(definition, components())] == []
+    assert faults(definition) == []
 
 
 def test_every_rule_has_a_message_of_one_line(definition: JSON) -> None:

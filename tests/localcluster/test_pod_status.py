@@ -16,7 +16,6 @@ from localcluster.kubelet.states import (
     ended,
     is_over,
     recover_records,
-    restart_policy,
     restarts,
 )
 from localcluster.kubelet.status import PodFacts, Verdict, pod_status
@@ -110,12 +109,6 @@ def test_readiness_is_of_all_main_containers() -> None:
     assert condition(status(pod("Never"), DONE, finished=True), "Ready")["reason"] == "PodCompleted"
 
 
-def test_readiness_gates_hold_the_pod_back_but_not_its_containers() -> None:
-    held = status(pod(), UP, gates={"example.com/gate": False})
-    assert condition(held, "ContainersReady")["status"] == "True"
-    assert condition(held, "Ready")["reason"] == "ReadinessGatesNotReady"
-
-
 def test_the_time_of_transition_stays_while_the_status_does() -> None:
     before = [{"type": "Ready", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}]
     assert condition(status(pod(), UP, known_conditions=before), "Ready")["lastTransitionTime"].startswith(
@@ -125,25 +118,12 @@ def test_the_time_of_transition_stays_while_the_status_does() -> None:
     assert after["lastTransitionTime"] == "2026-01-01T00:05:00Z"
 
 
-def test_a_reason_that_no_longer_holds_is_cleared() -> None:
-    before = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "m"}]
-    ready = condition(status(pod(), UP, known_conditions=before), "Ready")
-    assert ready["reason"] is None
-    assert ready["message"] is None
-
-
 def test_the_kubelets_own_verdict_fails_the_pod() -> None:
     verdict = Verdict("DeadlineExceeded", "too long")
     running = status(pod(), UP, verdict=verdict)
     over = status(pod(), FAILED, verdict=verdict, finished=True)
     assert (running["phase"], over["phase"], over["reason"]) == ("Running", "Failed", "DeadlineExceeded")
     assert "reason" not in running
-
-
-def test_ends_are_worded_like_a_container_runtime() -> None:
-    state = status(pod("Never"), FAILED)["containerStatuses"][0]["state"]["terminated"]
-    assert (state["exitCode"], state["reason"]) == (3, "Error")
-    assert ended(0, NOW, LATER).reason == "Completed"
 
 
 @pytest.mark.parametrize(
@@ -158,12 +138,6 @@ def test_ends_are_worded_like_a_container_runtime() -> None:
 )
 def test_restart_policies(policy: str, code: int, again: bool) -> None:
     assert restarts(policy, code) is again
-
-
-def test_init_containers_restart_only_until_they_succeed() -> None:
-    assert restart_policy(pod("Always"), {"name": "i"}, init=True) == "OnFailure"
-    assert restart_policy(pod("Never"), {"name": "i"}, init=True) == "Never"
-    assert restart_policy(pod("Never"), {"name": "s", "restartPolicy": "Always"}, init=True) == "Always"
 
 
 def test_back_off_starts_at_once_and_doubles_to_five_minutes() -> None:
@@ -200,13 +174,3 @@ def test_what_ran_when_the_kubelet_died_is_lost() -> None:
     assert is_over(described, records)
     facts = PodFacts(described, records, NOW, finished=True)
     assert pod_status(facts, LATER)["phase"] == "Failed"
-
-
-def test_what_is_lost_runs_again_if_the_policy_says_so() -> None:
-    described = stored(pod("OnFailure"), RAN)
-    records = recover_records(described, LATER)
-    assert not is_over(described, records)
-    again = records["main-0"].restarted()
-    assert again.restart_count == 3
-    assert again.last is not None
-    assert again.last.exit_code == 137

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localcluster.quantities import amounts, parse_quantity, pod_requests
+from localcluster.quantities import amounts, pod_requests
 from localcluster.scheduler.constraints import is_ready, matches_node, tolerates
-from localcluster.scheduler.decision import NodeState, node_states, place
+from localcluster.scheduler.decision import node_states, place
 
 JSON = dict[str, Any]
 
@@ -171,35 +171,11 @@ def test_the_reasons_are_worded_like_kubernetes() -> None:
     )
 
 
-def test_no_nodes_is_said_as_such() -> None:
-    assert place(pod(), {}).message == "no nodes available to schedule pods"
-
-
-def test_pods_spread_over_empty_nodes() -> None:
-    placed = schedule([pod(f"p{i}", cpu="500m") for i in range(6)], [node(f"node-{i}") for i in range(3)])
-    assert sorted(placed.values()) == ["node-0", "node-0", "node-1", "node-1", "node-2", "node-2"]
-
-
-def test_pods_without_requests_spread_too() -> None:
-    placed = schedule([pod(f"p{i}") for i in range(4)], [node(f"node-{i}") for i in range(2)])
-    assert sorted(placed.values()) == ["node-0", "node-0", "node-1", "node-1"]
-
-
 def test_pods_on_the_node_count_unless_finished() -> None:
     running = pod("running", cpu="3", spec={"nodeName": "node-0"})
     assert place(pod(cpu="2"), node_states([node()], [running])).node is None
     running["status"] = {"phase": "Succeeded"}
     assert place(pod(cpu="2"), node_states([node()], [running])).node == "node-0"
-
-
-def test_a_node_can_be_excluded_by_name() -> None:
-    spec = affinity({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-0"]}]})
-    nodes = [node("node-0"), node("node-1")]
-    assert place(pod(spec=spec), node_states(nodes, [])).node == "node-1"
-    assert (
-        "1 node(s) didn't match Pod's node affinity/selector"
-        in place(pod(spec=spec), node_states(nodes[:1], [])).message
-    )
 
 
 def test_a_pod_pinned_as_a_daemonset_s_gets_its_node_cordoned_tainted_and_with_its_gpus_or_none() -> None:
@@ -236,29 +212,3 @@ def test_an_init_container_that_needs_most_decides() -> None:
     }
     requests = pod_requests(pod(cpu="2", spec=spec)["spec"])
     assert requests == {"cpu": 4000, "pods": 1}
-
-
-def test_required_anti_affinity_keeps_pods_apart() -> None:
-    term = {"labelSelector": {"matchLabels": {"job": "x"}}, "topologyKey": "kubernetes.io/hostname"}
-    spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    pods = [pod(f"p{i}", labels={"job": "x"}, spec=spec) for i in range(3)]
-    placed = schedule(pods, [node("node-0"), node("node-1")])
-    assert sorted(str(target) for target in placed.values()) == ["None", "node-0", "node-1"]
-
-
-def test_required_affinity_keeps_pods_together() -> None:
-    term = {"labelSelector": {"matchLabels": {"job": "x"}}, "topologyKey": "kubernetes.io/hostname"}
-    spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    pods = [pod(f"p{i}", labels={"job": "x"}, spec=spec) for i in range(3)]
-    assert len(set(schedule(pods, [node("node-0"), node("node-1")]).values())) == 1
-
-
-def test_quantities() -> None:
-    assert [int(parse_quantity(text)) for text in ("1", "2k", "1Ki", "1.5Gi", "1e3")] == [
-        1,
-        2000,
-        1024,
-        3 * 2**29,
-        1000,
-    ]
-    assert NodeState.of(node(cpu="1500m")).free("cpu") == 1500

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
 import pytest
 
-from localcluster.kubelet import namespaces, shim
+from localcluster.kubelet import shim
 from localcluster.kubelet.container import (
     ContainerProcess,
     ContainerRuntime,
@@ -24,7 +24,6 @@ from localcluster.kubelet.container import (
     detect_isolation,
     shim_command,
 )
-from localcluster.kubelet.execution import Inside, act
 from tests.localcluster.running import best_isolation, living, until_living, until_none_living
 
 pytestmark = pytest.mark.real
@@ -145,16 +144,6 @@ async def test_terminate_reaches_only_the_main_process(
     assert await until_none_living(marker) == []
 
 
-@pytest.mark.parametrize("isolation", [each for each in AVAILABLE if each is not Isolation.NONE])
-async def test_a_hooks_signal_to_process_1_reaches_the_first_process(
-    tmp_path: Path, marker: str, isolation: Isolation
-) -> None:
-    process = ContainerRuntime(isolation).create()
-    script = "trap 'exit 7' USR1; kill -USR1 1; while :; do sleep 0.1; done"
-    await process.start(described(tmp_path, marker, script))
-    assert await finish(process) == 7
-
-
 async def test_kill_ends_everything(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
     process = runtime.create()
     await process.start(described(tmp_path, marker, "trap '' TERM;" + FAMILY + "sleep 1000"))
@@ -180,33 +169,6 @@ async def test_nothing_survives_a_killed_shim(runtime: ContainerRuntime, tmp_pat
     await process.start(described(tmp_path, marker, FAMILY + "sleep 1000"))
     await until_living(marker, 4)
     os.kill(process.shim_pid, signal.SIGKILL)
-    assert await finish(process) == 137
-    assert await until_none_living(marker) == []
-
-
-@pytest.fixture
-def idle_init() -> Iterator[None]:
-    """Makes this process inherit orphans, which it never reaps."""
-    namespaces.adopt_orphans()
-    yield
-    namespaces.adopt_orphans(False)
-
-
-@pytest.mark.usefixtures("idle_init")
-async def test_a_container_ends_after_a_probe_that_took_too_long_although_init_reaps_nothing(
-    runtime: ContainerRuntime, tmp_path: Path, marker: str
-) -> None:
-    spec = described(tmp_path, marker, "sleep 1000")
-    process = runtime.create()
-    await process.start(spec)
-    inside = Inside(process, spec, runtime.isolation, "127.0.0.1", {})
-    command = ["sh", "-c", f"echo > {tmp_path / 'begun'}; exec sleep 1000"]
-    probe = asyncio.create_task(act({"exec": {"command": command}}, inside, WAIT_SECONDS))
-    while not (tmp_path / "begun").exists():
-        await asyncio.sleep(0.02)
-        assert not probe.done()
-    probe.cancel()
-    process.kill()
     assert await finish(process) == 137
     assert await until_none_living(marker) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +21,6 @@ from controller.kubeconfig import load_connection
 from controller.resources import CONFIGMAPS
 from localcluster.client.api import ApiClient
 from localcluster.paths import Home, write_private
-from localcluster.supervision import silence
 from localcluster.supervisor import Addon, ClusterError, down, up
 from tests.localcluster.running import living, observing, read, shell, until_living, until_none_living
 from tests.ports import free_port
@@ -193,15 +191,6 @@ def test_a_file_that_cannot_be_written_leaves_no_scratch_file(
     with pytest.raises(OSError, match="No space left"):
         write_private(tmp_path / "kubeconfig", b"content")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("free", "says"), [(0, "no space is left on the disk of "), (10**9, "see the log")])
-def test_a_process_that_ends_without_a_word_may_have_had_no_room_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, says: str
-) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=free)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    assert silence(Home(tmp_path), "see the log").startswith(says)
 
 
 def test_a_refused_manifest_is_said_and_nothing_is_left(home: Home) -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import urllib3
+
 from release.images import Layout
 from tests.deploy.api_server import Server
 
@@ -181,5 +183,17 @@ class DeploymentController:
 
 
 def _is_ready(pod: JSON) -> bool:
+    """Whether a Pod runs and its readiness probes succeed, of which the embedded kubelet asks none."""
     conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    runs = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return runs and all(_answers(pod, container) for container in pod["spec"]["containers"])
+
+
+def _answers(pod: JSON, container: JSON) -> bool:
+    probe = container["readinessProbe"]["httpGet"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    url = f"http://{pod['status']['podIP']}:{ports[probe['port']]}{probe['path']}"
+    try:
+        return bool(urllib3.request("GET", url, timeout=3.0, retries=False).status == 200)
+    except urllib3.exceptions.HTTPError:
+        return False

@@ -52,3 +52,32 @@ async def test_a_definition_must_keep_the_versions_that_were_stored(api: Api) ->
     answer = await api.patch(CRD, {"spec": definition["spec"]})
     assert answer.code == 422
     assert {cause["field"] for cause in answer.body["details"]["causes"]} == {"status.storedVersions[0]"}
+
+
+async def test_a_changed_schema_counts_from_then_on_and_a_deleted_one_takes_its_objects(widgets: Api) -> None:
+    await widgets.created(WIDGETS, widget("old"))
+    definition = widget_definition()
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["since"] = {"type": "string", "default": "now"}
+    assert (await widgets.patch(CRD, {"spec": definition["spec"]})).body["metadata"]["generation"] == 2
+    assert (await widgets.get(f"{WIDGETS}/old")).body["spec"]["since"] == "now"
+    await widgets.delete(CRD)
+    await widgets.gone(CRD)
+    assert (await widgets.get(WIDGETS)).code == 404
+    await widgets.created(CRDS, widget_definition())
+    assert (await widgets.get(WIDGETS)).names == []
+
+
+async def test_what_cannot_be_served_is_refused(api: Api) -> None:
+    definition = widget_definition()
+    definition["metadata"]["name"] = "gadgets.example.com"
+    version = definition["spec"]["versions"][0]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for spoiled in (
+        {"x-kubernetes-validations": [{"rule": "self.size >"}]},
+        {"properties": {"a": {"pattern": "("}}},
+    ):
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec | spoiled
+        answer = await api.post(CRDS, definition)
+        fields = [cause["field"] for cause in answer.body["details"]["causes"]]
+        assert fields == ["metadata.name", "spec.versions[0].schema.openAPIV3Schema"]

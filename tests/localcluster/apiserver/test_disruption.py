@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localcluster.apiserver.disruption import Health, ScaleUnknown, faults, health, selects, status_of
+from localcluster.apiserver.disruption import Health, ScaleUnknown, faults, health, status_of
 
 JSON = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,12 +56,6 @@ def test_pods_on_their_way_out_are_not_healthy() -> None:
     assert health({"minAvailable": 1}, pods(3, 3, going=2), no_scale) == Health(1, 1, 3)
 
 
-def test_no_selector_selects_nothing_and_an_empty_one_all() -> None:
-    assert not selects({"spec": {}}, {"app": "a"})
-    assert selects({"spec": {"selector": {}}}, {"app": "a"}) and selects({"spec": {"selector": {}}}, None)
-    assert not selects({"spec": {"selector": {"matchLabels": {"app": "b"}}}}, {"app": "a"})
-
-
 def test_the_status_says_what_was_counted_and_since_when() -> None:
     budget: JSON = {"metadata": {"generation": 3}}
     status = status_of(budget, Health(current=3, desired=2, expected=4), NOW)
@@ -107,8 +101,3 @@ def test_what_cannot_be_counted_allows_nothing_and_says_why() -> None:
 )
 def test_bad_budgets_are_refused_with_the_field(spec: JSON, field: str) -> None:
     assert [fault["field"] for fault in faults({"spec": spec})] == [field]
-
-
-def test_good_budgets_are_not() -> None:
-    for spec in ({"minAvailable": "100%"}, {"maxUnavailable": 0}, {}):
-        assert faults({"spec": spec}) == []

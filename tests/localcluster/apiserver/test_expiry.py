@@ -8,13 +8,13 @@ import pytest
 from localcluster.apiserver.database import Database
 from localcluster.apiserver.expiry import last_seen, sweep
 from localcluster.apiserver.store import Store
-from localcluster.apiserver.times import rfc3339
+from localcluster.client.clock import timestamp
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def event(name: str, *, minutes_ago: int, **fields: object) -> dict:
-    created = {"creationTimestamp": rfc3339(NOW - timedelta(minutes=minutes_ago))}
+    created = {"creationTimestamp": timestamp(NOW - timedelta(minutes=minutes_ago))}
     return {"kind": "Event", "metadata": {"namespace": "default", "name": name, **created}, **fields}
 
 
@@ -23,7 +23,7 @@ def test_events_go_an_hour_after_they_were_last_seen(tmp_path: Path) -> None:
     store = Store(database)
     store.put("events", event("old", minutes_ago=61))
     store.put("events", event("young", minutes_ago=59))
-    store.put("events", event("seen again", minutes_ago=600, lastTimestamp=rfc3339(NOW)))
+    store.put("events", event("seen again", minutes_ago=600, lastTimestamp=timestamp(NOW)))
     assert sweep(store, NOW) == 1
     assert [key[1] for key, _ in store.select("events", None)] == ["seen again", "young"]
     database.close()

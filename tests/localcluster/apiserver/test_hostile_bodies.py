@@ -41,7 +41,7 @@ YAML = "application/yaml"
 APPLY = "application/apply-patch+yaml"
 MARK = "\uf8ffmark\uf8ff"
 BAGS = "/apis/example.com/v1/namespaces/default/bags"
-FORESEEN = (b"etcdserver: request is too large", b"failed to create typed patch object")
+FORESEEN = b"etcdserver: request is too large"
 """What Kubernetes answers with 500, too."""
 BAG = {"apiVersion": "example.com/v1", "kind": "Bag", "metadata": {"name": "one"}}
 
@@ -67,47 +67,43 @@ def bag_definition() -> dict[str, Any]:
 
 DEPTHS = (2, 200, 253, 254, 255, 1_023, 1_025, 200_000)
 SIZES = (1, 1_000_000, 1_572_864, 2_000_000, 3_145_728, 4_000_000)
-ODD_TEXTS = (
-    *(
-        b"1e999",
-        b"-0",
-        b"9223372036854775808",
-        b"18446744073709551616",
-        b"9" * 400,
-        b"9" * 5_000,
-        b"NaN",
-        b"0.1e-400",
-    ),
-    *(
-        b'"\\ud800"',
-        b'"\xff\xfe"',
-        b'"\\u0000"',
-        b'{"a":1,"a":2}',
-        b"[,]",
-        b"{",
-        b'"',
-        b"'x'",
-        b"",
-        b"1.0",
-        b"1e5",
-    ),
-    *(
-        b'{"$patch":"delete"}',
-        b'{"$retainKeys":[1]}',
-        b'[{"$patch":"replace"}]',
-        b'"2026-01-01T00:00:00+99:99"',
-    ),
-    *(
-        b'"${a:-${a:-"',
-        b"!!python/object:os.system {}",
-        b"&a [*a]",
-        b"0x_",
-        b"2026-01-01",
-        b"{[1]: 2}",
-        b"!!binary x",
-    ),
-    *(b'"(a+)+$"', b'"self.all(x, x.all(y, y == x))"', b'{"self": "' + b"(" * 5_000 + b'"}'),
-)
+ODD_TEXTS = [
+    *rb"""
+1e999
+-0
+9223372036854775808
+18446744073709551616
+NaN
+0.1e-400
+"\ud800"
+"\u0000"
+{"a":1,"a":2}
+[,]
+{
+"
+'x'
+1.0
+1e5
+{"$patch":"delete"}
+{"$retainKeys":[1]}
+[{"$patch":"replace"}]
+"2026-01-01T00:00:00+99:99"
+"${a:-${a:-"
+!!python/object:os.system {}
+&a [*a]
+0x_
+2026-01-01
+{[1]: 2}
+!!binary x
+"(a+)+$"
+"self.all(x, x.all(y, y == x))"
+""".split(b"\n")[1:-1],
+    b'"\xff\xfe"',
+    b"",
+    b"9" * 400,
+    b"9" * 5_000,
+    b'{"self": "' + b"(" * 5_000 + b'"}',
+]
 
 
 def deep(levels: int, kind: str) -> bytes:
@@ -350,7 +346,7 @@ def _attack(client: Client) -> None:
         failed = {
             name: (code, said[:300])
             for name, (code, said) in answers.items()
-            if code >= 500 and not any(each in said for each in FORESEEN)
+            if code >= 500 and FORESEEN not in said
         }
         assert not failed, (path, place, fragment[:80])
 
@@ -420,19 +416,11 @@ def test_copies_of_copies_are_bounded(client: Client) -> None:
     assert code in (400, 422), said[:300]
 
 
-ENTRY = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}
-MANAGERS: list[Any] = [
-    *(1, "x", {"a": 1}, [1], ["x"], [None], [{}], [{}, {}], [{"manager": 5}]),
-    *([ENTRY | {"manager": None}], [ENTRY | {"operation": "Steal"}], [ENTRY | {"subresource": 5}]),
-    *([ENTRY | {"time": 5}], [ENTRY | {"fieldsV1": 5}], [ENTRY | {"fieldsV1": {"f:data": 5}}]),
-    [ENTRY | {"fieldsV1": {"f:data": {"k:{": {}}}}],
-    [ENTRY | {"fieldsV1": {"f:data": {"k:5": {}, "v:[": {}, "q": {}}}}],
-    [{key: value for key, value in ENTRY.items() if key != "fieldsV1"}],
-]
+ENTRY = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": 5}
 
 
-@pytest.mark.parametrize("owners", MANAGERS, ids=lambda owners: json.dumps(owners)[:60])
-def test_managed_fields_of_any_form_are_kept_or_refused_and_applies_go_on(
+@pytest.mark.parametrize("owners", [1, [None], [{}], [ENTRY]])
+def test_managed_fields_of_any_form_are_ignored_or_refused_and_applies_go_on(
     client: Client, owners: Any
 ) -> None:
     one = f"{CONFIG_MAPS}/managed"

@@ -1,4 +1,4 @@
-"""What a new Pod gets beyond its schema's defaults; and how many warnings an answer carries."""
+"""What a new Pod gets beyond its schema's defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from localcluster.apiserver.http import shown_warnings
 from localcluster.apiserver.pods import completed, qos_class
 
 
@@ -41,9 +40,3 @@ def test_quality_of_service_classes() -> None:
     assert qos_class(spec({}, {})) == "BestEffort"
     assert qos_class(spec({"limits": full, "requests": full}, {"limits": full})) == "Guaranteed"
     assert qos_class(spec({"limits": full}, {})) == "Burstable"
-
-
-def test_warnings_are_cut_when_there_are_many() -> None:
-    assert list(shown_warnings(["a", "b", "a"])) == ["a", "b"]
-    many = list(shown_warnings([f"{number} {'x' * 1000}" for number in range(100)]))
-    assert len(many) == 16 and all(len(each) == 256 for each in many)
