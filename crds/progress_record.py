@@ -29,6 +29,8 @@ time (CLOCK_MONOTONIC), and by identifier the names of the threads that the inte
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
+ENV_RECORDER_SOCKET = "DLR_RECORDER_SOCKET"
+"""Path of the Unix socket at which the process answers for torch's flight recorder."""
 PROFILE_SECONDS, PROFILE_FILE, PROFILE_ERROR = "profile.seconds", "profile.json.gz", "profile.error"
 """Beside that file: for how long a forked process is to be profiled, the result, or why there is none."""
 

@@ -224,8 +224,11 @@ def _open() -> Slot | Literal[False]:
                 slot = memory.cast("q"), memory.cast("d")
         except (OSError, ValueError):
             pass  # telling the step is a courtesy, never a reason to stop training
-        from crds.stack_offer import offer_stacks  # in a Pod alone: `import dlr` stays light
+        # In a Pod alone: `import dlr` stays light.
+        from agent.torch_compat.training import serve_records
+        from crds.stack_offer import offer_stacks
 
         offer_stacks(os.environ)
+        serve_records(os.environ)
     _slot = slot  # only now: a thread that saves may be here at the same time
     return slot

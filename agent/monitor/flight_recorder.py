@@ -1,156 +1,161 @@
-"""Which collectives of NCCL a process waits for, by torch's flight recorder (ProcessGroupNCCL).
+"""Which collectives of NCCL a process waits for, by torch's flight recorder.
 
 Collectives on a GPU are enqueued, and the host goes on: it waits in the next line that needs a number from
-the device, which may look like any other (`if loss < best:`). The recorder keeps the last collectives with
-their states, and writes them down when something is written into its pipe. Of a rank that keeps the others
-waiting, all are completed: the others have joined each of them. Who waits has one that is not.
+the device, which may look like any other (`if loss < best:`). torch keeps the last collectives with their
+states: of a rank that keeps the others waiting, all are completed, since the others have joined each of them.
+A rank that waits has one that is not.
 
+The process answers by torch's own server (`agent.torch_compat.training.serve_records`), whose threads are
+C++: they answer whatever holds the interpreter's lock.
 https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 """
 
 from __future__ import annotations
 
-import os
+import json
+import socket
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.signals import deferred
-from agent.unpickling import Unpickler
+from crds.progress_record import ENV_RECORDER_SOCKET
 
 MAX_BYTES = 4 << 20
-"""Of a record, whose entries have about a kilobyte each."""
+"""Limit of a response, whose entries have about a kilobyte each."""
 PATIENCE_SECONDS = 4.0
-"""How long processes have to write: they look at their pipes once a second."""
-_POLL_SECONDS = 0.02
+"""Time that a process has to answer all requests."""
 
-PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+HANDLERS = ("dump_nccl_trace_json", "fr_trace_json?backend=nccl2", "fr_trace_json?backend=nccl-lazy")
+"""Handlers of torch's server: of ProcessGroupNCCL, and of the backends that torch's hooks record. Until 2.14
+the last two are one, with gloo's collectives in it."""
+
 _FILE_VARIABLES = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _SIZE_VARIABLES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
-"""As torch has named them until and since `_RENAMED_IN`."""
+"""Names until and since `_RENAMED_IN`."""
 _STACKS_VARIABLE = "TORCH_INCLUDE_STACK_TRACE"
 _RENAMED_IN = (2, 10)
 _COLLECTIVES = 256
-"""So many are kept: those of a step, about. What is pending is among the last."""
+"""Number of collectives that are kept: those of a step, about. What is pending is among the last."""
+_AT_ONCE = 16
 
 
-def variables(
-    folder: Path, local_rank: int, environ: Mapping[str, str], torch_version: str, records: Path
-) -> dict[str, str]:
-    """Return what has a process keep and offer its records.
-
-    Nothing where the user has a say in it, or where no pipe can be made: torch ends a process in which that
-    fails (`DumpPipe` of ProcessGroupNCCL.hpp, torch 2.13), and some network file systems have no pipes.
+def variables(socket_: Path, environ: Mapping[str, str], torch_version: str, records: Path) -> dict[str, str]:
+    """Return what has a process keep and offer its records; the user's own settings of torch stay.
 
     Args:
-        folder: for the pipe, the agent's own.
-        records: the folder for what is written, which outlives the agent: NCCL writes there by itself when a
-            collective takes too long.
+        socket_: the path at which the process is to listen; what an earlier one left there is removed.
+        records: the folder into which NCCL writes by itself when a collective takes too long.
     """
-    if any(name in environ for name in (PIPE_VARIABLE, *_FILE_VARIABLES, *_SIZE_VARIABLES)):
-        return {}
-    if not _takes_pipes(folder / "probe"):
-        return {}
-    stem, file = str(folder / _stem(local_rank)), str(records / _RECORD)
+    socket_.unlink(missing_ok=True)
     new = tuple(int(part) for part in torch_version.split(".")[:2]) >= _RENAMED_IN
-    return {
-        PIPE_VARIABLE: stem,
-        _FILE_VARIABLES[new]: file,
+    settings = {
+        _FILE_VARIABLES[new]: str(records / "nccl_trace_rank_"),
         _SIZE_VARIABLES[new]: str(_COLLECTIVES),
         _STACKS_VARIABLE: "0",  # which take it seconds to write, and we have our own
     }
-
-
-_RECORD = "nccl_trace_rank_"
-"""How the name of a record begins, as torch has it; it adds the global rank."""
-
-
-def _stem(local_rank: int) -> str:
-    """How the name of a process's pipe begins; torch adds its global rank."""
-    return f"nccl_{local_rank}_"
-
-
-def _takes_pipes(probe: Path) -> bool:
-    try:
-        os.mkfifo(probe)
-        probe.unlink()
-    except OSError:
-        return False
-    return True
+    own = {ENV_RECORDER_SOCKET: str(socket_)}
+    return own if any(name in environ for name in (*_FILE_VARIABLES, *_SIZE_VARIABLES)) else own | settings
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one process's recorder says."""
+    """Collectives of one process that a device carries out."""
 
     pending: str
     """The first collective that is not completed, such as `all_reduce 57 of [3] in default_pg`; else ""."""
 
 
 class Question:
-    """Asks the recorders of processes, at once; `answers` waits for what they write.
+    """Asks processes for their records, all at once; `answers` waits for them.
 
     Args:
-        folder: as `variables` was given it.
-        ranks: their global ranks, by local rank.
-        records: the folders of what they write, by local rank.
+        sockets: the paths at which they listen, by local rank.
     """
 
-    def __init__(self, folder: Path, ranks: Mapping[int, int], records: Mapping[int, Path]) -> None:
-        self._deadline = time.monotonic() + PATIENCE_SECONDS
-        self._files: dict[int, Path] = {}
-        for local, rank in ranks.items():
-            answer = records.get(local, folder) / f"{_RECORD}{rank}"
-            with suppress(OSError):  # no NCCL, or no such process any more
-                pipe_name = folder / f"{_stem(local)}{rank}.pipe"
-                descriptor = os.open(pipe_name, os.O_WRONLY | os.O_NONBLOCK)
-                answer.unlink(missing_ok=True)
-                with os.fdopen(descriptor, "wb", buffering=0) as pipe:
-                    pipe.write(b"1")
-                self._files[local] = answer
+    def __init__(self, sockets: Mapping[int, Path]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dlr-recorder")
+        self._responses = {
+            local: [self._pool.submit(ask, path, handler, deadline) for handler in HANDLERS]
+            for local, path in sockets.items()
+        }
 
     def answers(self) -> dict[int, Record]:
-        """Return what has been written by the time that patience ends, by local rank."""
+        """Return what the processes answer in time, by local rank, if a device has had a collective."""
         found: dict[int, Record] = {}
-        while len(found) < len(self._files):
-            for local in self._files.keys() - found.keys():
-                with (
-                    suppress(OSError, ValueError, KeyError, TypeError, AttributeError),
-                    self._files[local].open("rb") as file,
-                ):
-                    found[local] = read(file.read(MAX_BYTES + 1))
-            if time.monotonic() >= self._deadline:
-                break
-            time.sleep(_POLL_SECONDS)
+        for local, responses in self._responses.items():
+            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                record = read([entry for response in responses for entry in entries(response.result())])
+                if record is not None:
+                    found[local] = record
+        self._pool.shutdown()
         return found
 
 
-def read(data: bytes) -> Record:
-    """Read what a recorder has written.
+def ask(path: Path, handler: str, deadline: float) -> bytes:
+    """Return the body of a handler's response; b"" if the process has none, or none by the deadline.
+
+    Args:
+        deadline: in terms of `time.monotonic`.
+    """
+    request = (
+        f"POST /handler/{handler} HTTP/1.1\r\nHost: dlr\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+    response = bytearray()
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_left(deadline))
+        connection.connect(str(path))
+        connection.sendall(request.encode())
+        while data := connection.recv(1 << 16):
+            response += data
+            if len(response) > MAX_BYTES:
+                return b""
+            connection.settimeout(_left(deadline))
+        head, _, body = response.partition(b"\r\n\r\n")
+        return bytes(body) if head.split()[1:2] == [b"200"] else b""
+    return b""
+
+
+def _left(deadline: float) -> float:
+    """Return the seconds until a deadline, a moment at least: 0 would mean not to wait at all."""
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def entries(body: bytes) -> list[dict[str, Any]]:
+    """Return the collectives of a response, the oldest first.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is not complete, nothing is in it, or it is of
-            another torch.
+        ValueError, KeyError, TypeError, RecursionError: it is not one of a recorder.
     """
-    if len(data) > MAX_BYTES:
-        raise ValueError("it is larger than a record")
-    with deferred():
-        try:
-            written = Unpickler(data).load()
-        except Exception as error:  # what is no pickle may raise anything
-            raise ValueError(f"not a record: {error}") from error
-    entries: list[dict[str, Any]] = written["entries"]
-    if not entries:
-        raise ValueError("no collective yet")
-    waits = next((entry for entry in entries if entry["state"] != "completed"), None)
-    return Record("" if waits is None else _describe(waits))
+    return list(json.loads(body)["entries"]) if body else []
+
+
+def read(collectives: list[dict[str, Any]]) -> Record | None:
+    """Tell what a process waits for; None if no device has had a collective to carry out.
+
+    gloo's are left out: the host waits for them, and its stack shows where.
+
+    Raises:
+        KeyError, TypeError, AttributeError: they are of another torch.
+    """
+    of_device = [each for each in collectives if not each["profiling_name"].startswith("gloo:")]
+    if not of_device:
+        return None
+    pending = next((each for each in of_device if not _is_completed(each)), None)
+    return Record("" if pending is None else _describe(pending))
+
+
+def _is_completed(entry: Mapping[str, Any]) -> bool:
+    """Whether it has ended: what torch's hooks record is retired then, without a state of its own."""
+    return entry["state"] == "completed" or bool(entry.get("retired"))
 
 
 def _describe(entry: Mapping[str, Any]) -> str:
-    name = str(entry["profiling_name"]).removeprefix("nccl:").lstrip("_")
+    name = str(entry["profiling_name"]).rpartition(":")[2].lstrip("_")
     number = entry["p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"]
     sizes = ", ".join(map(str, entry["input_sizes"][:2]))
     _, group = entry["process_group"]

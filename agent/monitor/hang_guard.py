@@ -103,8 +103,7 @@ class HangGuard:
         """
         last_step_at = self._liveness.last_step_at
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
-        folders = {local: file.parent for local, file in self._stack_files.files.items()}
-        asked = flight_recorder.Question(self._files.directory, self._started.ranks, folders)
+        asked = flight_recorder.Question({local: self._files.recorder_of(local) for local in pids})
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None

@@ -95,6 +95,10 @@ class ProgressFiles:
         self.start = Start()
         """The last start of processes."""
 
+    def recorder_of(self, rank: int) -> Path:
+        """Return the socket at which a process offers torch's flight recorder, by local rank."""
+        return self.directory / f"recorder.{rank}"
+
     def renew(self, local_world_size: int, start: Start) -> list[dict[str, str]]:
         """Make fresh files for newly started processes.
 

@@ -119,6 +119,20 @@ def map_pages(memory: memoryview, descriptor: int) -> None:
             bytes(memory[start : stop : mmap.PAGESIZE])  # an older kernel: a read maps many at once
 
 
+def cpus_by_node() -> list[set[int]]:
+    """Return the CPUs that this thread may run on, by NUMA node; those without any are left out."""
+    own = os.sched_getaffinity(0)
+    nodes = Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")
+    found = [_cpus(file.read_text()) & own for file in sorted(nodes)]
+    return [cpus for cpus in found if cpus]
+
+
+def _cpus(text: str) -> set[int]:
+    """Return the numbers of a list such as `0-3,8`."""
+    ranges = [part.split("-") for part in text.strip().split(",") if part]
+    return {cpu for first, *last in ranges for cpu in range(int(first), int((last or [first])[0]) + 1)}
+
+
 def _with_pages(descriptor: int) -> Iterator[tuple[int, int]]:
     """The ranges of a file that have pages (lseek(2), SEEK_DATA); they begin with one each."""
     stop = 0

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agent.slots.format import Commit, Mark
-from agent.slots.pages import HUGE_PAGE_BYTES, populate
+from agent.slots.pages import HUGE_PAGE_BYTES, cpus_by_node, populate
 from agent.slots.resume import Checkpoint
 from agent.slots.slot import DamagedError, Slot
 from agent.slots.wire import TIMEOUT_SECONDS, FetchError, fetch
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 TOUCH_BYTES = HUGE_PAGE_BYTES or 4 << 20
 """So much is touched at once."""
+NODE_BYTES = 16 * TOUCH_BYTES
+"""So much lies on one NUMA node, before the next has its turn."""
 TOUCH_NICENESS = 15
 READY_NICENESS = 5
 """Nice value of the thread that gives a replica's slot its pages; a first step has priority, three to one."""
@@ -65,15 +67,30 @@ class Pool:
 
         Others may do so at the same time. Where memory is slow to come, as from a virtual machine's host,
         it takes seconds a gigabyte: too long for a replica, whose original is written over meanwhile.
+        Pages lie on the NUMA node that touches them, and GPUs of all nodes write here: the parts take turns.
         """
         if slot in self._touched:
             return
-        for start in range(0, slot.size, TOUCH_BYTES):
-            if self._stop_event.is_set():
-                return
-            with slot.bytes(start, min(start + TOUCH_BYTES, slot.size)) as part:
-                populate(part)
+        own, nodes = os.sched_getaffinity(0), cpus_by_node()
+        try:
+            for part, start in enumerate(range(0, slot.size, NODE_BYTES)):
+                if len(nodes) > 1:
+                    os.sched_setaffinity(0, nodes[part % len(nodes)])  # of this thread alone
+                if not self._touch_part(slot, start, min(start + NODE_BYTES, slot.size)):
+                    return
+        finally:
+            if len(nodes) > 1:
+                os.sched_setaffinity(0, own)
         self._touched.add(slot)
+
+    def _touch_part(self, slot: Slot, start: int, stop: int) -> bool:
+        """Have the kernel give the pages of a part of a slot; False if the pool is closed meanwhile."""
+        for begin in range(start, stop, TOUCH_BYTES):
+            if self._stop_event.is_set():
+                return False
+            with slot.bytes(begin, min(begin + TOUCH_BYTES, stop)) as piece:
+                populate(piece)
+        return True
 
     def has_touched(self, slot: Slot) -> bool:
         """Whether that slot has all its pages."""

@@ -63,10 +63,10 @@ class ProcessEnvironment:
         ]
 
     def _recorder(self, local_rank: int) -> dict[str, str]:
-        """Return what has a process keep its last collectives of NCCL for this agent."""
-        folder = self.progress.directory
-        records = self.stacks.folder_of(local_rank, folder)
-        return flight_recorder.variables(folder, local_rank, os.environ, torch.__version__, records)
+        """Return what has a process keep its last collectives for this agent."""
+        records = self.stacks.folder_of(local_rank, self.progress.directory)
+        socket = self.progress.recorder_of(local_rank)
+        return flight_recorder.variables(socket, os.environ, torch.__version__, records)
 
 
 def restart_counts(env: Mapping[str, str], round_: int) -> dict[str, str]:

@@ -49,12 +49,14 @@ def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
 def nccl(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
     """Make an NCCL group of the ranks that share a store; they connect at the first collective.
 
-    Its watchdog ends no process when a peer dies, and leaves the process's other NCCL groups alone.
+    Its watchdog ends no process when a peer dies, and leaves the process's other NCCL groups alone. They
+    connect without blocking in NCCL, so that `abort` reaches them when a peer dies meanwhile.
     """
     from torch.distributed import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_seconds)
+    options.config.blocking = False
     with _environ(_CALM_WATCHDOG):
         return ProcessGroupNCCL(store, rank, size, options)
 

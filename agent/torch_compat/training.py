@@ -6,8 +6,15 @@ a torch lacks something, the caller gets the ImportError or AttributeError, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from crds.progress_record import ENV_RECORDER_SOCKET
 
 Hook = Callable[[Any, Any, Any], None]
 """torch's hook for the steps of optimizers: the optimizer, its arguments and its keywords."""
@@ -64,3 +71,33 @@ def uncompiled(hook: Hook) -> Hook:
     from torch._dynamo.decorators import skip
 
     return skip(hook)
+
+
+def serve_records(environ: Mapping[str, str]) -> None:
+    """Have torch's own server answer the agent for the flight recorder, from C++ threads, in this process.
+
+    Nothing happens outside of dlr, where torch is not loaded, or where the server cannot start, as a second
+    one cannot. It takes half a millisecond. `_WorkerServer` and its handlers are in 2.6 to 2.15. It is never
+    destroyed: that would wait for its threads, which a process that this one has forked does not have.
+    """
+    path = environ.get(ENV_RECORDER_SOCKET)
+    if not path or Path(path).exists() or "torch" not in sys.modules:
+        return
+    with contextlib.suppress(Exception), _without_stderr():  # never a reason to stop training
+        from torch._C._distributed_c10d import _WorkerServer
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_WorkerServer(path)))
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Drop what C++ code writes to the standard error stream meanwhile."""
+    kept = os.dup(2)
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

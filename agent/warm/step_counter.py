@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.torch_compat.training import Hook, uncompiled
+from agent.torch_compat.training import Hook, serve_records, uncompiled
 from crds import progress_record as words
 from crds.names import ENV_COUNT_STEPS
 from crds.stack_offer import offer_stacks
@@ -45,6 +45,7 @@ def count_steps(environ: Mapping[str, str]) -> None:
         return
     os.register_at_fork(after_in_child=handle.remove)
     offer_stacks(environ)
+    serve_records(environ)
 
 
 def counting_hook(record: memoryview) -> Hook:

@@ -1,18 +1,21 @@
-"""What NCCL's recorder says of collectives, as torch 2.11 on an H100 has written it."""
+"""What torch's recorder says of collectives, as torch 2.11 on an H100 and 2.13 without a GPU have written it."""
 
 from __future__ import annotations
 
-import os
-import pickle
+import json
+import socket
+import subprocess
+import sys
 import threading
-import tracemalloc
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.monitor import flight_recorder
-from agent.monitor.flight_recorder import Question, Record, read, variables
+from agent.monitor.flight_recorder import HANDLERS, MAX_BYTES, Question, Record, ask, entries, read, variables
+
+SOCKET = Path("/run/dlr/recorder.0")
 
 
 def entry(number: int, state: str, **other: Any) -> dict[str, Any]:
@@ -30,85 +33,126 @@ def entry(number: int, state: str, **other: Any) -> dict[str, Any]:
     }
 
 
-def written(*entries: dict[str, Any]) -> bytes:
-    return pickle.dumps({"version": "2.10", "entries": list(entries)}, protocol=2)
-
-
-def test_who_has_joined_all_that_it_enqueued_waits_for_nothing() -> None:
-    assert read(written(entry(1, "completed"), entry(2, "completed"))) == Record("")
+def test_a_rank_that_has_joined_all_that_it_enqueued_waits_for_nothing() -> None:
+    assert read([entry(1, "completed"), entry(2, "completed")]) == Record("")
 
 
 @pytest.mark.parametrize("state", ["scheduled", "started"])
 def test_the_first_that_is_not_completed_is_what_is_waited_for(state: str) -> None:
-    found = read(written(entry(1, "completed"), entry(2, state), entry(3, "scheduled")))
+    found = read([entry(1, "completed"), entry(2, state), entry(3, "scheduled")])
     assert found == Record("all_reduce 2 of [4] in default_pg")
 
 
-class Harmful:
-    def __reduce__(self) -> Any:
-        return os.system, ("exit 1",)
+def test_what_nccl2_has_completed_is_retired_and_keeps_its_state() -> None:
+    """Of torch 2.14 and newer: the hooks that record it see no event of the device."""
+    done = entry(1, "scheduled", profiling_name="nccl2:all_gather", retired=True)
+    waits = entry(2, "scheduled", profiling_name="nccl2:_reduce_scatter_base", retired=False)
+    assert read([done]) == Record("")
+    assert read([done, waits]) == Record("reduce_scatter_base 2 of [4] in default_pg")
+
+
+def test_gloos_collectives_say_nothing_since_its_host_waits_for_them() -> None:
+    waits = entry(2, "scheduled", profiling_name="gloo:recv 1<-0", retired=False, is_p2p=True)
+    assert read([waits]) is None
+    assert read([waits, entry(1, "completed")]) == Record("")
+    assert read([]) is None
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", written(entry(1, "completed"))[:-9], b"text", written(), pickle.dumps([1]), pickle.dumps({}),
-     written({"state": "scheduled"}), pickle.dumps(Harmful())],
+    "body", [b"text", b"[1]", b"{}", b'{"entries": 3}', b"[" * 100_000, b'{"entries": [{"state": "x"}]}', b"\xff"]
 )  # fmt: skip
-def test_what_is_no_record_is_none(data: bytes) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
-        read(data)
+def test_what_is_no_record_is_refused(body: bytes) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError, AttributeError, RecursionError)):
+        read(entries(body))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"\x80\x02K\x01r\xff\xff\xff\x7f.", b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",
-     b"\x80\x05\x8e" + (1 << 40).to_bytes(8, "little") + b".", written(entry(1, "started", more="x" * (8 << 20)))],
-    ids=["a place in the memo", "an array of bytes", "bytes", "a long text"],
-)  # fmt: skip
-def test_what_is_no_record_takes_no_memory(data: bytes) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises((ValueError, TypeError)):
-            read(data)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+WAITS = """
+import os, sys, torch, torch.distributed as dist
+from agent.torch_compat.training import serve_records
+rank = int(sys.argv[2])
+os.environ["DLR_RECORDER_SOCKET"] = sys.argv[1] + f"/recorder.{rank}"
+serve_records(os.environ)
+serve_records(os.environ)  # as `dlr.report` does once more
+if os.fork() == 0:
+    sys.exit()  # of a server without threads, an end must not wait for them
+assert os.wait()[1] == 0
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=2)
+dist.all_reduce(torch.ones(3))
+print("ready", flush=True)
+if rank == 0:
+    dist.broadcast(torch.ones(3), 1)
+sys.stdin.read()
+"""
 
 
 @pytest.mark.real
-def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 5 answers in two writes; rank 6 has no NCCL."""
-    monkeypatch.setattr(flight_recorder, "PATIENCE_SECONDS", 300.0)
-    stem = variables(tmp_path, 0, {}, "2.13.0", tmp_path)["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
-    os.mkfifo(f"{stem}5.pipe")
-    reader = os.open(f"{stem}5.pipe", os.O_RDWR)  # as a writer too, so that a read waits for the question
+def test_processes_answer_while_they_wait_in_a_collective(tmp_path: Path) -> None:
+    """NCCL needs GPUs; gloo's records come by the same server, which is the only difference."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", WAITS, str(tmp_path), str(rank)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        assert [rank.stdout and rank.stdout.readline() for rank in ranks] == ["ready\n", "ready\n"]
 
-    def answer() -> None:
-        assert os.read(reader, 128)
-        data = written(entry(3, "scheduled"))
-        with (tmp_path / "logs" / "nccl_trace_rank_5").open("wb", buffering=0) as file:
-            file.write(data[:20])
-            file.write(data[20:])
+        def answer(rank: int) -> list[tuple[str, bool]]:
+            body = ask(tmp_path / f"recorder.{rank}", HANDLERS[1], time.monotonic() + 300)
+            return [(each["profiling_name"].split()[0], each["retired"]) for each in entries(body)]
 
-    (tmp_path / "logs").mkdir()
-    thread = threading.Thread(target=answer)
-    thread.start()
-    records = {0: tmp_path / "logs", 1: tmp_path / "logs"}
-    assert Question(tmp_path, {0: 5, 1: 6}, records).answers() == {
-        0: Record("all_reduce 3 of [4] in default_pg")
-    }
-    thread.join()
-    os.close(reader)
+        while len(answer(0)) < 2:  # it is on its way into the call
+            assert ranks[0].poll() is None
+        assert answer(0) == [("gloo:all_reduce", True), ("gloo:broadcast", False)]
+        assert answer(1) == [("gloo:all_reduce", True)]
+        assert ask(tmp_path / "recorder.0", "dump_nccl_trace_json", time.monotonic() + 300) == b"", (
+            "no NCCL here"
+        )
+        assert Question({0: tmp_path / "recorder.0"}).answers() == {}
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.communicate()[1] for rank in ranks] == ["", ""], "nothing of ours is in the script's log"
 
 
-@pytest.mark.parametrize(
-    ("version", "file"),
-    [("2.6.0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"), ("2.9.1+cu128", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
-     ("2.10.0a0+git12", "TORCH_FR_DUMP_TEMP_FILE"), ("2.13.0", "TORCH_FR_DUMP_TEMP_FILE")],
-)  # fmt: skip
-def test_the_names_are_those_of_that_torch(version: str, file: str, tmp_path: Path) -> None:
-    found = variables(tmp_path, 2, {}, version, tmp_path / "logs")
-    assert found[file] == f"{tmp_path}/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
-    assert not list(tmp_path.iterdir())
+@pytest.mark.real
+@pytest.mark.parametrize("size", [100, MAX_BYTES + 1])
+def test_a_process_that_answers_anything_costs_nothing_but_its_time(tmp_path: Path, size: int) -> None:
+    """The socket lies where a script may put one of its own."""
+    path = tmp_path / "recorder.0"
+    with socket.create_server(str(path), family=socket.AF_UNIX) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * size)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = ask(path, "any", time.monotonic() + 300)
+        thread.join()
+    assert found == (b"x" * size if size <= MAX_BYTES else b"")
+    assert ask(path, "any", time.monotonic()) == b"", "nobody listens any more"
+
+
+def test_what_torch_reads_is_set_under_the_names_of_that_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    for version, file in (
+        ("2.6.0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.9.1+cu128", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.10.0a0+git12", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("2.15.0", "TORCH_FR_DUMP_TEMP_FILE"),
+    ):
+        found = variables(SOCKET, {}, version, Path("/logs"))
+        assert found[file] == "/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
+        assert found["DLR_RECORDER_SOCKET"] == str(SOCKET)
+        users = variables(SOCKET, {file: "/mine"}, version, Path("/logs"))
+        assert users == {"DLR_RECORDER_SOCKET": str(SOCKET)}, "torch's settings are the user's"
+
+
+def test_a_record_in_json_is_read_as_torch_writes_it() -> None:
+    body = json.dumps({"version": "2.10", "entries": [entry(1, "completed"), entry(2, "started")]}).encode()
+    assert read(entries(body)) == Record("all_reduce 2 of [4] in default_pg")
+    assert entries(b"") == []

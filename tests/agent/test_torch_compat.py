@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch.distributed
@@ -98,10 +99,12 @@ def test_an_nccl_groups_watchdog_ends_no_process_and_other_groups_keep_their_set
     seen = {}
 
     class FakeNccl:
-        Options = SimpleNamespace
+        def Options() -> SimpleNamespace:
+            return SimpleNamespace(config=SimpleNamespace(blocking=True))
 
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *arguments: Any) -> None:
             seen.update({name: os.environ.get(name) for name in names})
+            assert arguments[-1].config.blocking is False, "an abort reaches it while it connects"
 
     names = ["TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_DUMP_ON_TIMEOUT"]
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.slots import pages
 from agent.slots.format import Commit, Header, Mark, Part, lay_out
-from agent.slots.pool import Pool, assign, slot_for_replica
+from agent.slots.pool import NODE_BYTES, Pool, assign, slot_for_replica
 from agent.slots.resume import Checkpoint
 from agent.slots.slot import Slot
 
@@ -66,6 +67,26 @@ def test_a_slot_that_is_fetched_into_has_its_pages_first_and_others_have_none_ye
     pool.touch_now(pool.slots[1])
     sizes = [os.stat(slot.path).st_blocks * 512 for slot in pool.slots]  # noqa: PTH116
     assert [size >= pool.slots[0].size for size in sizes] == [False, True, False, False]
+
+
+def test_parts_of_a_slot_lie_on_all_numa_nodes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs of all nodes write into it, and each is as near to its half as the other."""
+    monkeypatch.setattr("agent.slots.pool.cpus_by_node", lambda: [{0, 1}, {2, 3}])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    ran_on: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: ran_on.append(cpus))
+    pool = Pool(4 * 3 * NODE_BYTES, 4)
+    monkeypatch.setattr("agent.slots.pool.populate", lambda _: None)
+    pool.touch_now(pool.slots[0])
+    assert ran_on == [{0, 1}, {2, 3}, {0, 1}, {0, 1, 2, 3}], "and then wherever the thread may"
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("5\n", {5}), ("\n", set())], ids=["ranges", "one", "memory alone"]
+)  # fmt: skip
+def test_cpus_of_a_numa_node_are_read_as_the_kernel_writes_them(text: str, cpus: set[int]) -> None:
+    assert pages._cpus(text) == cpus
 
 
 def test_sums_are_added_for_others_where_a_process_was_killed_before(pool: Pool) -> None:
