@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent.monitor.flight_recorder import HANDLERS, MAX_BYTES, Question, Record, ask, entries, read, variables
+from agent.warm.warm_parent import without_round_variables
 
 SOCKET = Path("/run/dlr/recorder.0")
 
@@ -148,6 +149,7 @@ def test_what_torch_reads_is_set_under_the_names_of_that_torch(monkeypatch: pyte
         found = variables(SOCKET, {}, version, Path("/logs"))
         assert found[file] == "/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
         assert found["DLR_RECORDER_SOCKET"] == str(SOCKET)
+        assert without_round_variables(found) == {}, "no warm parent is renewed for them"
         users = variables(SOCKET, {file: "/mine"}, version, Path("/logs"))
         assert users == {"DLR_RECORDER_SOCKET": str(SOCKET)}, "torch's settings are the user's"
 
