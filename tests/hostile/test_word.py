@@ -349,20 +349,6 @@ async def test_workers_of_a_large_check_are_made_some_at_a_time(monkeypatch: pyt
             assert len(made.stores.store(ELASTICWORKERS)) == wanted
 
 
-async def test_several_checks_of_one_namespace_have_1000_nodes_at_a_time() -> None:
-    many = [f"n{i}" for i in range(1_100)]
-    for namespace, waits in ((EVIL, True), (OPS, False)):
-        made = stage(nodes=many)
-        with made.within(namespace):
-            made.add_check("first", nodes=many[:600])
-            made.add_check("second", nodes=many[600:])
-            await made.reconcile("first")
-            await made.reconcile("second")
-            told = made.condition("Running", "second")
-            assert (told.get("reason") == "WaitingForCheck") is waits
-            assert not waits or "have 600 nodes; together they may have 1000" in told["message"]
-
-
 # --- claims: any checks, in any order ----------------------------------------------------------------------
 
 TICK_SECONDS = 10.0
