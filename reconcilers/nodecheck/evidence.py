@@ -19,7 +19,6 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import counted
-from crds import names
 from crds.actions import Action
 from crds.findings import MAX_TEXT, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheckStatus
@@ -32,6 +31,7 @@ from reconcilers.nodecheck.record import (
     read_record,
     recent,
     tests_in,
+    unhealthy_taint,
     untested_nodes,
     with_findings,
 )
@@ -102,7 +102,7 @@ def _back(finding: Finding) -> Finding:
 
 def _without_untested_gpus(finding: Finding, node: Mapping[str, Any], tested: int | None) -> Finding:
     """Judge a cordoned node that passed: a GPU that the check's Pod did not get may be why it is cordoned."""
-    if names.ANNOTATION_CORDON not in (node["metadata"].get("annotations") or {}):
+    if unhealthy_taint(node) is None:
         return finding
     message = ""
     if (unhealthy := unhealthy_gpus(node)) > 0:

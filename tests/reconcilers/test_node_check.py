@@ -346,8 +346,8 @@ async def test_cordoned_node_with_gpus_that_no_pod_gets_is_not_cleared(
     staged = stage()
     staged.accelerators = {"kind": "nvidia", "count": tested, "model": "a GPU"}
     gpus = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": usable}}
-    mark = {"metadata": {"annotations": {names.ANNOTATION_CORDON: "{}"}}}
-    staged.update(NODES, "node-1", {"status": gpus} | (mark if cordoned else {}))
+    taint = {"spec": {"taints": [{"key": names.TAINT_UNHEALTHY, "effect": "NoSchedule"}]}}
+    staged.update(NODES, "node-1", {"status": gpus} | (taint if cordoned else {}))
     await staged.play()
     assert staged.verdicts()["node-1"] == verdict and staged.verdicts()["node-2"] == "Healthy"
 
