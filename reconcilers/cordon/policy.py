@@ -30,10 +30,6 @@ def reason_of(finding: Finding) -> str:
     return Cause.HARDWARE_ERROR.value if is_error else CHECK_FAILED
 
 
-MAX_EVIDENCE = 240
-"""Characters of the evidence that is kept on a Node, which is in every copy of it that somebody watches."""
-
-
 ENOUGH_PASSES = 13
 """So many tests in a row that fail three times in ten do not pass by luck, in 99 of 100 cases."""
 

@@ -21,7 +21,6 @@ from crds.model import ConditionStatus
 from reconcilers.cordon.findings import NodeFindings
 from reconcilers.cordon.options import CordonMode, CordonOptions, limit_of
 from reconcilers.cordon.policy import (
-    MAX_EVIDENCE,
     NodeCordon,
     decide_cordon,
     newest,
@@ -29,7 +28,7 @@ from reconcilers.cordon.policy import (
     write_acted,
 )
 from reconcilers.cordon.statement import REPORTED, Statement, statement_on
-from reconcilers.nodecheck.evidence import NodeFault, own_fault
+from reconcilers.nodecheck.faulty import MAX_KEPT_EVIDENCE, NodeFault, own_fault
 from reconcilers.nodecheck.record import passes_since, read_record, unhealthy_taint, write_record
 from reconcilers.nodecheck.reference import read_reference, write_reference
 from reconcilers.runtime.clock import Clock
@@ -244,5 +243,5 @@ def _with_fault(finding: Finding, fault: NodeFault | None) -> Finding:
     """The accusation with the fault of the node's own conditions."""
     if fault is None or finding.healthy:
         return finding
-    evidence = shortened("; ".join(filter(None, (str(fault), finding.message))), MAX_EVIDENCE)
+    evidence = shortened("; ".join(filter(None, (str(fault), finding.message))), MAX_KEPT_EVIDENCE)
     return finding.model_copy(update={"message": evidence, "action": fault.action})

@@ -33,7 +33,7 @@ from healthcheck.stragglers import references_of
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
 from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
-from reconcilers.nodecheck.evidence import with_all_evidence
+from reconcilers.nodecheck.faulty import with_all_evidence
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.nodes import (
     CheckedNode,

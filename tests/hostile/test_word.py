@@ -38,7 +38,7 @@ from reconcilers.nodecheck.claims import (
     to_yield,
 )
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.job_checks import JobChecksView, Standing, standing_of
+from reconcilers.nodecheck.job_checks import CheckedWorkers, JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -112,7 +112,7 @@ def victim(faulty: Sequence[str] = ()) -> tuple[ElasticJob, list[ElasticWorker]]
     return ElasticJob.model_validate(job), workers
 
 
-async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> Standing:
+async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> CheckedWorkers:
     job, workers = victim(faulty)
     checks = await JobChecksView(made, made.stores).of(job, workers)  # type: ignore[arg-type]
     return standing_of(job, workers, checks, None, later(60))

@@ -17,20 +17,18 @@ from controller.resources import NAMESPACES
 from crds import names
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
-from reconcilers.cordon.findings import (
-    NodeFindings,
-    decided_nodes,
-    decision_of,
-    decisions_of,
-    failed_nodes,
-    finding_of_worker,
-    last_error,
-    suspicion_of,
-)
+from reconcilers.cordon.findings import NodeFindings, decided_nodes, failed_nodes
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest, reason_of
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.cordon.statement import Statement, statement_on
+from reconcilers.nodecheck.faulty import (
+    decision_of,
+    decisions_of,
+    finding_of_worker,
+    last_error,
+    suspicion_of,
+)
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock

@@ -26,7 +26,7 @@ from healthcheck.probes.nvml import DeviceState
 from healthcheck.probes.report import Report, WrongResult
 from healthcheck.settings import Settings
 from reconcilers.nodecheck.actions import action_for, action_for_error
-from reconcilers.nodecheck.evidence import own_fault, with_all_evidence
+from reconcilers.nodecheck.faulty import own_fault, with_all_evidence
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.record import (
     MOST_BYTES,
