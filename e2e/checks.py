@@ -115,13 +115,9 @@ def node(cluster: Cluster, name: str) -> Object:
 
 
 def is_cordoned(node: Object) -> bool:
-    """Return whether a node check has cordoned it: taint, unschedulable and condition."""
+    """Return whether a node check has cordoned it: taint and condition."""
     taints = [taint["key"] for taint in node["spec"].get("taints") or []]
-    return (
-        TAINT in taints
-        and bool(node["spec"].get("unschedulable"))
-        and jobs.condition(node, CONDITION).get("status") == "True"
-    )
+    return TAINT in taints and jobs.condition(node, CONDITION).get("status") == "True"
 
 
 def is_in_service(node: Object) -> bool:

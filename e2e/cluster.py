@@ -237,11 +237,11 @@ class Cluster(ABC):
 def _put_into_service(api: Api, namespace: str) -> None:
     """Nodes that a check or job of the namespace has taken out of it. (The controller could not know.)"""
     for node in api.list(Kind.NODE)["items"]:
-        mark = json.loads((node["metadata"].get("annotations") or {}).get(CORDON_ANNOTATION, "{}"))
-        if mark and mark["finding"]["source"].startswith(f"{namespace}/"):
+        acted = json.loads((node["metadata"].get("annotations") or {}).get(CORDON_ANNOTATION, "{}"))
+        if acted and acted["source"].startswith(f"{namespace}/"):
             nothing_left = {
                 "metadata": {"annotations": {CORDON_ANNOTATION: None}},
-                "spec": {"taints": None, "unschedulable": None},
+                "spec": {"taints": None},
             }
             api.patch(Kind.NODE, node["metadata"]["name"], nothing_left)
 

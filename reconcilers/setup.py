@@ -24,7 +24,12 @@ from controller.resources import (
 from crds import names
 from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.reconciler import NodeCordonReconciler, NodeRecordReconciler, add_cordon_indexes
+from reconcilers.cordon.reconciler import (
+    BY_CORDON,
+    NodeCordonReconciler,
+    NodeRecordReconciler,
+    cordon_keys,
+)
 from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
@@ -116,6 +121,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
+    cache.add_index(NODES, BY_CORDON, cordon_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(PODS, BY_SLOT, slot_keys)
@@ -279,7 +285,6 @@ def add_node_checks(manager: Manager, clock: Clock, options: PodOptions) -> None
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     """Nodes that the limit holds back are looked at again by time: whatever gives room wakes none of them."""
     cache = manager.cache
-    add_cordon_indexes(cache, options)
     if options.mode is CordonMode.OFF:
         return
     nodes, trust = cache.store(NODES), Trust(cache)

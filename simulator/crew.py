@@ -14,7 +14,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from simulator import objects
 from simulator.account import Part, part_of
 from simulator.bag import Bag
-from simulator.fleet import Diagnosis, Restart
+from simulator.fleet import DiagnosisChances, Restart
 from simulator.nodes import name_of, number_of
 from simulator.planned import Looked, PlannedJob
 from simulator.state import SimulationState
@@ -351,7 +351,7 @@ class Crew:
 
 
 def judged(
-    diagnosis: Diagnosis,
+    diagnosis: DiagnosisChances,
     ill: Collection[int],
     slow: Collection[int],
     tested: Iterable[int],
@@ -369,7 +369,7 @@ def _happens(chance: float, rng: random.Random) -> bool:
     return chance >= 1 or (chance > 0 and rng.random() < chance)
 
 
-def _chance(diagnosis: Diagnosis, is_ill: bool, rng: random.Random) -> float:
+def _chance(diagnosis: DiagnosisChances, is_ill: bool, rng: random.Random) -> float:
     """The chance that a node is called faulty."""
     if not is_ill:
         return diagnosis.healthy_blamed

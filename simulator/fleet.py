@@ -106,7 +106,7 @@ class Repair(Section):
     manual_fails: Share = 0.2
 
 
-class Diagnosis(Section):
+class DiagnosisChances(Section):
     """How a node check judges nodes: docs/diagnosis.md, N=33."""
 
     faulty_found: Share = 1.0
@@ -163,7 +163,7 @@ class Fleet(Section):
     """So many are behind one switch."""
     faults: Faults = Faults()
     repair: Repair = Repair()
-    diagnosis: Diagnosis = Diagnosis()
+    diagnosis: DiagnosisChances = DiagnosisChances()
     policies: Policies = Policies()
     capacity: Annotated[tuple[CapacityChange, ...], Field(strict=False)] = ()
     times: Times = Times()

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from crds.findings import Cause, Finding, Verdict
 from reconcilers.cordon.options import limit_of
-from reconcilers.cordon.policy import NodeState, decide_cordon, full_pool
+from reconcilers.cordon.policy import NodeCordon, decide_cordon
 from simulator.account import Outcome
 from simulator.bag import Bag
 from simulator.fleet import Fleet
@@ -37,7 +37,7 @@ class Nodes:
     """Nodes on which a Pod may be placed."""
     ill: set[int] = field(default_factory=set)
     """Nodes in use whose fault has shown and is not repaired."""
-    cordoned: dict[int, NodeState] = field(default_factory=dict)
+    cordoned: dict[int, NodeCordon] = field(default_factory=dict)
     count: int = 0
     """Numbers that have been given."""
     in_order: bool = False
@@ -100,9 +100,9 @@ class Nodes:
         if not policies.cordon:
             return False
         finding = Finding(node=name_of(node), verdict=Verdict.FAULTY, causes=(cause,), time=now)
-        state = NodeState(name_of(node), finding=finding)
+        state = NodeCordon(name_of(node), finding=finding)
         limit = limit_of(len(self), policies.cordon_limit_percent)
-        decided = decide_cordon(state, full_pool(state, lambda _: len(self.cordoned), lambda _: limit))
+        decided = decide_cordon(state, has_room=len(self.cordoned) < limit)
         if decided.cordoned:
             self.cordoned[node] = decided
             self.outcome.cordons += 1

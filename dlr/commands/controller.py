@@ -20,10 +20,8 @@ from dlr.commands.options import namespace_name, not_empty
 from dlr.kube.connection import Connection, connect
 from reconcilers.cordon.options import (
     DEFAULT_LIMIT_PERCENT,
-    DEFAULT_POOLS,
     CordonMode,
     CordonOptions,
-    selector_of,
 )
 from reconcilers.observed.options import (
     DEFAULT_AGENT_IMAGE,
@@ -47,16 +45,6 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
-
-
-def pool_rules(given: list[str] | None) -> list[str] | None:
-    """Check, as a `callback`, labels or selectors of pools."""
-    for rule in given or ():
-        try:
-            selector_of(rule if "=" in rule else f"{rule}=")
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-    return given
 
 
 def controller(
@@ -117,19 +105,8 @@ def controller(
     ] = CordonMode.ENFORCE,
     cordon_limit: Annotated[
         int,
-        typer.Option(
-            min=1, max=100, help="Percent of all nodes, and of each pool, that dlr may cordon; one always."
-        ),
+        typer.Option(min=1, max=100, help="Percent of all nodes that dlr may cordon; one always."),
     ] = DEFAULT_LIMIT_PERCENT,
-    cordon_pool: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LABEL|SELECTOR",
-            callback=pool_rules,
-            help="The limit also holds for each value of this node label, or for the nodes with these labels "
-            "(team=a,tier=gpu). Default: the kind of GPU, and the node pools of GKE, EKS, AKS and Karpenter.",
-        ),
-    ] = None,
     check_image: Annotated[
         str, typer.Option(help="The image of Pods that check nodes, for NodeChecks without a template.")
     ] = DEFAULT_CHECK_IMAGE,
@@ -178,7 +155,7 @@ def controller(
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all
 
-        add_all(manager, CordonOptions(cordon, cordon_limit, tuple(cordon_pool or DEFAULT_POOLS)), pods)
+        add_all(manager, CordonOptions(cordon, cordon_limit), pods)
 
     _run(connection, options, add_reconcilers)
 

@@ -14,7 +14,7 @@ from dlr.job.case import Case, Field, Sentence, of_worker, sentence
 from dlr.job.facts import facts_of, remarks_of
 from dlr.job.failures import SAME_MOMENT, by_cause, failures_of
 from dlr.job.groups import training
-from dlr.job.nodes import NAMED, cordon_field, mark_of, node_states, words_of_checks
+from dlr.job.nodes import NAMED, cordon_field, node_states, words_of_checks
 from dlr.job.report import state_of
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.life import Lane, clock_of
@@ -23,7 +23,7 @@ from dlr.job.verdict import Verdict
 from dlr.job.wording import duration, in_command, loss, parse_time, plain
 from dlr.job.workers import AT_EASE
 from dlr.kube.api import JSON
-from reconcilers.cordon.policy import reason_of
+from reconcilers.cordon.policy import read_acted, reason_of
 
 MOST = 5
 """Entries of one kind, so that a diagnosis stays one page."""
@@ -237,9 +237,9 @@ def _troubled_nodes(case: Case) -> Iterator[tuple[str, str, Field]]:
     objects = {node["metadata"]["name"]: node for node in case.nodes}
     for state in node_states(case):
         if state.cordon:
-            mark = mark_of(objects[state.name])
-            by = f" by {mark.finding.kind} {mark.finding.name}, {reason_of(mark.finding)}" if mark else ""
-            text = f"{state.cordon}{by or ', not by dlr'}"
+            acted = read_acted(objects[state.name]) if state.cordon == "Cordoned" else None
+            by = f" by {acted.kind} {acted.name}, {reason_of(acted)}" if acted else ", not by dlr"
+            text = f"{state.cordon}{by}"
             yield state.name, text, cordon_field(objects[state.name])
         if state.ready is False:
             yield state.name, "not ready", Field("Node", state.name, "status.conditions[Ready]")

@@ -13,7 +13,7 @@ from dlr.job.check_outcome import verdicts_of
 from dlr.job.report import is_ready
 from dlr.job.wording import age
 from dlr.kube.api import JSON
-from reconcilers.cordon.policy import Mark, MarkState, read_mark
+from reconcilers.nodecheck.record import unhealthy_taint
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class NodeState:
     verdict: str | None
     """The verdict of the newest NodeCheck that has one."""
     cordon: str | None
-    """The state of dlr's mark on the node, such as `Cordoned`; `Unschedulable` for another's cordon."""
+    """`Cordoned` by dlr, or `Unschedulable` by another."""
     ready: bool | None
     """None if the node could not be read."""
 
@@ -117,21 +117,15 @@ def node_states(case: Case) -> list[NodeState]:
     return found
 
 
-def mark_of(node: JSON) -> Mark | None:
-    """What dlr did to the node, unless that is over."""
-    mark = read_mark(node)
-    return None if mark is None or mark.state is MarkState.LIFTED else mark
-
-
 def _cordon(node: JSON | None) -> str | None:
     if node is None:
         return None
-    if mark := mark_of(node):
-        return mark.state.value
+    if unhealthy_taint(node) is not None:
+        return "Cordoned"
     return "Unschedulable" if (node.get("spec") or {}).get("unschedulable") else None
 
 
 def cordon_field(node: JSON) -> Field:
     """Return the field that has the reason of the node's cordon."""
-    path = f"metadata.annotations[{names.ANNOTATION_CORDON}]" if mark_of(node) else "spec.unschedulable"
+    path = "spec.unschedulable" if unhealthy_taint(node) is None else f"spec.taints[{names.TAINT_UNHEALTHY}]"
     return Field("Node", node["metadata"]["name"], path)

@@ -1,30 +1,30 @@
 """Findings on single nodes: of finished NodeChecks, of ended workers, and those that the Nodes keep.
 
-A check decides on a node that it found faulty, or that passed tests with others. A node that it could not
-judge, or found slow, is suspected: no node is cordoned for it, and no cordon is lifted. Checks with
-`cordon: false` do not count. `reconcilers/observed/trust.py` says whose findings count.
+`reconcilers/nodecheck/faulty.py` says which decide, and `reconcilers/observed/trust.py` whose count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
 from controller.slices import Slices
-from controller.wording import shortened
 from crds.elasticworker import ElasticWorker, ExitClass
-from crds.findings import Cause, Finding, Verdict
+from crds.findings import Finding
 from crds.further_nodes import whole
-from reconcilers.cordon.policy import MAX_EVIDENCE
-from reconcilers.nodecheck.actions import action_for_error
+from reconcilers.nodecheck.faulty import (
+    decision_of,
+    decisions_of,
+    finding_of_worker,
+    last_error,
+    suspicion_of,
+)
 from reconcilers.nodecheck.finished import BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
 from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.record import read_record, with_findings
 from reconcilers.nodecheck.reference import Reference, read_reference
 from reconcilers.observed.trust import CLUSTER, Trust
-from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 
 
@@ -100,69 +100,6 @@ class NodeFindings:
     def _cordoning(self, raw: dict[str, Any]) -> Iterable[FinishedCheck]:
         """Return those of them that may cordon."""
         return (done for done in self._on(raw) if done.check.spec.cordon)
-
-
-def last_error(findings: Iterable[Finding]) -> datetime:
-    """Return when training last ended on a node by a hardware error."""
-    return max((found.time for found in findings if Cause.HARDWARE_ERROR in found.causes), default=LONG_AGO)
-
-
-def decisions_of(checks: Iterable[FinishedCheck], node: str, after: datetime) -> list[Finding]:
-    """Return what checks decide on a node. One that began before it failed, at `after`, does not clear it."""
-    found = ((done, decision_of(done, node)) for done in checks)
-    return [said for done, said in found if said and not (said.healthy and done.began < after)]
-
-
-def decision_of(done: FinishedCheck, node: str) -> Finding | None:
-    """Return the finding if it decides. A node that passed no round is not cleared, though not accused."""
-    finding = _finding_of(done, node)
-    if finding is None:
-        return None
-    decides = finding.verdict is Verdict.FAULTY or (finding.healthy and finding.passed > 0)
-    return finding if decides else None
-
-
-def suspicion_of(done: FinishedCheck, node: str) -> Finding | None:
-    """Return the finding if the node is slow, or was tested and could not be cleared."""
-    finding = _finding_of(done, node)
-    is_open = finding is not None and finding.verdict in (Verdict.STRAGGLER, Verdict.INCONCLUSIVE)
-    return finding if is_open and node not in done.withdrawn else None
-
-
-def _finding_of(done: FinishedCheck, node: str) -> Finding | None:
-    """Return the finding as a mark keeps it; None if the check is for reading only, or has not ended."""
-    if not done.check.spec.cordon or done.check.status.completion_time is None:
-        return None
-    finding = done.finding_on(node)
-    if finding is None:
-        return None
-    evidence = "" if finding.healthy else shortened(finding.message, MAX_EVIDENCE)
-    return finding.model_copy(update={"message": evidence, "figures": {}, "failed_with": ()})
-
-
-def finding_of_worker(worker: ElasticWorker, raw: dict[str, Any]) -> Finding | None:
-    """Return the finding on a raw Node, if the worker's last Pod ended there by a hardware error.
-
-    A node that was not in the cache then is this machine if it is older than the worker.
-    """
-    end, metadata = worker.status.last_exit, worker.metadata
-    if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR:
-        return None
-    if end.node_uid:
-        is_of = end.node_uid == raw["metadata"]["uid"]
-    else:
-        is_of = (metadata.creation_timestamp or LONG_AGO) >= created_at(raw)
-    if end.node_name != raw["metadata"]["name"] or not is_of:
-        return None
-    return Finding(
-        node=end.node_name,
-        verdict=Verdict.FAULTY,
-        causes=(Cause.HARDWARE_ERROR,),
-        message=shortened(end.message, MAX_EVIDENCE),
-        action=action_for_error(end.message),
-        time=end.time,
-        source=f"{metadata.namespace}/{metadata.name}",
-    )
 
 
 def decided_nodes(check: dict[str, Any]) -> list[str]:

@@ -1,24 +1,21 @@
 """Which nodes are cordoned, and which cordons are lifted: pure functions.
 
-A decision is the node as it should be. The newest finding decides; inconclusive ones and stragglers do not
-get here. The taint is ours alone. The mark, an annotation on the Node, says whether `spec.unschedulable` is
-ours, too, so that a cordon of others is never lifted. It keeps the finding when the NodeCheck or the job that
-it came from is gone, so that a report from before the last passing check does not count again.
+A decision is the node as it should be: with our taint, or without. The newest finding decides; inconclusive
+ones and stragglers do not get here. The finding that was acted upon stays on the Node, in an annotation, when
+the NodeCheck or the job that it came from is gone: so a report from before the last passing check does not
+count again, and a taint that a person removed stays away until there is a newer finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 
 from crds import names
 from crds.findings import Cause, Finding, Verdict
-from crds.model import Model
-from reconcilers.cordon.options import ALL_NODES
 
 CHECK_PASSED, CHECK_FAILED = "CheckPassed", "CheckFailed"
 
@@ -33,71 +30,65 @@ def reason_of(finding: Finding) -> str:
     return Cause.HARDWARE_ERROR.value if is_error else CHECK_FAILED
 
 
-MAX_EVIDENCE = 240
-"""Characters of a finding's evidence in a mark, which is in every copy of the Node that somebody watches."""
-
-
 ENOUGH_PASSES = 13
 """So many tests in a row that fail three times in ten do not pass by luck, in 99 of 100 cases."""
 
 
-class MarkState(StrEnum):
-    CORDONED = "Cordoned"
-    HELD = "Held"
-    """To be cordoned, when the limit leaves room."""
-    OVERRULED = "Overruled"
-    """A person undid the cordon; that stands until there is a newer verdict."""
-    LIFTED = "Lifted"
-    """The newest verdict says that the node is well."""
-
-
-class Mark(Model):
-    state: MarkState
-    finding: Finding
-    """The newest finding that has been acted upon."""
-    unschedulable: bool = False
-    """Whether it was us who set spec.unschedulable."""
-    full: str | None = None
-    """The full pool for which a node is held."""
-
-
-def read_mark(node: dict[str, Any]) -> Mark | None:
-    """An unreadable mark is none: then nothing on the node counts as ours."""
+def read_acted(node: Mapping[str, Any]) -> Finding | None:
+    """The finding that was last acted upon, by a raw Node's annotation; an unreadable one is none."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
     if written is None:
         return None
     try:
-        return Mark.model_validate_json(written)
+        return Finding.model_validate_json(written)
     except ValidationError:
         return None
 
 
-def write_mark(mark: Mark) -> str:
-    return mark.model_dump_json(by_alias=True, exclude_none=True)
+def write_acted(finding: Finding) -> str:
+    return finding.model_dump_json(by_alias=True, exclude_none=True)
 
 
 @dataclass(frozen=True)
-class NodeState:
+class NodeCordon:
     """A node's cordon, as it is or as it should be."""
 
     name: str
-    mark: Mark | None = None
+    acted: Finding | None = None
+    """The newest finding that has been acted upon."""
     taint: str | None = None
     """The value of the taint `unhealthy`; None if there is none."""
-    unschedulable: bool = False
     finding: Finding | None = None
-    """The newest finding that decides, that of the mark included."""
+    """The newest finding that decides, `acted` included."""
     suspicion: Finding | None = None
     """A newer finding against the node that does not decide."""
     passes: int = 0
-    """Tests with others that it passed since the mark's finding, by its record, and after it failed any."""
-    pools: frozenset[str] = frozenset()
-    """The node's pools beside ALL_NODES, whose limits hold for it (`options.pools_of`)."""
+    """Tests with others that it passed since `acted`, by its record, and after it failed any."""
 
     @property
     def cordoned(self) -> bool:
         """Whether the node is cordoned by us."""
-        return self.mark is not None and self.mark.state is MarkState.CORDONED
+        return self.taint is not None and self.acted is not None and not self.acted.healthy
+
+    @property
+    def is_accused(self) -> bool:
+        """Whether the finding that decides speaks against the node."""
+        return self.finding is not None and not self.finding.healthy
+
+    @property
+    def is_overruled(self) -> bool:
+        """Whether a person removed our taint, and nothing newer speaks against the node."""
+        acted, finding = self.acted, self.finding
+        if self.taint is not None or acted is None or acted.healthy or finding is None:
+            return False
+        return not finding.healthy and finding.time <= acted.time
+
+    @property
+    def stated(self) -> Finding | None:
+        """The finding that our conditions state."""
+        if self.cordoned:
+            return self.acted
+        return self.finding if self.is_accused or self.suspicion is None else self.suspicion
 
 
 def newest(findings: Iterable[Finding]) -> Finding | None:
@@ -105,63 +96,27 @@ def newest(findings: Iterable[Finding]) -> Finding | None:
     return max(findings, key=lambda found: (found.time, not found.healthy, found.source), default=None)
 
 
-def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
+def decide_cordon(node: NodeCordon, *, has_room: bool = True) -> NodeCordon:
     """The node as it should be.
 
     Args:
-        full: the pool that has no room for its cordon (`full_pool`); None if there is room.
+        has_room: the limit leaves room for its cordon.
     """
-    if node.mark is not None and node.cordoned and _is_undone(node, node.mark):
-        node = _released(node, MarkState.OVERRULED, node.mark.finding)
-    mark, finding = node.mark, node.finding
+    acted, finding = node.acted, node.finding
     if finding is None:
         return node
     if finding.healthy:
-        if mark is None or mark.state is MarkState.LIFTED or _may_come_back(node, mark):
+        if acted is None or acted.healthy or _may_come_back(node):
             return node
-        return _released(node, MarkState.LIFTED, finding)
-    if mark is not None and mark.state is MarkState.OVERRULED and finding.time <= mark.finding.time:
+        return replace(node, acted=finding, taint=None)
+    if node.cordoned:
+        return replace(node, acted=finding)
+    if node.is_overruled or not has_room:
         return node
-    if mark is not None and mark.state is MarkState.CORDONED:
-        return replace(node, mark=mark.model_copy(update={"finding": finding}))
-    if full is not None:
-        return replace(node, mark=Mark(state=MarkState.HELD, finding=finding, full=full))
-    return _cordoned(node, finding)
+    return replace(node, acted=finding, taint=reason_of(finding))
 
 
-def full_pool(node: NodeState, taken: Callable[[str], int], limit: Callable[[str], int]) -> str | None:
-    """Return the first pool that has no room for a node that is not cordoned; None if all have.
-
-    Args:
-        taken: the number of nodes in a pool that are cordoned by us.
-        limit: how many may be.
-    """
-    return next((pool for pool in (ALL_NODES, *sorted(node.pools)) if taken(pool) >= limit(pool)), None)
-
-
-def _may_come_back(node: NodeState, mark: Mark) -> bool:
+def _may_come_back(node: NodeCordon) -> bool:
     """Whether the fault that it was cordoned for would pass a check like this by luck."""
-    accused = mark.state in (MarkState.CORDONED, MarkState.HELD)
-    return accused and mark.finding.comes_and_goes and node.passes < ENOUGH_PASSES
-
-
-def _is_undone(node: NodeState, mark: Mark) -> bool:
-    """Whether something that we set is no longer there."""
-    return node.taint is None or (mark.unschedulable and not node.unschedulable)
-
-
-def _cordoned(node: NodeState, finding: Finding) -> NodeState:
-    """The node with our cordon; a cordon that was there before is not claimed."""
-    mark = Mark(state=MarkState.CORDONED, finding=finding, unschedulable=not node.unschedulable)
-    return replace(node, mark=mark, taint=reason_of(finding), unschedulable=True)
-
-
-def _released(node: NodeState, state: MarkState, finding: Finding) -> NodeState:
-    """The node without what we set."""
-    was_ours = node.mark is not None and node.mark.unschedulable
-    return replace(
-        node,
-        mark=Mark(state=state, finding=finding),
-        taint=None if node.cordoned else node.taint,
-        unschedulable=node.unschedulable and not was_ours,
-    )
+    is_rare = node.acted is not None and node.acted.comes_and_goes
+    return node.cordoned and is_rare and node.passes < ENOUGH_PASSES

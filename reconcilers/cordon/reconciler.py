@@ -1,13 +1,12 @@
 """The reconcilers of Nodes: NodeCordon takes faulty ones out of service and back, NodeRecord keeps records.
 
-Everything of one decision on a node's metadata and spec goes out in one write, the mark with what it marks;
-the condition, a status of its own, follows, and a crash in between is healed by the next look.
+Taint and finding of one decision go out in one write; the condition, a status of its own, follows, and a
+crash in between is healed by the next look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from controller.cache import Cache
@@ -20,30 +19,27 @@ from crds import names
 from crds.findings import Finding
 from crds.model import ConditionStatus
 from reconcilers.cordon.findings import NodeFindings
-from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions, limit_of, pools_of
+from reconcilers.cordon.options import CordonMode, CordonOptions, limit_of
 from reconcilers.cordon.policy import (
-    MAX_EVIDENCE,
-    Mark,
-    MarkState,
-    NodeState,
+    NodeCordon,
     decide_cordon,
-    full_pool,
     newest,
-    read_mark,
-    write_mark,
+    read_acted,
+    write_acted,
 )
 from reconcilers.cordon.statement import REPORTED, Statement, statement_on
-from reconcilers.nodecheck.evidence import NodeFault, own_fault
-from reconcilers.nodecheck.record import passes_since, read_record, write_record
+from reconcilers.nodecheck.faulty import MAX_KEPT_EVIDENCE, NodeFault, own_fault
+from reconcilers.nodecheck.record import passes_since, read_record, unhealthy_taint, write_record
 from reconcilers.nodecheck.reference import read_reference, write_reference
 from reconcilers.runtime.clock import Clock
 
-BY_POOL, BY_CORDON = "pool", "cordon"
-"""Indexes of Nodes by their pools: all of them; those that take room under the limit, and `HELD` ones."""
-HELD = "held"
-HELD_SECONDS, HELD_LOOKS_PER_SECOND = 10.0, 50
-"""Time after which a node that the limit holds back is looked at again; of many nodes, later."""
-NO_SCHEDULE = "NoSchedule"
+BY_CORDON = "cordon"
+"""Index of Nodes: under `CORDONED`, those that take room under the limit."""
+CORDONED = "cordoned"
+HELD_SECONDS = 60.0
+"""Time after which a node that the limit holds back is looked at again."""
+OURS = (names.TAINT_UNHEALTHY, "NoSchedule")
+"""Key and effect of our taint."""
 
 
 class NodeCordonReconciler(Reconciler):
@@ -66,31 +62,29 @@ class NodeCordonReconciler(Reconciler):
         ignored = await self._findings.ignored(raw)
         node = self._state(raw, ignored)
         wanted = decide_cordon(node)
-        if wanted.cordoned and not node.cordoned:
-            wanted = decide_cordon(node, self._full_pool(raw, node))
+        if wanted.cordoned and not node.cordoned and not self._has_room(raw):
+            wanted = decide_cordon(node, has_room=False)
         raw = await self._write(raw, node, wanted)
         await self._report(raw, node, wanted)
         self._report_ignored(node, ignored)
-        return Result(self._held_seconds() if _is_held(wanted) else None)
+        is_held = wanted.is_accused and not (wanted.cordoned or wanted.is_overruled)
+        return Result(HELD_SECONDS if is_held else None)
 
-    def _state(self, raw: dict[str, Any], ignored: Sequence[Finding]) -> NodeState:
+    def _state(self, raw: dict[str, Any], ignored: Sequence[Finding]) -> NodeCordon:
         """The node as it is. If its own conditions have a fault, `ignored` accusations count too."""
-        mark, fault = read_mark(raw), own_fault(raw)
-        known = None if mark is None else mark.finding
-        counting = self._findings.deciding(raw, known)
+        acted, fault = read_acted(raw), own_fault(raw)
+        counting = self._findings.deciding(raw, acted)
         if fault is not None:
             counting += (finding for finding in ignored if not finding.healthy)
         found = [_with_fault(finding, fault) for finding in counting]
-        decides = newest(found if mark is None else [mark.finding, *found])
-        return NodeState(
+        decides = newest(found if acted is None else [acted, *found])
+        return NodeCordon(
             name=raw["metadata"]["name"],
-            mark=mark,
-            taint=next((t.get("value", "") for t in _taints(raw) if _is_ours(t)), None),
-            unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
+            acted=acted,
+            taint=unhealthy_taint(raw),
             finding=decides,
             suspicion=self._suspicion_on(raw, decides),
-            passes=passes_since(self._findings.record_of(raw), mark.finding.time) if mark is not None else 0,
-            pools=pools_of(raw["metadata"].get("labels") or {}, self._options.pools),
+            passes=passes_since(self._findings.record_of(raw), acted.time) if acted is not None else 0,
         )
 
     def _suspicion_on(self, raw: dict[str, Any], decides: Finding | None) -> Finding | None:
@@ -98,35 +92,27 @@ class NodeCordonReconciler(Reconciler):
         found = self._findings.suspicions(raw)
         return newest(each for each in found if decides is None or each.time > decides.time)
 
-    def _full_pool(self, raw: dict[str, Any], node: NodeState) -> str | None:
-        """The pool that has no room for the node. The store counts what we have written at once; a leader
-        that is behind writes nothing."""
-        own = takes_room(raw, node.mark)
+    def _has_room(self, raw: dict[str, Any]) -> bool:
+        """Whether the limit leaves room for a node that is not cordoned.
 
-        def limit(pool: str) -> int:
-            return limit_of(self._nodes.count(BY_POOL, pool), self._options.limit_percent)
+        The store counts what we have written at once; a leader that is behind writes nothing.
+        """
+        taken = self._nodes.count(BY_CORDON, CORDONED) - takes_room(raw)
+        return taken < limit_of(len(self._nodes), self._options.limit_percent)
 
-        return full_pool(node, lambda pool: self._nodes.count(BY_CORDON, pool) - own, limit)
-
-    def _held_seconds(self) -> float:
-        return max(HELD_SECONDS, self._nodes.count(BY_CORDON, HELD) / HELD_LOOKS_PER_SECOND)
-
-    async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
-        """Write the mark and what it marks in one; a Conflict is retried with the changed node."""
-        annotations, spec = dict[str, str](), dict[str, Any]()
-        if self._options.mode is CordonMode.ENFORCE and wanted != node and wanted.mark is not None:
-            annotations[names.ANNOTATION_CORDON] = write_mark(wanted.mark)
-            if wanted.unschedulable != node.unschedulable:
-                spec["unschedulable"] = wanted.unschedulable or None
-            if wanted.taint != node.taint:
-                spec["taints"] = _with_taint(_taints(raw), wanted.taint) or None
-        if not annotations:
+    async def _write(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> dict[str, Any]:
+        """Write taint and finding in one; a Conflict is retried with the changed node."""
+        is_same = (wanted.acted, wanted.taint) == (node.acted, node.taint)
+        if self._options.mode is not CordonMode.ENFORCE or is_same or wanted.acted is None:
             return raw
+        annotations = {names.ANNOTATION_CORDON: write_acted(wanted.acted)}
         metadata = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": annotations}
-        patch = {"metadata": metadata} | ({"spec": spec} if spec else {})
+        patch: dict[str, Any] = {"metadata": metadata}
+        if wanted.taint != node.taint:
+            patch["spec"] = {"taints": _with_taint(_taints(raw), wanted.taint) or None}
         return await self._client.patch(NODES, node.name, patch)
 
-    async def _report(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> None:
+    async def _report(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> None:
         """The conditions, and Events when they change: on the node, and on the source of the finding."""
         current = {type_: condition_of(raw, type_) for type_ in CONDITIONS}
         accused = any(c.get("status") == ConditionStatus.TRUE for c in current.values())
@@ -144,13 +130,13 @@ class NodeCordonReconciler(Reconciler):
         }
         await self._client.patch(NODES, wanted.name, patch, subresource="status")
         self._recorder.event(raw, statement.event_type, statement.event_reason, statement.message)
-        finding = _stated(wanted)
+        finding = wanted.stated
         source = self._findings.source(finding) if finding is not None else None
         if source is not None:
             message = f"node {wanted.name}: {statement.message}"
             self._recorder.event(source, statement.event_type, statement.event_reason, message)
 
-    def _report_ignored(self, node: NodeState, found: Sequence[Finding]) -> None:
+    def _report_ignored(self, node: NodeCordon, found: Sequence[Finding]) -> None:
         """Put an Event on the object that would have cordoned the node in a namespace that counts."""
         passed = {f.namespace: f.time for f in sorted(found, key=lambda f: f.time) if f.healthy}
         ignored = newest(f for f in found if not f.healthy and f.time >= passed.get(f.namespace, f.time))
@@ -215,50 +201,30 @@ def condition_of(node: dict[str, Any], type_: str) -> dict[str, Any]:
     return next((c for c in conditions if c["type"] == type_), {})
 
 
-def takes_room(node: dict[str, Any], mark: Mark | None) -> bool:
-    """Whether it is cordoned by us; in a dry run, which makes no mark, whether its condition is so."""
+def takes_room(node: dict[str, Any]) -> bool:
+    """Whether it has our taint; in a dry run, which sets none, whether its condition says so."""
     suspected = condition_of(node, names.CONDITION_SUSPECTED)
     is_reported = (suspected.get("status"), suspected.get("reason")) == (ConditionStatus.TRUE, REPORTED)
-    return is_reported or (mark is not None and mark.state is MarkState.CORDONED)
+    return is_reported or unhealthy_taint(node) is not None
 
 
-def pool_keys(node: dict[str, Any], options: CordonOptions) -> list[str]:
-    """Index function of `BY_POOL`."""
-    return [ALL_NODES, *pools_of(node["metadata"].get("labels") or {}, options.pools)]
-
-
-def cordon_keys(node: dict[str, Any], options: CordonOptions) -> list[str]:
+def cordon_keys(node: dict[str, Any]) -> list[str]:
     """Index function of `BY_CORDON`."""
-    mark = read_mark(node)
-    if takes_room(node, mark):
-        return pool_keys(node, options)
-    return [HELD] if mark is not None and mark.state is MarkState.HELD else []
-
-
-def add_cordon_indexes(cache: Cache, options: CordonOptions) -> None:
-    cache.add_index(NODES, BY_POOL, partial(pool_keys, options=options))
-    cache.add_index(NODES, BY_CORDON, partial(cordon_keys, options=options))
+    return [CORDONED] if takes_room(node) else []
 
 
 def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
     """The parts of a Node that concern its cordon."""
-    metadata, spec = node["metadata"], node.get("spec", {})
-    mark = (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON)
+    metadata = node["metadata"]
     conditions = (condition_of(node, type_) for type_ in CONDITIONS)
     fault = own_fault(node)
     return (
         metadata["uid"],
-        mark,
-        metadata.get("labels"),
-        spec.get("unschedulable"),
+        (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON),
         _taints(node),
         fault and (fault.type, fault.status),
         *((condition.get("status"), condition.get("reason")) for condition in conditions),
     )
-
-
-def _is_held(node: NodeState) -> bool:
-    return node.mark is not None and node.mark.state is MarkState.HELD
 
 
 def _taints(node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -266,26 +232,16 @@ def _taints(node: dict[str, Any]) -> list[dict[str, Any]]:
     return taints
 
 
-def _is_ours(taint: dict[str, Any]) -> bool:
-    return (taint["key"], taint["effect"]) == (names.TAINT_UNHEALTHY, NO_SCHEDULE)
-
-
 def _with_taint(taints: Iterable[dict[str, Any]], value: str | None) -> list[dict[str, Any]]:
-    others = [taint for taint in taints if not _is_ours(taint)]
+    others = [taint for taint in taints if (taint["key"], taint["effect"]) != OURS]
     if value is None:
         return others
-    return [*others, {"key": names.TAINT_UNHEALTHY, "value": value, "effect": NO_SCHEDULE}]
+    return [*others, {"key": OURS[0], "value": value, "effect": OURS[1]}]
 
 
 def _with_fault(finding: Finding, fault: NodeFault | None) -> Finding:
     """The accusation with the fault of the node's own conditions."""
     if fault is None or finding.healthy:
         return finding
-    evidence = shortened("; ".join(filter(None, (str(fault), finding.message))), MAX_EVIDENCE)
+    evidence = shortened("; ".join(filter(None, (str(fault), finding.message))), MAX_KEPT_EVIDENCE)
     return finding.model_copy(update={"message": evidence, "action": fault.action})
-
-
-def _stated(node: NodeState) -> Finding | None:
-    """The finding that the statement on the node rests on."""
-    accused = node.mark is not None and node.mark.state is not MarkState.LIFTED
-    return node.finding if accused or node.suspicion is None else node.suspicion

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from controller.events import EventType
 from crds.findings import Cause, Finding, Verdict
 from crds.model import ConditionStatus
-from reconcilers.cordon.options import NOT_ENFORCED, CordonMode, CordonOptions, held_back
-from reconcilers.cordon.policy import CHECK_FAILED, CHECK_PASSED, Mark, MarkState, NodeState, reason_of
+from reconcilers.cordon.options import HELD_BACK, NOT_ENFORCED, CordonMode, CordonOptions
+from reconcilers.cordon.policy import CHECK_FAILED, CHECK_PASSED, NodeCordon, reason_of
 from reconcilers.nodecheck.actions import advice
 
 HELD = "CordonHeld"
@@ -35,7 +35,7 @@ class Statement:
 
 
 def statement_on(
-    node: NodeState, wanted: NodeState, options: CordonOptions, *, accused: bool
+    node: NodeCordon, wanted: NodeCordon, options: CordonOptions, *, accused: bool
 ) -> Statement | None:
     """The statement on a node; None to leave its conditions as they are.
 
@@ -43,28 +43,28 @@ def statement_on(
         wanted: as `decide_cordon` wants it, which a dry run does not make true.
         accused: one of the conditions is True now, so that it has to be taken back.
     """
-    if wanted.mark is not None and wanted.mark.state is not MarkState.LIFTED:
-        dry = options.mode is CordonMode.REPORT and not node.cordoned
-        return _accusation(wanted.mark, options, dry=dry)
-    if wanted.suspicion is not None and not node.cordoned:
-        return _suspicion(wanted.suspicion)
+    stated = wanted.stated
+    if stated is not None and (wanted.cordoned or wanted.is_accused):
+        return _accusation(node, wanted, stated, options)
+    if stated is not None and wanted.suspicion is not None and not node.cordoned:
+        done = "the node is not cordoned for this"
+        return _suspected(stated, reason_of(stated), done, "Normal", "Suspected")
     if accused or node.cordoned:
-        return _acquittal(node, wanted, options)
+        return _acquittal(node, wanted.finding, options)
     return None
 
 
-def _accusation(mark: Mark, options: CordonOptions, *, dry: bool) -> Statement:
-    finding = mark.finding
-    if mark.state is MarkState.OVERRULED:
-        done = "uncordoned by hand, which stands until there is a newer verdict"
-        return _suspected(finding, OVERRULED, done, "Normal", OVERRULED)
-    if mark.state is MarkState.HELD:
-        done = f"{held_back(mark.full)} ({options.limit_percent}%, and at least one)"
-        return _suspected(finding, HELD, done, "Warning", HELD)
-    if dry:
-        return _suspected(finding, REPORTED, NOT_ENFORCED, "Warning", REPORTED)
+def _accusation(node: NodeCordon, wanted: NodeCordon, stated: Finding, options: CordonOptions) -> Statement:
+    if wanted.is_overruled:
+        done = "the taint was removed by hand, which stands until there is a newer verdict"
+        return _suspected(stated, OVERRULED, done, "Normal", OVERRULED)
+    if not wanted.cordoned:
+        done = f"{HELD_BACK} ({options.limit_percent}%, and at least one)"
+        return _suspected(stated, HELD, done, "Warning", HELD)
+    if options.mode is CordonMode.REPORT and not node.cordoned:
+        return _suspected(stated, REPORTED, NOT_ENFORCED, "Warning", REPORTED)
     true, false = ConditionStatus.TRUE, ConditionStatus.FALSE
-    return Statement(true, false, reason_of(finding), _sentence(finding, "cordoned"), "Warning", "Cordoned")
+    return Statement(true, false, reason_of(stated), _sentence(stated, "cordoned"), "Warning", "Cordoned")
 
 
 def _suspected(
@@ -74,22 +74,17 @@ def _suspected(
     return Statement(false, true, reason, _sentence(finding, done), event_type, event_reason)
 
 
-def _suspicion(finding: Finding) -> Statement:
-    return _suspected(finding, reason_of(finding), "the node is not cordoned for this", "Normal", "Suspected")
-
-
-def _acquittal(found: NodeState, node: NodeState, options: CordonOptions) -> Statement:
-    false, finding = ConditionStatus.FALSE, node.finding
-    if finding is None or not finding.healthy:
+def _acquittal(before: NodeCordon, finding: Finding | None, options: CordonOptions) -> Statement:
+    false = ConditionStatus.FALSE
+    if finding is None:
         message = "The object that accused this node was deleted before the node was cordoned."
         return Statement(false, false, "VerdictGone", message, "Normal", "VerdictGone")
     if options.mode is CordonMode.REPORT:
         message = _sentence(finding, "the controller runs with --cordon=report and lifts no cordon")
         return Statement(false, false, reason_of(finding), message, "Normal", REPORTED)
-    if found.mark is None:
+    if not before.cordoned:
         return Statement(false, false, reason_of(finding), _sentence(finding), "Normal", "SuspicionLifted")
-    others = node.unschedulable or node.taint is not None
-    message = _sentence(finding, "the cordon that others set stays" if others else "not cordoned any more")
+    message = _sentence(finding, "not cordoned any more")
     return Statement(false, false, reason_of(finding), message, "Normal", "CordonLifted")
 
 

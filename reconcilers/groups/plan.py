@@ -25,7 +25,7 @@ from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadli
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, Verb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.scale.verdicts import Verdict, choose_plan
+from reconcilers.scale.verdicts import PlanVerdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.shards.sets import ShardSet
 
@@ -46,7 +46,7 @@ class GroupsPlan:
     """Deletions of groups, which the published membership has left out."""
     renewed: tuple[int, ...] = ()
     """Indices of groups to make, or to make what the job wants them to be."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[PlanVerdict, ...] = ()
     """Ends of ScalePlans for the job."""
     events: tuple[Event, ...] = ()
     look_again_seconds: float | None = None

@@ -20,7 +20,7 @@ from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.seen import Seen
-from reconcilers.nodecheck.job_checks import Standing, standing_of
+from reconcilers.nodecheck.job_checks import CheckedWorkers, standing_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
@@ -77,7 +77,7 @@ class Basis:
         return slow.suspected_at(known, self.job, self.workers, self.now)
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> CheckedWorkers:
         return standing_of(self.job, self.workers, self.seen.checks, self.suspected_at, self.now)
 
     @cached_property

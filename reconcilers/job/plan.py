@@ -49,7 +49,7 @@ from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
-from reconcilers.scale.verdicts import Verdict, choose_plan
+from reconcilers.scale.verdicts import PlanVerdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
@@ -77,7 +77,7 @@ class Plan:
     """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
     """Writes that come after the status."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[PlanVerdict, ...] = ()
     """The ends of ScalePlans, as the written status has them."""
     scale: ScaleWrite | None = None
     """The request to write into the job, after everything else."""
@@ -139,7 +139,7 @@ def _ends(plan: Plan) -> bool:
     return phase is not None and JobPhase(phase).finished
 
 
-def _judged(look: Basis) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
+def _judged(look: Basis) -> tuple[ScaleWrite | None, tuple[PlanVerdict, ...]]:
     """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
     write, verdicts = choose_plan(look.seen.plans, look.job, look.workers, look.seen.nodes)
     return write, tuple(verdicts[:MIN_ACTS])

@@ -21,7 +21,7 @@ from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
 from reconcilers.job.basis import Basis
 from reconcilers.job.times import TOLERANCE
-from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
+from reconcilers.nodecheck.job_checks import UNJUDGED, CheckedWorkers
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, stuck_by
 from reconcilers.observed.workers import new_worker, slot_of
@@ -71,7 +71,7 @@ def plan_relaunches(
     workers: Sequence[ElasticWorker],
     rendezvous: Rendezvous,
     now: datetime,
-    standing: Standing = UNJUDGED,
+    standing: CheckedWorkers = UNJUDGED,
     renewed: Mapping[str, str] | None = None,
     avoiding: Collection[str] = (),
     spare_pod_wait_seconds: float = 0.0,
@@ -133,7 +133,7 @@ def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ..
     return tuple(nodes[-MAX_EXCLUDED_NODES:])
 
 
-def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
+def _faulty(worker: ElasticWorker, standing: CheckedWorkers) -> tuple[str, ...]:
     """Return the faulty nodes of the slot that are not cleared, and those found now; the newest of them."""
     known = [node for node in worker.spec.faulty_nodes if node not in standing.cleared]
     found = set(standing.faulty_nodes)
@@ -183,7 +183,7 @@ def relaunches_of(
     return acts, min((wait for wait in waits if wait is not None), default=None)
 
 
-def _is_cleared(worker: ElasticWorker, standing: Standing) -> bool:
+def _is_cleared(worker: ElasticWorker, standing: CheckedWorkers) -> bool:
     """Whether a node that its Pod must keep off counts as faulty no more."""
     return not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
 

@@ -31,9 +31,6 @@ HOLD_SECONDS = 300.0
 higher precedence waits for, and tests nodes that a check of another namespace waits for."""
 REST_SECONDS = 30.0
 """Time for which a namespace does not get nodes again that it has left to others, which look meanwhile."""
-MOST_NODES = 1_000
-"""Nodes that several checks of one namespace may have at a time, unless it is an administrator's: each node
-takes an ElasticWorker, a Lease and a Pod."""
 
 YIELDED = Out("it was left to another check, which waited for it", reason="Yielded")
 
@@ -140,16 +137,6 @@ def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
     others = len(contested) - 1
     more = f", and {counted(others, 'more node is', 'more nodes are')} too" if others else ""
     return f"node {node} is being checked by {claim.named_in(namespace)}{more}"
-
-
-def has_nodes(check: dict[str, Any]) -> bool:
-    """Whether the nodes of a stored check are fixed."""
-    return bool(check.get("status", {}).get("nodes"))
-
-
-def tests(check: dict[str, Any]) -> bool:
-    """Whether a stored check tests its nodes."""
-    return bool(check.get("status", {}).get("phase") == NodeCheckPhase.RUNNING)
 
 
 def agent_is_ready(worker: dict[str, Any]) -> bool:

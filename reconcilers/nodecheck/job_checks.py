@@ -1,4 +1,4 @@
-"""The NodeChecks of a job (`JobChecks`), and what follows from them for its workers (`Standing`), purely."""
+"""The NodeChecks of a job (`JobChecks`), and what follows for its workers (`CheckedWorkers`), purely."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class JobChecks:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CheckedWorkers:
     """The job's training workers by the verdicts on their nodes, by index."""
 
     unchecked: frozenset[int] = frozenset()
@@ -102,7 +102,7 @@ class Standing:
     """Nodes whose last verdict is another, or is on another machine."""
 
 
-UNJUDGED = Standing()
+UNJUDGED = CheckedWorkers()
 
 
 def standing_of(
@@ -111,7 +111,7 @@ def standing_of(
     checks: JobChecks,
     suspected_at: datetime | None,
     now: datetime,
-) -> Standing:
+) -> CheckedWorkers:
     """Judge the workers; unless checks are `enabled`, only faults that a person's check found count."""
     policy = job.spec.node_check
     if not policy.enabled and not checks.on_node:
@@ -119,7 +119,7 @@ def standing_of(
     training = [worker for worker in workers if worker.spec.type == names.WORKER]
     reasons = {w.spec.index: _found_faulty(w, checks) for w in training}
     verdicts = {node: checks.last_verdict(node) for node in checks.newest}
-    standing = Standing(
+    standing = CheckedWorkers(
         faulty={index: reason for index, reason in reasons.items() if reason is not None},
         faulty_nodes=_faulty_nodes(checks, verdicts),
         cleared=checks.replaced.union(n for n, verdict in verdicts.items() if verdict is not Verdict.FAULTY),

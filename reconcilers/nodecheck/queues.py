@@ -1,8 +1,8 @@
 """Checks that wait for others (`claims.py`), in queues: one look follows when a check makes way, however many
 wait for it. Pure.
 
-A check waits at one place: a node that it does not get, or the room of its namespace. When another makes way
-there, the first of the queue looks again. If it gets the node, the rest waits for it. If it waits at another
+A check waits at one place: a node that it does not get. When another makes way there, the first of the queue
+looks again. If it gets the node, the rest waits for it. If it waits at another
 place now, or for no check any more, the next one looks.
 """
 
@@ -13,9 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from controller.reconciler import Request
-
-ROOM = ""
-"""Node of the place where checks wait for room in their namespace."""
 
 
 class Place(NamedTuple):
@@ -42,7 +39,7 @@ class Queues:
 
         Args:
             order: the smaller looks first.
-            in_the_way: a check that it has to wait for, by place: a node, or ROOM.
+            in_the_way: a check that it has to wait for, by node.
         """
         before = [each.node for each in (self._places.get(check), *self._called.get(check, ())) if each]
         node = next((each for each in before if each in in_the_way), None)

@@ -33,7 +33,7 @@ from healthcheck.stragglers import references_of
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
 from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
-from reconcilers.nodecheck.evidence import with_all_evidence
+from reconcilers.nodecheck.faulty import with_all_evidence
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
@@ -228,9 +228,7 @@ class NodeCheckReconciler(Reconciler):
         if has_no_room(turn.check.spec, scope):
             return self._refuse(turn, too_many(len(scope.nodes)))
         is_patient = not is_of_job or not self._is_overdue(turn, WAITING_FOR_CHECK, self._waiting)
-        permit = await self._claiming.take(
-            turn.check, scope.nodes, tests=is_of_job, without_contested=not is_patient
-        )
+        permit = await self._claiming.take(turn.check, scope.nodes, without_contested=not is_patient)
         if permit.is_refused and is_patient:
             return self._wait_for_others(turn, permit)
         await slices.pause()
@@ -279,7 +277,7 @@ class NodeCheckReconciler(Reconciler):
             return check_status.waiting(turn.status, WAITING_FOR_AGENTS, message, turn.now)
         status = check_status.settled(turn.status, ended, turn.now)
         nodes = set(status.nodes) - settled_nodes(status)
-        permit = await self._claiming.take(turn.check, nodes, tests=True)
+        permit = await self._claiming.take(turn.check, nodes)
         return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
 
     def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:

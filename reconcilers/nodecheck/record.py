@@ -70,6 +70,12 @@ def passes_since(record: Iterable[Finding], since: datetime) -> int:
     return passes
 
 
+def unhealthy_taint(node: Mapping[str, Any]) -> str | None:
+    """The value of the taint by which dlr has cordoned a raw Node; None if there is none."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return next((taint.get("value", "") for taint in taints if taint["key"] == names.TAINT_UNHEALTHY), None)
+
+
 def tests_in(status: NodeCheckStatus) -> dict[str, NodeTests]:
     """Return the tests with others of each node in a check, by name. Linear in the number of tests."""
     shared = nodes_in_domains(status)

@@ -37,7 +37,7 @@ MOST_REFUSALS = 10
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PlanVerdict:
     """The end of one plan."""
 
     plan: ScalePlan
@@ -65,15 +65,15 @@ class Verdict:
         return Act(Verb.PATCH, SCALEPLANS, name, namespace, body, "status", events=(event,))
 
 
-def refused(plan: ScalePlan, why: Refusal) -> Verdict:
-    return Verdict(plan, ScalePlanPhase.REFUSED, why.reason, why.message)
+def refused(plan: ScalePlan, why: Refusal) -> PlanVerdict:
+    return PlanVerdict(plan, ScalePlanPhase.REFUSED, why.reason, why.message)
 
 
-def refused_by_server(plan: ScalePlan, error: str) -> Verdict:
+def refused_by_server(plan: ScalePlan, error: str) -> PlanVerdict:
     return refused(plan, Refusal("Refused", f"the job's counts were refused: {error}"))
 
 
-def without_job(plans: Iterable[ScalePlan]) -> list[Verdict]:
+def without_job(plans: Iterable[ScalePlan]) -> list[PlanVerdict]:
     """The verdicts on plans whose job is not there."""
     return [refused(plan, why) for plan in plans if (why := impossible(plan, None)) is not None]
 
@@ -83,7 +83,7 @@ def choose_plan(
     job: ElasticJob,
     workers: Sequence[ElasticWorker],
     nodes: Collection[Mapping[str, Any]],
-) -> tuple[ScaleWrite | None, list[Verdict]]:
+) -> tuple[ScaleWrite | None, list[PlanVerdict]]:
     """Return the request to write into the job, and the verdicts on other plans; on all, or on the newest.
 
     Args:
@@ -91,13 +91,13 @@ def choose_plan(
     """
     write: ScaleWrite | None = None
     newer: ScalePlan | None = None
-    verdicts, sizes, refusals = list[Verdict](), Sizes(nodes), 0
+    verdicts, sizes, refusals = list[PlanVerdict](), Sizes(nodes), 0
     for plan in sorted(plans, key=age, reverse=True):
         if plan.metadata.uid == job.status.scale_request:
             verdicts.append(_applied(plan, job))
         elif newer is not None:
             message = f"the ScalePlan {newer.metadata.name} is newer"
-            verdicts.append(Verdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
+            verdicts.append(PlanVerdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
             continue
         elif (why := impossible(plan, job) or refusal(plan, job, workers, sizes)) is not None:
             verdicts.append(refused(plan, why))
@@ -111,11 +111,11 @@ def choose_plan(
     return write, verdicts
 
 
-def _applied(plan: ScalePlan, job: ElasticJob) -> Verdict:
+def _applied(plan: ScalePlan, job: ElasticJob) -> PlanVerdict:
     why = overridden(job, plan.metadata.uid)
     wants = f"the job {job.metadata.name} wants it" + (f", but {why}" if why else "")
     message = f"{wants}; its condition Scaled says what is missing"
-    return Verdict(plan, ScalePlanPhase.APPLIED, APPLIED, message)
+    return PlanVerdict(plan, ScalePlanPhase.APPLIED, APPLIED, message)
 
 
 def age(plan: ScalePlan) -> tuple[datetime, int, str]:

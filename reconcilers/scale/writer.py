@@ -24,7 +24,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.runtime.refused import is_refusal
 from reconcilers.scale.request import REFUSED_SECONDS, RefusedRequest, ScaleWrite, differing
 from reconcilers.scale.uptake import Vacant
-from reconcilers.scale.verdicts import Verdict, refused_by_server, without_job
+from reconcilers.scale.verdicts import PlanVerdict, refused_by_server, without_job
 
 BY_OWNER_JOB = "owner-job"
 MOST_VERDICTS = 100
@@ -160,7 +160,7 @@ class ScaleWriter:
         if raw["metadata"]["resourceVersion"] != metadata.resource_version:
             raise Conflict(409, "Conflict", f"the ScalePlan {metadata.name} has changed")
 
-    async def conclude(self, verdicts: Sequence[Verdict]) -> None:
+    async def conclude(self, verdicts: Sequence[PlanVerdict]) -> None:
         """Writes the ends of plans. Each wakes the job, so others may follow."""
         for verdict in verdicts[:MOST_VERDICTS]:
             metadata = verdict.plan.metadata

@@ -28,7 +28,7 @@ from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.containers import TERMINAL_PHASES, containers_of, may_run, training_container
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, number_label
-from reconcilers.observed.silence import Silence, Verdict, why_not_ready
+from reconcilers.observed.silence import Heartbeat, Silence, why_not_ready
 from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
@@ -145,7 +145,7 @@ class WorkerReconciler(Reconciler):
             )
             if wait is not None
         ]
-        is_heard = silence is not None and silence.verdict is Verdict.HEARD and waits == [overdue_in]
+        is_heard = silence is not None and silence.verdict is Heartbeat.HEARD and waits == [overdue_in]
         lacks_node = seen.node is None and bool(assignment.topology_keys)
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
         return Result(min(waits, default=None), seconds_left)

@@ -27,10 +27,10 @@ from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.observed.silence import (
     DEFAULT_NODE_LEASE_SECONDS,
     Company,
+    Heartbeat,
     NodeLease,
     NodeWitness,
     Silence,
-    Verdict,
     company_of,
     judge_silence,
     witness_of,
@@ -283,7 +283,7 @@ class Silences:
         if age >= timeout_seconds:
             age = await self.heartbeats.confirmed_age_seconds(lease, pod, worker)
         was_heard = self.heartbeats.was_renewed(lease, timeout_seconds)
-        verdict = Verdict.HEARD if was_heard else Verdict.UNDECIDED
+        verdict = Heartbeat.HEARD if was_heard else Heartbeat.UNDECIDED
         if age < missed:
             return Silence(age, verdict), missed - age + SLACK_SECONDS
         node = await self._nodes.witness(pod.get("spec", {}).get("nodeName") or "", age)

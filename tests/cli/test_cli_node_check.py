@@ -63,16 +63,23 @@ def finished(*verdicts: str, message: str = "2 of 2 nodes are healthy", **status
     )
 
 
-def marked(state: str, **more: Any) -> JSON:
-    """A node that a check judged."""
+def acted_on(tainted: bool = True) -> JSON:
+    """A node that the check found faulty, cordoned or put back into service by hand."""
     finding = {
         "node": "node-1",
         "verdict": "Faulty",
         "time": "2026-01-01T00:00:36Z",
         "source": "default/node-check-abcde",
     }
-    mark = json.dumps({"state": state, "finding": finding} | more)
-    return {"metadata": {"name": "node-1", "annotations": {"elastic.iml.github.io/cordon": mark}}}
+    annotations = {"elastic.iml.github.io/cordon": json.dumps(finding)}
+    taint = {"key": "elastic.iml.github.io/unhealthy", "value": "CheckFailed", "effect": "NoSchedule"}
+    metadata = {"name": "node-1", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"taints": [taint] if tainted else []}}
+
+
+def suspected(reason: str) -> JSON:
+    condition = {"type": "ElasticSuspected", "status": "True", "reason": reason}
+    return {"metadata": {"name": "node-1"}, "status": {"conditions": [condition]}}
 
 
 def failed(message: str) -> JSON:
@@ -223,7 +230,7 @@ class TestWait:
             "Healthy", "Faulty", faultyNodes=["node-1"], faultyLinks=[link], faultyDomains=[rack]
         )
         script(server, check)
-        server.answers |= {f"GET {NODE}": marked("Cordoned"), f"GET {EVENTS}": listing()}
+        server.answers |= {f"GET {NODE}": acted_on(), f"GET {EVENTS}": listing()}
         done = dlr("node-check", "--all")
         assert done.exit_code == 1
         rows = [" ".join(line.split()) for line in done.out.splitlines()]
@@ -237,13 +244,10 @@ class TestWait:
     @pytest.mark.parametrize(
         ("node", "events", "says"),
         [
-            ({"state": "Cordoned"}, [], "cordoned"),
-            (
-                {"state": "Held", "full": "nvidia.com/gpu.product=H100"},
-                [],
-                "not cordoned: of the nodes with nvidia.com/gpu.product=H100, as many are as --cordon-limit allows",
-            ),
-            ({"state": "Overruled"}, [], "not cordoned: uncordoned by hand"),
+            (acted_on(), [], "cordoned"),
+            (acted_on(tainted=False), [], "not cordoned: its taint was removed by hand"),
+            (suspected("CordonHeld"), [], "not cordoned: as many nodes are as --cordon-limit allows"),
+            (suspected("CordonReported"), [], "not cordoned: the controller runs with --cordon=report"),
             (None, ["CordonNotAllowed"], "not cordoned: namespace default lacks the label"),
             (None, [], "nothing is known yet of a cordon"),
         ],
@@ -261,7 +265,7 @@ class TestWait:
         told = [{"reason": reason, "involvedObject": {"uid": "uid-check"}} for reason in events]
         bare: JSON = {"metadata": {"name": "node-1"}}
         server.answers |= {
-            f"GET {NODE}": bare if node is None else marked(**node),
+            f"GET {NODE}": bare if node is None else node,
             f"GET {EVENTS}": listing(*told),
         }
         out = dlr("node-check", "--all").out

@@ -26,7 +26,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import CheckState
 from reconcilers.conditions.job_finding import finding_of
 from reconcilers.cordon.options import CordonOptions
-from reconcilers.cordon.reconciler import NodeCordonReconciler, add_cordon_indexes
+from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import (
@@ -38,7 +38,7 @@ from reconcilers.nodecheck.claims import (
     to_yield,
 )
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.job_checks import JobChecksView, Standing, standing_of
+from reconcilers.nodecheck.job_checks import CheckedWorkers, JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -112,7 +112,7 @@ def victim(faulty: Sequence[str] = ()) -> tuple[ElasticJob, list[ElasticWorker]]
     return ElasticJob.model_validate(job), workers
 
 
-async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> Standing:
+async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> CheckedWorkers:
     job, workers = victim(faulty)
     checks = await JobChecksView(made, made.stores).of(job, workers)  # type: ignore[arg-type]
     return standing_of(job, workers, checks, None, later(60))
@@ -347,20 +347,6 @@ async def test_workers_of_a_large_check_are_made_some_at_a_time(monkeypatch: pyt
         for wanted in (MOST_AT_ONCE, 2 * MOST_AT_ONCE, len(many)):
             await made.reconcile("large")
             assert len(made.stores.store(ELASTICWORKERS)) == wanted
-
-
-async def test_several_checks_of_one_namespace_have_1000_nodes_at_a_time() -> None:
-    many = [f"n{i}" for i in range(1_100)]
-    for namespace, waits in ((EVIL, True), (OPS, False)):
-        made = stage(nodes=many)
-        with made.within(namespace):
-            made.add_check("first", nodes=many[:600])
-            made.add_check("second", nodes=many[600:])
-            await made.reconcile("first")
-            await made.reconcile("second")
-            told = made.condition("Running", "second")
-            assert (told.get("reason") == "WaitingForCheck") is waits
-            assert not waits or "have 600 nodes; together they may have 1000" in told["message"]
 
 
 # --- claims: any checks, in any order ----------------------------------------------------------------------
@@ -613,7 +599,6 @@ class Ignore:
 @pytest.mark.parametrize("date", BAD_DATES)
 async def test_an_unreadable_report_keeps_no_administrators_cordon_from_being_made(date: str) -> None:
     made = stage(Agents(local=lambda node: BAD if node == "n1" else GOOD))
-    add_cordon_indexes(made.stores, CordonOptions())
     end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "n5", "time": NOW.isoformat()}
     poisoned(made, date, lastExit=end)
     await lie(made, OPS)
@@ -621,7 +606,7 @@ async def test_an_unreadable_report_keeps_no_administrators_cordon_from_being_ma
     clock = Clock(lambda: later(20), lambda: 20.0)
     cordons = NodeCordonReconciler(client, made.stores, Ignore(), clock, CordonOptions())  # type: ignore[arg-type]
     await cordons.reconcile(Request(None, "n1"))
-    assert client.patches[0]["spec"]["unschedulable"] is True
+    assert client.patches[0]["spec"]["taints"][0]["key"] == names.TAINT_UNHEALTHY
     client.patches.clear()
     await cordons.reconcile(Request(None, "n5"))
     assert client.patches == [], "the word of a tenant's exit code takes a node from others"

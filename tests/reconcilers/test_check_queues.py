@@ -110,20 +110,6 @@ def test_checks_of_one_node_test_it_in_order_with_a_few_looks_each() -> None:
     assert made.looks.total() - began <= 12 * 40
 
 
-def test_checks_that_wait_for_room_begin_as_others_end_with_a_few_looks_each(monkeypatch: Any) -> None:
-    monkeypatch.setattr(claiming, "MOST_NODES", 5)
-    made = Line()
-    made.add_nodes(*(f"n{i}" for i in range(40)))
-    for i in range(40):
-        made.add_check(f"c{i:04}", created=NOW + timedelta(seconds=i), nodes=[f"n{i}"])
-    made.work_off()
-    began = made.looks.total()
-    while made.unfinished():
-        made.let_one_end(random.Random(1))
-        made.work_off()
-    assert made.looks.total() - began <= 12 * 40
-
-
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(
@@ -135,16 +121,14 @@ def test_checks_that_wait_for_room_begin_as_others_end_with_a_few_looks_each(mon
         max_size=14,
     ),
     st.integers(0, 2**32),
-    st.sampled_from([2, 4, 1_000]),
     st.sampled_from([1, 3, 32]),
 )
 def test_every_check_is_tested_though_only_those_look_that_others_made_way_for(
-    wanted: list[tuple[str, frozenset[int]]], seed: int, room: int, oldest: int
+    wanted: list[tuple[str, frozenset[int]]], seed: int, oldest: int
 ) -> None:
     """Without the look that each takes after a while anyway."""
     choose = random.Random(seed)
-    most_nodes = patch.object(claiming, "MOST_NODES", max(room, 4))
-    with most_nodes, patch.object(claiming, "MOST_WAITING", oldest):
+    with patch.object(claiming, "MOST_WAITING", oldest):
         made = Line()
         made.add_nodes(*(f"n{i}" for i in range(4)))
         left = [*enumerate(wanted)]

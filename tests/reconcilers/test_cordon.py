@@ -150,7 +150,7 @@ async def test_faulty_node_is_cordoned_told_of_and_released_by_a_later_pass(ward
         "a", "b", "slow", "open", faultyNodes=["b"], stragglers=["slow"], inconclusive=["open"]
     )
     node = await ward.until_said("b", "True", "CheckFailed")
-    assert node["spec"]["taints"] == [UNHEALTHY] and node["spec"]["unschedulable"] is True
+    assert node["spec"] == {"taints": [UNHEALTHY]}
     for name in ("b", check):
         await ward.until_event(name, "Cordoned")
     await ward.until_suspected("slow", "True", "Straggler")
@@ -160,7 +160,7 @@ async def test_faulty_node_is_cordoned_told_of_and_released_by_a_later_pass(ward
 
     await ward.judge("a", "b")
     node = await ward.until_said("b", "False", "CheckPassed")
-    assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
+    assert not node["spec"].get("taints")
     await ward.until_event("b", "CordonLifted")
 
 
@@ -181,10 +181,9 @@ async def test_one_node_is_cordoned_and_the_next_is_held_until_there_is_room(war
     await ward.until_said("a", "True", "CheckFailed")
     for name in ("b", "c"):
         node = await ward.until_suspected(name, "True", "CordonHeld")
-        assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
+        assert not node["spec"].get("taints")
     await ward.until_event(check, "CordonHeld")
 
-    await ward.client.delete(NODECHECKS, check, NAMESPACE)  # a held node's verdict is on the node
     await ward.judge("a")
     await ward.until_said("b", "True", "CheckFailed")
     assert await ward.said("c", names.CONDITION_SUSPECTED) == ("True", "CordonHeld")
@@ -192,17 +191,16 @@ async def test_one_node_is_cordoned_and_the_next_is_held_until_there_is_room(war
     await ward.until_said("c", "True", "CheckFailed")
 
 
-async def test_uncordon_by_hand_is_respected_until_a_newer_verdict(ward: Ward) -> None:
+async def test_a_taint_that_is_removed_by_hand_stays_away_until_a_newer_verdict(ward: Ward) -> None:
     await ward.add_nodes("a")
     await ward.judge("a", faultyNodes=["a"])
     await ward.until_said("a", "True", "CheckFailed")
-    await ward.client.patch(NODES, "a", {"spec": {"unschedulable": False}})
-    node = await ward.until_suspected("a", "True", "CordonOverruled")
-    assert not node["spec"].get("taints")
+    await ward.client.patch(NODES, "a", {"spec": {"taints": None}})
+    await ward.until_suspected("a", "True", "CordonOverruled")
     await ward.judge("a", inconclusive=["a"])
     await ward.judge("a", faultyNodes=["a"])
-    node = await ward.until_said("a", "True", "CheckFailed")
-    assert node["spec"]["unschedulable"] is True
+    await ward.until_said("a", "True", "CheckFailed")
+    assert await ward.taints("a") == [UNHEALTHY]
 
 
 async def test_hardware_error_of_a_job_cordons_the_node_until_a_newer_pass(ward: Ward) -> None:
@@ -299,23 +297,8 @@ async def test_dry_run_reports_and_touches_no_node(ward: Ward) -> None:
     await ward.until_suspected("b", "True", "CordonReported")
     for name in ("a", "b"):
         node = await ward.node(name)
-        assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
+        assert not node["spec"].get("taints")
         assert names.ANNOTATION_CORDON not in node["metadata"].get("annotations", {})
-
-
-async def test_pool_keeps_its_own_nodes_in_service(ward: Ward) -> None:
-    ward.end()
-    await ward.add_nodes("a", "b", "c", "d")
-    for name in ("a", "b"):
-        labels = {"metadata": {"labels": {"nvidia.com/gpu.product": "H100"}}}
-        await ward.client.patch(NODES, name, labels)
-    await ward.judge("a", "b", "c", "d", faultyNodes=["a", "b", "c"])
-    ward.begin(cordon=CordonOptions(limit_percent=75))  # 3 of all, 1 of the H100s
-    await ward.until_said("a", "True", "CheckFailed")
-    node = await ward.until_suspected("b", "True", "CordonHeld")
-    await ward.until_said("c", "True", "CheckFailed")
-    (told,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_SUSPECTED)
-    assert "of the nodes with nvidia.com/gpu.product=H100, as many are" in told["message"]
 
 
 async def test_word_of_a_namespace_without_the_label_counts_if_the_nodes_own_condition_agrees(

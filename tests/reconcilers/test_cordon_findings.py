@@ -17,20 +17,18 @@ from controller.resources import NAMESPACES
 from crds import names
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
-from reconcilers.cordon.findings import (
-    NodeFindings,
-    decided_nodes,
+from reconcilers.cordon.findings import NodeFindings, decided_nodes, failed_nodes
+from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest, reason_of
+from reconcilers.cordon.reconciler import NodeCordonReconciler
+from reconcilers.cordon.statement import Statement, statement_on
+from reconcilers.nodecheck.faulty import (
     decision_of,
     decisions_of,
-    failed_nodes,
     finding_of_worker,
     last_error,
     suspicion_of,
 )
-from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeState, decide_cordon, newest, reason_of
-from reconcilers.cordon.reconciler import NodeCordonReconciler, add_cordon_indexes
-from reconcilers.cordon.statement import Statement, statement_on
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
@@ -212,7 +210,6 @@ async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_cou
 ) -> None:
     cache, options = shaped_cache(), CordonOptions()
     add_indexes(cache)
-    add_cordon_indexes(cache, options)
     labels = {names.LABEL_MAY_CORDON: "true"}
     namespace = {"name": "default", "uid": "x", "resourceVersion": "1", "labels": labels}
     cache.store(NAMESPACES).apply({"metadata": namespace})
@@ -227,7 +224,7 @@ async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_cou
     client = cast(Any, OwnWrites(cache))
     reconciler = NodeCordonReconciler(client, cache, client, Clock(), options)
     read = Counter[str]()
-    for name in ("_state", "_full_pool"):
+    for name in ("_state", "_has_room"):
         real = getattr(reconciler, name)
         monkeypatch.setattr(
             reconciler, name, lambda *args, name=name, real=real: read.update([name]) or real(*args)
@@ -235,9 +232,9 @@ async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_cou
     monkeypatch.setattr(cache.store(resources.NODES), "list", None)
     monkeypatch.setattr(cache.store(resources.NODES), "by_index", None)
     held = [await reconciler.reconcile(Request(None, name)) for name in fleet[:accused]]
-    assert read == {"_state": accused, "_full_pool": accused}
-    cordoned = [cache.store(resources.NODES).get(None, name)["spec"].get("unschedulable") for name in fleet]  # type: ignore[index]
-    assert cordoned.count(True) == accused // 2, "ten percent"
+    assert read == {"_state": accused, "_has_room": accused}
+    specs = [cache.store(resources.NODES).get(None, name)["spec"] for name in fleet]  # type: ignore[index]
+    assert sum("taints" in spec for spec in specs) == accused // 2, "ten percent"
     assert sum(result.requeue_after_seconds is not None for result in held) == accused // 2
 
 
@@ -247,19 +244,19 @@ ENFORCE, REPORT = CordonOptions(), CordonOptions(CordonMode.REPORT)
 
 
 def said(
-    node: NodeState, options: CordonOptions = ENFORCE, *, full: str | None = None, accused: bool = False
+    node: NodeCordon, options: CordonOptions = ENFORCE, *, has_room: bool = True, accused: bool = False
 ) -> Statement:
-    statement = statement_on(node, decide_cordon(node, full), options, accused=accused)
+    statement = statement_on(node, decide_cordon(node, has_room=has_room), options, accused=accused)
     assert statement is not None
     return statement
 
 
 @pytest.fixture
-def faulty() -> NodeState:
+def faulty() -> NodeCordon:
     raw = check(faultyNodes=["node-4"])
     told = {"message": "gemm: a product is wrong", "causes": ["LocalTest"], "action": "Replace"}
     raw["status"]["nodeResults"] = [{"node": "node-4", "verdict": "Faulty"} | told]
-    return NodeState("node-4", finding=verdict_on("node-4", raw))
+    return NodeCordon("node-4", finding=verdict_on("node-4", raw))
 
 
 @pytest.fixture
@@ -267,7 +264,7 @@ def passed() -> Finding | None:
     return verdict_on("node-4", check(completionTime="2026-01-01T13:00:00Z"))
 
 
-def test_condition_names_the_check_and_when_and_what_to_do(faulty: NodeState) -> None:
+def test_condition_names_the_check_and_when_and_what_to_do(faulty: NodeCordon) -> None:
     statement = said(faulty)
     assert (statement.unhealthy, statement.suspected) == ("True", "False")
     assert (statement.reason, statement.event_reason) == ("CheckFailed", "Cordoned")
@@ -277,23 +274,20 @@ def test_condition_names_the_check_and_when_and_what_to_do(faulty: NodeState) ->
     )
 
 
-@pytest.mark.parametrize(
-    ("full", "of"), [(ALL_NODES, "of all nodes"), ("gpu=H100", "the nodes with gpu=H100")]
-)
-def test_held_node_is_suspected_and_told_which_limit_holds_it(faulty: NodeState, full: str, of: str) -> None:
-    statement = said(faulty, full=full)
+def test_held_node_is_suspected_and_the_limit_is_named(faulty: NodeCordon) -> None:
+    statement = said(faulty, has_room=False)
     assert (statement.unhealthy, statement.suspected) == ("False", "True")
     assert (statement.reason, statement.event_reason) == ("CordonHeld", "CordonHeld")
-    assert of in statement.message and "--cordon-limit" in statement.message and "10%" in statement.message
+    assert "--cordon-limit" in statement.message and "10%" in statement.message
 
 
-def test_overruled_node_is_suspected_and_needs_no_remedy(faulty: NodeState) -> None:
-    statement = said(replace(decide_cordon(faulty), unschedulable=False))
+def test_overruled_node_is_suspected_and_needs_no_remedy(faulty: NodeCordon) -> None:
+    statement = said(replace(decide_cordon(faulty), taint=None))
     assert (statement.unhealthy, statement.suspected) == ("False", "True")
-    assert statement.reason == "CordonOverruled" and "uncordoned by hand" in statement.message
+    assert statement.reason == "CordonOverruled" and "removed by hand" in statement.message
 
 
-def test_dry_run_says_that_nothing_is_done(faulty: NodeState, passed: Finding) -> None:
+def test_dry_run_says_that_nothing_is_done(faulty: NodeCordon, passed: Finding) -> None:
     statement = said(faulty, REPORT)
     assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", "CordonReported")
     assert "not cordoned: the controller runs with --cordon=report" in statement.message
@@ -306,10 +300,10 @@ def test_dry_run_says_that_nothing_is_done(faulty: NodeState, passed: Finding) -
 def test_suspicion_is_told_and_cordons_nobody(kind: str, reason: str) -> None:
     found = suspicion_of(FinishedCheck(NodeCheck.model_validate(check(**{kind: ["node-4"]}))), "node-4")
     assert found is not None
-    statement = said(NodeState("node-4", suspicion=found))
+    statement = said(NodeCordon("node-4", suspicion=found))
     assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", reason)
     assert "not cordoned for this" in statement.message and statement.event_reason == "Suspected"
-    healthy = NodeState("node-4", finding=verdict_on("node-4", check()))
+    healthy = NodeCordon("node-4", finding=verdict_on("node-4", check()))
     assert said(healthy, accused=True).event_reason == "SuspicionLifted"
 
 
@@ -319,21 +313,16 @@ def test_node_that_could_not_be_tested_is_not_suspected() -> None:
     assert suspicion_of(FinishedCheck(NodeCheck.model_validate(raw)), "node-4") is None
 
 
-def test_pass_takes_the_accusation_back_once(faulty: NodeState, passed: Finding) -> None:
+def test_pass_takes_the_accusation_back_once(faulty: NodeCordon, passed: Finding) -> None:
     cordoned = replace(decide_cordon(faulty), finding=passed)
     assert said(cordoned, accused=True).event_reason == "CordonLifted"
     lifted = decide_cordon(cordoned)
     assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
 
 
-def test_cordon_of_others_that_stays_is_mentioned(faulty: NodeState, passed: Finding) -> None:
-    both = replace(decide_cordon(replace(faulty, unschedulable=True)), finding=passed)
-    assert "that others set stays" in said(both, accused=True).message
-
-
 def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() -> None:
-    assert said(NodeState("node-4"), accused=True).reason == "VerdictGone"
-    assert statement_on(NodeState("n"), NodeState("n"), ENFORCE, accused=False) is None
+    assert said(NodeCordon("node-4"), accused=True).reason == "VerdictGone"
+    assert statement_on(NodeCordon("n"), NodeCordon("n"), ENFORCE, accused=False) is None
 
 
 def test_readers_of_one_cache_share_what_they_have_read_of_checks() -> None:

@@ -24,7 +24,7 @@ from reconcilers.observed.ending import (
     Situation,
     judge,
 )
-from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.observed.silence import Heartbeat, Silence
 from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event
 from reconcilers.shapes import kept_of_pod
@@ -75,8 +75,8 @@ TAKEN: dict[str, JSON] = {
     "deleted": {"deleted": True},
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
-SILENCES = (Verdict.SILENT, Verdict.AGENT_LOST, Verdict.NODE_LOST)
-GONE = Silence(60.0, Verdict.NODE_LOST, "its node is gone")
+SILENCES = (Heartbeat.SILENT, Heartbeat.AGENT_LOST, Heartbeat.NODE_LOST)
+GONE = Silence(60.0, Heartbeat.NODE_LOST, "its node is gone")
 LAUNCHED = ("", "certain", "begun")
 """Whether the command is certain to start an agent, or one that nobody can see has begun to."""
 
@@ -96,7 +96,7 @@ class Case:
     phase: str
     said: str
     taken: str
-    silence: Verdict
+    silence: Heartbeat
     launched: str
 
     @property
@@ -204,7 +204,7 @@ def _does_not_run_for_ever(case: Case, judged: Judgement) -> None:
 def _blames_no_innocent_node(case: Case, judged: Judgement) -> None:
     if judged.end is None:
         return
-    is_silent = case.silence is Verdict.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
+    is_silent = case.silence is Heartbeat.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
     lost = judged.end.exit_class in (ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR)
     assert not lost or (is_silent and not case.is_over and case.taken != "deleted"), case
 

@@ -346,8 +346,8 @@ async def test_cordoned_node_with_gpus_that_no_pod_gets_is_not_cleared(
     staged = stage()
     staged.accelerators = {"kind": "nvidia", "count": tested, "model": "a GPU"}
     gpus = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": usable}}
-    mark = {"metadata": {"annotations": {names.ANNOTATION_CORDON: "{}"}}}
-    staged.update(NODES, "node-1", {"status": gpus} | (mark if cordoned else {}))
+    taint = {"spec": {"taints": [{"key": names.TAINT_UNHEALTHY, "effect": "NoSchedule"}]}}
+    staged.update(NODES, "node-1", {"status": gpus} | (taint if cordoned else {}))
     await staged.play()
     assert staged.verdicts()["node-1"] == verdict and staged.verdicts()["node-2"] == "Healthy"
 
@@ -434,24 +434,19 @@ async def test_nodes_that_were_added_just_before_the_check_are_judged_by_a_contr
 # --- two checks of the same nodes -----------------------------------------------------------------------------
 
 
-async def test_younger_check_of_the_same_nodes_waits_for_the_older_one() -> None:
-    staged = stage(SIX[:3])
-    staged.add_check("late", nodes=["node-3"], created=NOW + timedelta(seconds=1))
-    await staged.reconcile("late")
-    waiting = staged.condition("Running", "late")
-    assert (waiting["reason"], waiting["status"]) == ("WaitingForCheck", "False")
-    assert waiting["message"] == "waits: node node-3 is being checked by NodeCheck default/c"
-    await staged.play("c")
-    await staged.play("late")
-    assert staged.verdicts("late") == {"node-3": "Healthy"}
-
-
-async def test_older_check_waits_for_a_younger_one_that_has_begun() -> None:
+async def test_a_check_waits_for_one_that_has_its_node_be_it_older_or_younger() -> None:
     staged = stage(SIX[:3])
     await staged.reconcile()
-    staged.add_check("old", nodes=["node-3"], created=NOW - timedelta(seconds=1))
-    await staged.reconcile("old")
-    assert staged.condition("Running", "old")["reason"] == "WaitingForCheck"
+    for seconds in (-1, 1):
+        name = f"at{seconds}"
+        staged.add_check(name, nodes=["node-3"], created=NOW + timedelta(seconds=seconds))
+        await staged.reconcile(name)
+        waiting = staged.condition("Running", name)
+        assert (waiting["reason"], waiting["status"]) == ("WaitingForCheck", "False")
+        assert waiting["message"] == "waits: node node-3 is being checked by NodeCheck default/c"
+    await staged.play("c")
+    await staged.play("at1")
+    assert staged.verdicts("at1") == {"node-3": "Healthy"}
 
 
 async def test_check_of_the_same_second_waits_for_one_whose_begin_is_being_written() -> None:
@@ -459,10 +454,13 @@ async def test_check_of_the_same_second_waits_for_one_whose_begin_is_being_writt
 
     async def another_is_made() -> None:
         staged.add_check("b", nodes=["node-3"])  # its uid comes first
-        await staged.reconcile("b")
+        looks.append(asyncio.create_task(staged.reconcile("b")))
+        await asyncio.sleep(0)
 
+    looks = list[asyncio.Task[float | None]]()
     staged.during_write = another_is_made
     await staged.reconcile("c")
+    await asyncio.gather(*looks)
     assert staged.status("c")["nodes"] == SIX[:3] and not staged.status("b").get("nodes")
     assert staged.condition("Running", "b")["reason"] == "WaitingForCheck"
     await staged.play("c")
@@ -796,11 +794,13 @@ async def test_two_controllers_at_once_publish_each_round_once() -> None:
     assert staged.status()["faultyNodes"] == ["node-6"] and len(staged.published) == 5
 
 
+@pytest.mark.usefixtures("beside")
 def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_of_the_cluster() -> None:
     """Checks for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
 
     def cost(nodes: int, checks: int, *, begun: bool) -> int:
         staged = Stage()
+        staged.add_namespace(NAMESPACE, **{names.LABEL_MAY_CORDON: "true"})
         staged.add_nodes(*(f"node-{i}" for i in range(nodes)))
         for i in range(checks):
             staged.add_check(name=f"c{i}", nodes=[f"node-{i}"])
@@ -828,8 +828,9 @@ def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> No
     assert cost(1_000) <= cost(10) + 100  # the event loop has calls of its own
 
 
-def test_a_check_waits_for_the_oldest_that_wants_its_node_whatever_waits_beside_it() -> None:
+def test_an_administrators_check_goes_before_all_that_want_its_node_but_the_older_ones_of_its_kind() -> None:
     staged = Stage()
+    staged.add_namespace(NAMESPACE, **{names.LABEL_MAY_CORDON: "true"})
     staged.add_nodes("n1", "n2")
     for i in range(3 * MOST_WAITING):
         staged.add_check(name=f"c{i:03}", nodes=["n1"])

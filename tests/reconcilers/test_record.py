@@ -26,7 +26,7 @@ from healthcheck.probes.nvml import DeviceState
 from healthcheck.probes.report import Report, WrongResult
 from healthcheck.settings import Settings
 from reconcilers.nodecheck.actions import action_for, action_for_error
-from reconcilers.nodecheck.evidence import own_fault, with_all_evidence
+from reconcilers.nodecheck.faulty import own_fault, with_all_evidence
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.record import (
     MOST_BYTES,
@@ -347,9 +347,10 @@ def test_node_that_was_lost_and_is_back_at_the_end_was_seen_to_be_gone_only_once
 def test_check_that_saw_some_gpus_does_not_clear_a_node_that_may_be_cordoned_for_another(
     tested: int, labels: dict[str, str], cordoned: bool, verdict: str
 ) -> None:
-    marks = {names.ANNOTATION_CORDON: "{}"} if cordoned else {}
+    taints = [{"key": names.TAINT_UNHEALTHY}] if cordoned else []
     node = {
-        "metadata": {"name": "a", "labels": labels, "annotations": marks},
+        "metadata": {"name": "a", "labels": labels},
+        "spec": {"taints": taints},
         "status": {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"}},
     }
     passed = Finding(node="a", verdict=Verdict.HEALTHY)

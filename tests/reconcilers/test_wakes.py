@@ -14,7 +14,6 @@ from controller.resources import LEASES, NAMESPACES, NODES, Resource
 from controller.store import Change
 from crds import names
 from crds.agent_report import AgentReport
-from reconcilers.cordon.policy import Mark, write_mark
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import connection_to
@@ -165,15 +164,17 @@ async def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
 async def test_a_node_that_gives_room_under_the_limit_wakes_none_of_those_that_wait(town: Town) -> None:
     """They look again by time: of 1,000 that wait, 1,000 would be woken by each of 100 that are released."""
 
-    def node(index: int, state: str) -> Object:
-        finding = {"node": f"node-{index}", "verdict": "Faulty", "time": "2026-01-01T00:00:00Z"}
-        mark = Mark.model_validate({"state": state, "finding": finding})
+    taint = {"key": names.TAINT_UNHEALTHY, "value": "CheckFailed", "effect": "NoSchedule"}
+    held = {"type": names.CONDITION_SUSPECTED, "status": "True", "reason": "CordonHeld"}
+
+    def node(index: int, *taints: Object) -> Object:
+        status = {"conditions": [] if index == 0 else [held]}
         metadata = {"name": f"node-{index}", "uid": f"n{index}"}
-        return {"metadata": metadata | {"annotations": {names.ANNOTATION_CORDON: write_mark(mark)}}}
+        return {"metadata": metadata, "spec": {"taints": list(taints)}, "status": status}
 
     for index in range(WORKERS):
-        town.put(NODES, node(index, "Held" if index else "Cordoned"))
-    assert town.put(NODES, node(0, "Lifted"))["nodecordon"] == 1
+        town.put(NODES, node(index, *([] if index else [taint])))
+    assert town.put(NODES, node(0))["nodecordon"] == 1
 
 
 async def test_each_controller_serves_another_namespace_next_and_checks_of_administrators_first(

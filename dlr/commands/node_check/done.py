@@ -10,16 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from crds import names
+from crds.findings import Finding
 from dlr.job.lookup import find_nodes
 from dlr.kube.api import EVENTS, JSON, Api
 from dlr.kube.errors import ApiError
-from reconcilers.cordon.options import NOT_ENFORCED, held_back
-from reconcilers.cordon.policy import Mark, MarkState, read_mark
+from reconcilers.cordon.options import HELD_BACK, NOT_ENFORCED
+from reconcilers.cordon.policy import read_acted
+from reconcilers.nodecheck.record import unhealthy_taint
 
 PATIENCE_SECONDS = 5.0
 """Time limit for it: a cordon takes one write after the check's last."""
 INTERVAL_SECONDS = 0.25
 NOT_ALLOWED = "CordonNotAllowed"
+IN_SERVICE = {"CordonHeld": HELD_BACK, "CordonReported": NOT_ENFORCED}
+"""Statements by the reason of the condition `ElasticSuspected`."""
 UNKNOWN = "nothing is known yet of a cordon; see kubectl describe node"
 
 
@@ -52,35 +56,26 @@ def deed(node: Mapping[str, Any], check: JSON, refused: bool) -> str:
         check: the finished NodeCheck that found it faulty.
         refused: whether an Event says that the check's namespace may not have nodes cordoned.
     """
-    mark = read_mark(dict(node))
-    if mark is not None and _is_of(mark, check):
-        return _marked(mark)
+    acted = read_acted(node)
+    if acted is not None and _is_of(acted, check):
+        if acted.healthy:
+            return "not cordoned: a later check passed it"
+        return "not cordoned: its taint was removed by hand" if unhealthy_taint(node) is None else "cordoned"
     conditions = (node.get("status") or {}).get("conditions") or []
     suspected: JSON = next((c for c in conditions if c["type"] == names.CONDITION_SUSPECTED), {})
-    if suspected.get("reason") == "CordonReported" and suspected.get("status") == "True":
-        return NOT_ENFORCED
+    if suspected.get("status") == "True" and suspected.get("reason") in IN_SERVICE:
+        return IN_SERVICE[suspected["reason"]]
     if refused:
         namespace = check["metadata"]["namespace"]
         return f"not cordoned: namespace {namespace} lacks the label {names.LABEL_MAY_CORDON}=true"
     return ""
 
 
-def _marked(mark: Mark) -> str:
-    if mark.state is MarkState.CORDONED:
-        return "cordoned"
-    if mark.state is MarkState.HELD:
-        return held_back(mark.full)
-    if mark.state is MarkState.OVERRULED:
-        return "not cordoned: uncordoned by hand"
-    return "not cordoned: a later check passed it"
-
-
-def _is_of(mark: Mark, check: JSON) -> bool:
-    """Whether the mark rests on this check, or on a newer finding."""
-    metadata, finding = check["metadata"], mark.finding
-    ended = check["status"].get("completionTime") or ""
-    newer = finding.time.strftime("%Y-%m-%dT%H:%M:%SZ") >= ended
-    return finding.source == f"{metadata['namespace']}/{metadata['name']}" or newer
+def _is_of(acted: Finding, check: JSON) -> bool:
+    """Whether what was done rests on this check, or on a newer finding."""
+    metadata, ended = check["metadata"], check["status"].get("completionTime") or ""
+    newer = acted.time.strftime("%Y-%m-%dT%H:%M:%SZ") >= ended
+    return acted.source == f"{metadata['namespace']}/{metadata['name']}" or newer
 
 
 def _refused(api: Api, check: JSON) -> bool:

@@ -1,9 +1,15 @@
-"""Evidence on a check's nodes beside its own tests: their conditions, and their records. Pure.
+"""What makes a node faulty, what clears it, and what only makes it suspected. Pure.
 
-A node that the tests could not clear is faulty if an agent of the administrator's on the node reports a
-fault; and one that failed in this check is faulty if it failed like that in the ones before. These agents do
-not run in a user's container, so their conditions count where the findings of a user's namespace do not.
-Sources of the names, read in November 2026:
+A node is faulty
+
+* by its own tests in a check, by silence, by crashes, or by tests with others (`healthcheck/diagnosis.py`);
+* if these could not clear it, and an agent of the administrator's on the node reports a fault (`FAULTS`):
+  such agents do not run in a user's container, so they count where a user's findings do not;
+* if it failed in a check as in the ones before, by its record (`healthcheck/intermittent.py`);
+* if the last Pod of a worker ended on it with a hardware error.
+
+Which of these findings decides on a node's cordon is said here as well; whose count, in
+`reconcilers/observed/trust.py`. Sources of the conditions' names, read in November 2026:
 
 * node-problem-detector: config/kernel-monitor.json and readonly-monitor.json; AKS adds the GPU ones
   (learn.microsoft.com/azure/aks/node-problem-detector)
@@ -13,28 +19,31 @@ Sources of the names, read in November 2026:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controller.wording import counted
-from crds import names
+from controller.wording import counted, shortened
 from crds.actions import Action
+from crds.elasticworker import ElasticWorker, ExitClass
 from crds.findings import MAX_TEXT, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheckStatus
 from healthcheck.fleet import Node
 from healthcheck.intermittent import NodeTests, intermittent
-from reconcilers.nodecheck.actions import action_for
-from reconcilers.nodecheck.nodes import gpus_of, unhealthy_gpus
+from reconcilers.nodecheck.actions import action_for, action_for_error
+from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.nodes import created_at, gpus_of, unhealthy_gpus
 from reconcilers.nodecheck.record import (
     nodes_in_domains,
     read_record,
     recent,
     tests_in,
+    unhealthy_taint,
     untested_nodes,
     with_findings,
 )
+from reconcilers.runtime.clock import LONG_AGO
 
 
 def with_all_evidence(
@@ -102,7 +111,7 @@ def _back(finding: Finding) -> Finding:
 
 def _without_untested_gpus(finding: Finding, node: Mapping[str, Any], tested: int | None) -> Finding:
     """Judge a cordoned node that passed: a GPU that the check's Pod did not get may be why it is cordoned."""
-    if names.ANNOTATION_CORDON not in (node["metadata"].get("annotations") or {}):
+    if unhealthy_taint(node) is None:
         return finding
     message = ""
     if (unhealthy := unhealthy_gpus(node)) > 0:
@@ -137,6 +146,75 @@ def _with_action(finding: Finding, faulty_before: bool) -> Finding:
     if finding.action is not None and Cause.NODE_CONDITION in finding.causes:
         return finding
     return finding.model_copy(update={"action": action_for(finding, faulty_before)})
+
+
+# --- which findings decide ---------------------------------------------------------------------------------
+
+MAX_KEPT_EVIDENCE = 240
+"""Characters of the evidence that is kept on a Node, which is in every copy of it that somebody watches."""
+
+
+def last_error(findings: Iterable[Finding]) -> datetime:
+    """Return when training last ended on a node by a hardware error."""
+    return max((found.time for found in findings if Cause.HARDWARE_ERROR in found.causes), default=LONG_AGO)
+
+
+def decisions_of(checks: Iterable[FinishedCheck], node: str, after: datetime) -> list[Finding]:
+    """Return what checks decide on a node. One that began before it failed, at `after`, does not clear it."""
+    found = ((done, decision_of(done, node)) for done in checks)
+    return [said for done, said in found if said and not (said.healthy and done.began < after)]
+
+
+def decision_of(done: FinishedCheck, node: str) -> Finding | None:
+    """Return the finding if it decides. A node that passed no round is not cleared, though not accused."""
+    finding = _finding_of(done, node)
+    if finding is None:
+        return None
+    decides = finding.verdict is Verdict.FAULTY or (finding.healthy and finding.passed > 0)
+    return finding if decides else None
+
+
+def suspicion_of(done: FinishedCheck, node: str) -> Finding | None:
+    """Return the finding if the node is slow, or was tested and could not be cleared."""
+    finding = _finding_of(done, node)
+    is_open = finding is not None and finding.verdict in (Verdict.STRAGGLER, Verdict.INCONCLUSIVE)
+    return finding if is_open and node not in done.withdrawn else None
+
+
+def _finding_of(done: FinishedCheck, node: str) -> Finding | None:
+    """Return the finding as it is kept on a Node; None if the check is for reading only, or has not ended."""
+    if not done.check.spec.cordon or done.check.status.completion_time is None:
+        return None
+    finding = done.finding_on(node)
+    if finding is None:
+        return None
+    evidence = "" if finding.healthy else shortened(finding.message, MAX_KEPT_EVIDENCE)
+    return finding.model_copy(update={"message": evidence, "figures": {}, "failed_with": ()})
+
+
+def finding_of_worker(worker: ElasticWorker, raw: dict[str, Any]) -> Finding | None:
+    """Return the finding on a raw Node, if the worker's last Pod ended there by a hardware error.
+
+    A node that was not in the cache then is this machine if it is older than the worker.
+    """
+    end, metadata = worker.status.last_exit, worker.metadata
+    if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR:
+        return None
+    if end.node_uid:
+        is_of = end.node_uid == raw["metadata"]["uid"]
+    else:
+        is_of = (metadata.creation_timestamp or LONG_AGO) >= created_at(raw)
+    if end.node_name != raw["metadata"]["name"] or not is_of:
+        return None
+    return Finding(
+        node=end.node_name,
+        verdict=Verdict.FAULTY,
+        causes=(Cause.HARDWARE_ERROR,),
+        message=shortened(end.message, MAX_KEPT_EVIDENCE),
+        action=action_for_error(end.message),
+        time=end.time,
+        source=f"{metadata.namespace}/{metadata.name}",
+    )
 
 
 # --- conditions of a Node ----------------------------------------------------------------------------------
