@@ -25,7 +25,6 @@ from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import outages_by_failure, own_failures
 from dlr.job.verdict import Verdict, people, verdict
 from dlr.job.wording import duration, loss, parse_time, percent_done, significant
 from dlr.kube.api import JSON
@@ -94,8 +93,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
 
 def _finding(each: Finding) -> JSON:
     """Return a finding without its lines, which a failure has too."""
-    shown = each.sentence.as_json()
-    return {"text": shown["text"], "fields": shown["fields"], "advice": [one.text for one in each.advice]}
+    return {"text": each.sentence.text, "advice": [one.text for one in each.advice]}
 
 
 def _sentences(evidence: dict[str, Section], title: str) -> list[JSON]:
@@ -155,21 +153,18 @@ def _life(life: Life) -> JSON:
 
 def _failures(life: Life) -> list[JSON]:
     """Return the newest first; the cost of an outage is that of its first failure."""
-    by_failure = outages_by_failure(life)
-    found = []
-    for failure, lane in reversed(own_failures(life)[-MOST_FAILURES:]):
-        outage = by_failure.get((failure, lane))
-        found.append(
-            {
-                "at": failure.at,
-                "worker": lane.title,
-                "node": lane.node,
-                "class": failure.what,
-                "text": failure.text[:MOST_TEXT],
-                "seconds": outage.seconds if outage else None,
-            }
-        )
-    return found
+    nodes = {lane.title: lane.node for lane in life.lanes}
+    return [
+        {
+            "at": failure.at,
+            "worker": failure.who,
+            "node": nodes.get(failure.who, ""),
+            "class": failure.what,
+            "text": failure.text[:MOST_TEXT],
+            "seconds": failure.outage.seconds if failure.outage else None,
+        }
+        for failure in reversed(life.failures[-MOST_FAILURES:])
+    ]
 
 
 def _culprit(case: Case) -> JSON | None:

@@ -95,26 +95,23 @@ CANNOT_START = (
 """For the reasons of the kubelet's and of others."""
 
 
-def too_large(job: JSON, nodes: Sequence[JSON]) -> tuple[str, str] | None:
+def too_large(job: JSON, nodes: Sequence[JSON]) -> str:
     """Explain why no node is large enough for one Pod of the job, even an empty one.
 
-    Returns:
-        The reason and the name of a largest node; None if a node is large enough, or no node is known.
+    Empty if a node is large enough, or no node can be read.
     """
     wanted = _requests(job)
-    sizes = {
-        node["metadata"]["name"]: _amounts((node.get("status") or {}).get("allocatable")) for node in nodes
-    }
-    fits = any(all(size.get(name, 0) >= amount for name, amount in wanted.items()) for size in sizes.values())
+    sizes = [_amounts((node.get("status") or {}).get("allocatable")) for node in nodes]
+    fits = any(all(size.get(name, 0) >= amount for name, amount in wanted.items()) for size in sizes)
     if not sizes or not wanted or fits:
-        return None
+        return ""
     for name, amount in wanted.items():
-        node, size = max(sizes.items(), key=lambda each: each[1].get(name, Fraction(0)))
-        if size.get(name, 0) < amount:
-            has = _written(name, size.get(name, Fraction(0)))
-            return f"a Pod asks for {_written(name, amount)} of {name}, and the largest node has {has}", node
+        most = max(size.get(name, Fraction(0)) for size in sizes)
+        if most < amount:
+            has = _written(name, most)
+            return f"a Pod asks for {_written(name, amount)} of {name}, and the largest node has {has}"
     requests = ", ".join(f"{_written(name, amount)} of {name}" for name, amount in wanted.items())
-    return f"a Pod asks for {requests}, and no node has all of that", min(sizes)
+    return f"a Pod asks for {requests}, and no node has all of that"
 
 
 def _requests(job: JSON) -> dict[str, Fraction]:

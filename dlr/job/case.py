@@ -1,8 +1,4 @@
-"""One job with its objects, as they were read, and sentences that name the fields they rest on.
-
-A field is written as it is found: `status.goodput.ratio`; in brackets the key of an entry, which is its
-`type` in a list of conditions or warnings, its `name` or `node` in other lists, or itself in a list of texts.
-"""
+"""One job with its objects, as they were read."""
 
 from __future__ import annotations
 
@@ -39,33 +35,13 @@ STALLED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Field:
-    """The source of a statement."""
-
-    kind: str
-    name: str
-    path: str
-
-    @property
-    def object(self) -> str:
-        return f"{self.kind}/{self.name}"
-
-    def __str__(self) -> str:
-        """Leave out the job itself."""
-        return self.path if self.kind == "ElasticJob" else f"{self.object} {self.path}"
-
-
-@dataclass(frozen=True)
 class Sentence:
     text: str
-    fields: tuple[Field, ...]
-    """At least one, each of which was there."""
     lines: tuple[str, ...] = ()
     """Lines of a traceback or of stacks that belong to it."""
 
     def as_json(self) -> JSON:
-        fields = [{"object": field.object, "path": field.path} for field in self.fields]
-        return {"text": self.text, "fields": fields} | ({"lines": list(self.lines)} if self.lines else {})
+        return {"text": self.text} | ({"lines": list(self.lines)} if self.lines else {})
 
 
 @dataclass(frozen=True)
@@ -178,42 +154,31 @@ class Case:
         return Stall(silent, worker, progress.get("step"))
 
     @cached_property
-    def behind(self) -> tuple[int, str, tuple[Field, ...]] | None:
-        """Return how many workers are far behind the others, a line about them, and the fields that show it.
+    def behind(self) -> tuple[int, str] | None:
+        """Return how many workers are far behind the others, and a line about them; None without any.
 
-        None without any. Where not all workers are read, the controller's warning tells.
+        Where not all workers are read, the controller's warning tells.
         """
         world = self.status.get("rendezvous") or {}
         found = [
-            (Pace(worker["metadata"]["name"], progress["step"], progress.get("secondsPerStep")), worker)
+            Pace(worker["metadata"]["name"], progress["step"], progress.get("secondsPerStep"))
             for worker, progress in self.telling
             if "step" in progress and _is_of_round(worker, world.get("round"))
         ]
         if is_grouped(self.job) or len(found) < 2:  # groups may be at other steps
             if (warning := self.warning("RanksBehind")) is None:
                 return None
-            count = int((warning.get("data") or {}).get("count") or 1)
-            return count, str(warning["message"]), self.of_warning("RanksBehind")
+            return int((warning.get("data") or {}).get("count") or 1), str(warning["message"])
         policy = self.job["spec"].get("elasticPolicy") or {}
         timeout = float(policy.get("heartbeatTimeoutSeconds") or ElasticPolicy().heartbeat_timeout_seconds)
-        late = far_behind([pace for pace, _ in found], timeout)
-        if not late:
-            return None
-        shown = next(worker for pace, worker in found if pace == late[0])
-        line = behind_line(late, len(report.members_of(world)) or len(found))
-        return len(late), line, of_worker(shown, "status.agent.progress.step")
+        late = far_behind(found, timeout)
+        return (len(late), behind_line(late, len(report.members_of(world)) or len(found))) if late else None
 
     @cached_property
     def node_names(self) -> frozenset[str]:
         """Return the nodes of the job's present Pods."""
         found = ((worker.get("status") or {}).get("nodeName") for worker in self.workers)
         return frozenset(name for name in found if name)
-
-    def of_progress(self) -> list[Field]:
-        """Return the fields that have the furthest step and the speed."""
-        has_last = (self.status.get("goodput") or {}).get("lastStep")
-        fields = self.of_job("status.goodput.lastStep") if has_last else ()
-        return [*fields, *(of_worker(self.telling[0][0], "status.agent.progress") if self.telling else ())]
 
     def condition(self, type_: str, status: str) -> JSON | None:
         """The job's condition of that type, if it has that status."""
@@ -226,15 +191,6 @@ class Case:
         """The job's warning of that type, if it has one."""
         return next((dict(each) for each in warnings_of(self.job) if each.get("type") == type_), None)
 
-    def of_job(self, *paths: str) -> tuple[Field, ...]:
-        return tuple(Field("ElasticJob", self.name, path) for path in paths)
-
-    def of_condition(self, type_: str) -> tuple[Field, ...]:
-        return self.of_job(f"status.conditions[{type_}]")
-
-    def of_warning(self, type_: str) -> tuple[Field, ...]:
-        return self.of_job(f"status.warnings[{type_}]")
-
 
 def _is_of_round(worker: JSON, round_: int | None) -> bool:
     """Whether the steps that a worker reports are of this round."""
@@ -242,15 +198,10 @@ def _is_of_round(worker: JSON, round_: int | None) -> bool:
     return not rounds or rounds[-1].get("round") == round_
 
 
-def of_worker(worker: JSON, *paths: str) -> tuple[Field, ...]:
-    return tuple(Field("ElasticWorker", worker["metadata"]["name"], path) for path in paths)
-
-
-def sentence(text: str, fields: Iterable[Field], lines: Iterable[str] = ()) -> Sentence:
+def sentence(text: str, lines: Iterable[str] = ()) -> Sentence:
     """Return one line that ends with a stop."""
     short = shortened(plain(text), MOST_CHARACTERS)
-    stopped = short if short.endswith((".", "…", "?", "!")) else f"{short}."
-    return Sentence(stopped, tuple(fields), tuple(lines))
+    return Sentence(short if short.endswith((".", "…", "?", "!")) else f"{short}.", tuple(lines))
 
 
 def read_people(api: Api, name: str, *, with_events: bool = True) -> Case:

@@ -54,8 +54,6 @@ class WorkerFailure:
     """Whether its message shows that it failed because a peer had."""
     waited: bool = False
     """Whether it hung while all of its processes waited for other ranks."""
-    finished_early: bool = False
-    """Whether a process ended well before the others; it is a failure only where the job blames it."""
 
 
 def worker_failures(worker: JSON) -> list[WorkerFailure]:
@@ -76,9 +74,8 @@ def _in_place(failure: JSON) -> WorkerFailure:
     follows = what == ExitClass.UNKNOWN
     stacks = failure.get("stacks") or ()
     waited = what == ExitClass.HANG and bool(stacks) and all(stack.get("inCollective") for stack in stacks)
-    early = failure.get("exitCode") == 0 and what == ExitClass.USER_ERROR
     shown = FOLLOWED if follows else what
-    return WorkerFailure(_time(failure), shown, _text(failure), failure.get("round"), follows, waited, early)
+    return WorkerFailure(_time(failure), shown, _text(failure), failure.get("round"), follows, waited)
 
 
 @lru_cache(maxsize=MOST_JUDGED)

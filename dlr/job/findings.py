@@ -1,7 +1,7 @@
 """What is wrong with a job, and why, the gravest first. Pure.
 
-Each rule looks for one thing that can be wrong, and yields it with its evidence, what to do, and its part in
-the text of the verdict (`verdict.py`).
+Each rule looks for one thing that can be wrong, and yields it with what to do, and its part in the text of
+the verdict (`verdict.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dlr.job.advice import (
     WAITS,
     too_large,
 )
-from dlr.job.case import Case, Field, Sentence, of_worker, sentence
+from dlr.job.case import Case, Sentence, sentence
 from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
 from dlr.job.nodes import words_of_checks
 from dlr.job.wording import age, duration, in_command, parse_time
@@ -69,16 +69,14 @@ def findings(case: Case) -> list[Finding]:
 
 
 def _unobserved(case: Case) -> Iterator[Finding]:
-    if not case.status.get("phase") and (why := report.why_line(case.job)):
-        fields = case.of_job(*(f"status.{each}" for each in ("reason", "message") if case.status.get(each)))
-        yield Finding(str(case.status.get("reason") or "Unobserved"), sentence(why, fields))
-    elif not case.status.get("phase"):
-        since = case.of_job("metadata.creationTimestamp")
-        made = age(case.job["metadata"]["creationTimestamp"], case.now)
-        statement = sentence(f"No controller has looked at the job since it was made {made} ago", since)
-        yield Finding(
-            "Unobserved", statement, (sentence("See whether dlr's controller runs: dlr doctor", since),)
-        )
+    if case.status.get("phase"):
+        return
+    if why := report.why_line(case.job):
+        yield Finding(str(case.status.get("reason") or "Unobserved"), sentence(why))
+        return
+    made = age(case.job["metadata"]["creationTimestamp"], case.now)
+    statement = sentence(f"No controller has looked at the job since it was made {made} ago")
+    yield Finding("Unobserved", statement, (sentence("See whether dlr's controller runs: dlr doctor"),))
 
 
 def _failed(case: Case) -> Iterator[Finding]:
@@ -86,41 +84,30 @@ def _failed(case: Case) -> Iterator[Finding]:
         return
     condition = case.condition("Failed", "True") or {}
     reason = str(condition.get("reason") or "Failed")
-    fields = case.of_condition("Failed") if condition else case.of_job("status.phase")
-    if case.culprit is not None and condition.get("reason") not in (
-        "PodInvalid",
-        "PodForbidden",
-        "ShardsFailed",
-    ):
-        who, where = failure_words(case, case.culprit)
-        statement = sentence(
-            f"The job failed ({reason}): {who}", (*where, *fields), blamed_lines(case.culprit)
-        )
-        yield Finding(reason, statement, tuple(_advice(case, case.culprit)))
+    culprit = case.culprit
+    if culprit is not None and reason not in ("PodInvalid", "PodForbidden", "ShardsFailed"):
+        text = f"The job failed ({reason}): {failure_words(case, culprit)}"
+        yield Finding(reason, sentence(text, blamed_lines(culprit)), tuple(_advice(case, culprit)))
         return
     detail = first_line(condition.get("message")) or report.why_line(case.job)
-    yield Finding(reason, sentence(f"The job failed ({reason})" + (f": {detail}" if detail else ""), fields))
+    yield Finding(reason, sentence(f"The job failed ({reason})" + (f": {detail}" if detail else "")))
 
 
 def _suspended(case: Case) -> Iterator[Finding]:
     if report.phase(case.job) == "Suspended":
         since = age(report.phase_since(case.job), case.now)
-        statement = sentence(
-            f"The job has been suspended for {since}, by spec.suspend", case.of_job("status.phase")
-        )
-        advice = sentence(f"Let it go on: dlr job resume {case.in_command}", case.of_job("status.phase"))
+        statement = sentence(f"The job has been suspended for {since}, by spec.suspend")
+        advice = sentence(f"Let it go on: dlr job resume {case.in_command}")
         yield Finding("Suspended", statement, (advice,))
 
 
 def _loss(case: Case) -> Iterator[Finding]:
     if warning := case.warning("NonFiniteLoss"):
-        fields = case.of_warning("NonFiniteLoss")
         advice = sentence(
             "Look at what came before that step: a learning rate, a batch, an overflow in half precision; to "
-            "begin again from an older checkpoint is up to you",
-            fields,
+            "begin again from an older checkpoint is up to you"
         )
-        statement = sentence(f"The loss is no number any more: {warning['message']}", fields)
+        statement = sentence(f"The loss is no number any more: {warning['message']}")
         does = f"Trains, with a loss that is no number, on {PEOPLE}"
         yield Finding("NonFiniteLoss", statement, (advice,), _if_training(case, does), "Failed")
 
@@ -133,13 +120,12 @@ def _nodes(case: Case) -> Iterator[Finding]:
     for word in words_of_checks(case):
         checked = True
         check = in_command(case.job["metadata"], word.check)
-        advice = sentence(f"See the evidence: kubectl describe nc {check}; docs/cordon.md", word.fields)
-        yield Finding(word.reason, sentence(word.text, word.fields), (advice,))
+        advice = sentence(f"See the evidence: kubectl describe nc {check}; docs/cordon.md")
+        yield Finding(word.reason, sentence(word.text), (advice,))
     condition = case.condition(NODES_CHECKED, "False") or {}
     if condition and not checked and not case.trains and condition.get("reason") not in QUIET:
-        fields = case.of_condition(NODES_CHECKED)
         text = f"A node check says {condition['reason']}: {condition.get('message')}"
-        yield Finding(str(condition["reason"]), sentence(text, fields))
+        yield Finding(str(condition["reason"]), sentence(text))
 
 
 def _loop(case: Case) -> Iterator[Finding]:
@@ -147,51 +133,44 @@ def _loop(case: Case) -> Iterator[Finding]:
     if report.is_finished(case.job) or case.culprit is None:
         return
     class_ = case.culprit.failure["exitClass"]
-    spent, fields = _without_new_ground(case, class_)
+    spent = _without_new_ground(case, class_)
     if spent < LOOP:
         return
-    who, where = failure_words(case, case.culprit)
     total = failures_of(case.job).get(class_, 0)
     in_all = f" ({total} failures by {class_} in all)" if total > spent else ""
     statement = sentence(
-        f"Training fails again and again, {spent} times without getting further{in_all}: the last time {who}",
-        (*where, *fields),
+        f"Training fails again and again, {spent} times without getting further{in_all}: the last time "
+        f"{failure_words(case, case.culprit)}",
         blamed_lines(case.culprit),
     )
     yield Finding(class_, statement, tuple(_advice(case, case.culprit)))
 
 
-def _without_new_ground(case: Case, class_: str) -> tuple[int, list[Field]]:
+def _without_new_ground(case: Case, class_: str) -> int:
     """Count failures of this class since the job, or the worker, last got further."""
-    budgets = [(case.status.get("failureBudget") or {}, case.of_job("status.failureBudget"))]
-    budgets += [
-        ((worker.get("status") or {}).get("failureBudget") or {}, of_worker(worker, "status.failureBudget"))
-        for worker in case.workers
-        if worker["metadata"]["name"] == case.status["lastFailure"]["worker"]
-    ]
-    total = 0
-    fields: list[Field] = []
+    of_job = case.status.get("failureBudget") or {}
+    in_place = of_job.get("alike", 0) if class_ in FREE else (of_job.get("spent") or {}).get(class_, 0)
+    counts = [(of_job, in_place)]
+    for worker in case.workers:
+        if worker["metadata"]["name"] == case.status["lastFailure"]["worker"]:
+            budget = (worker.get("status") or {}).get("failureBudget") or {}
+            counts.append((budget, (budget.get("spent") or {}).get(class_, 0)))
     reached = case.account.last_step if case.account else None
-    for budget, field in budgets:
-        has_new_ground = reached is not None and budget.get("step") is not None and reached > budget["step"]
-        count = (budget.get("spent") or {}).get(class_, 0)
-        if class_ in FREE and budget is budgets[0][0]:
-            count = budget.get("alike", 0)
-        if count and not has_new_ground:
-            total += count
-            fields += field
-    return total, fields
+    return sum(
+        count
+        for budget, count in counts
+        if reached is None or budget.get("step") is None or reached <= budget["step"]
+    )
 
 
 def _hangs(case: Case) -> Iterator[Finding]:
     world = case.status.get("rendezvous") or {}
     if since := world.get("hangSince"):
-        fields = case.of_job("status.rendezvous.hangSince")
         text = (
             f"The ranks of round {world.get('round')} hang; their stacks were requested "
             f"{age(since, case.now)} ago"
         )
-        yield Finding("Hang", sentence(text, fields), (), f"Hangs on {PEOPLE}", "Failed")
+        yield Finding("Hang", sentence(text), (), f"Hangs on {PEOPLE}", "Failed")
 
 
 def _waits(case: Case) -> Iterator[Finding]:
@@ -206,43 +185,31 @@ def _waits(case: Case) -> Iterator[Finding]:
     waits = f"for {age(since, case.now)}" if (since := report.phase_since(case.job)) else "by now"
     if reason:
         what, advice = WAITS.get(reason, CANNOT_START)
-        fields = case.of_job("status.reason", *(["status.message"] if message else []))
         detail = f": {message}" if message else ""
-        statement = sentence(f"The job {what} ({reason}, {waits}){detail}", fields)
-        yield Finding(reason, statement, _advice_for_a_wait(case, reason, advice, fields))
+        statement = sentence(f"The job {what} ({reason}, {waits}){detail}")
+        yield Finding(reason, statement, (_advice_for_a_wait(case, reason, advice),))
     elif check := case.status.get("activeCheck"):
-        statement = sentence(f"The job waits for the node check {check}", case.of_job("status.activeCheck"))
-        yield Finding("Checking", statement)
+        yield Finding("Checking", sentence(f"The job waits for the node check {check}"))
     elif message:
         world = case.status.get("rendezvous") or {}
-        fields = case.of_job("status.message")
-        yield Finding(
-            str(world.get("phase") or "Forming"), sentence(f"There is no world {waits}: {message}", fields)
-        )
+        yield Finding(str(world.get("phase") or "Forming"), sentence(f"There is no world {waits}: {message}"))
 
 
-def _advice_for_a_wait(
-    case: Case, reason: str, advice: str, fields: tuple[Field, ...]
-) -> tuple[Sentence, ...]:
+def _advice_for_a_wait(case: Case, reason: str, advice: str) -> Sentence:
     if reason != UNSCHEDULABLE:
-        return (sentence(_said(advice, case, pod=_first_late_pod(case)), fields),)
-    too_big = too_large(case.job, case.all_nodes)
-    if too_big is not None:
-        why, node = too_big
-        template = case.of_job("spec.replicaSpecs.worker.template")
-        where = (*template, Field("Node", node, "status.allocatable"))
-        return (sentence(TOO_LARGE_ADVICE.format(why=why), where),)
-    least = report.least_workers(case.job)
+        return sentence(_said(advice, case, pod=_first_late_pod(case)))
+    if why := too_large(case.job, case.all_nodes):
+        return sentence(TOO_LARGE_ADVICE.format(why=why))
     if case.trains:
-        return (sentence(f"{advice}: {GROWS}", fields),)
-    return (sentence(advice + (FEWER_WORKERS.format(least=least) if least > 1 else ""), fields),)
+        return sentence(f"{advice}: {GROWS}")
+    least = report.least_workers(case.job)
+    return sentence(advice + (FEWER_WORKERS.format(least=least) if least > 1 else ""))
 
 
 def _lacks_workers(case: Case) -> Iterator[Finding]:
     """Yield why some of the workers do not run while the others train."""
     for type_, clause in LACKS.items():
         if warning := case.warning(type_):
-            fields = case.of_warning(type_)
             reason = str(warning.get("reason") or type_)
             what, advice = WAITS.get(reason, CANNOT_START)
             text = f"The job trains, and {what} for the rest of its workers: {warning['message']}"
@@ -250,8 +217,7 @@ def _lacks_workers(case: Case) -> Iterator[Finding]:
                 text = f"The job trains, and waits for room for the rest of its workers: {warning['message']}"
             elif what.startswith("has"):
                 text = f"The job trains, and {what}: {warning['message']}"
-            found = _advice_for_a_wait(case, reason, advice, fields)
-            yield Finding(reason, sentence(text, fields), found, clause)
+            yield Finding(reason, sentence(text), (_advice_for_a_wait(case, reason, advice),), clause)
 
 
 LACKS = {
@@ -277,7 +243,7 @@ def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
     trains = case.account is not None and case.account.state == JobState.TRAINING
     if since is None or trains or not data.get("worker"):
         return
-    fields, worker, node = case.of_warning("HeartbeatLate"), str(data["worker"]), data.get("node")
+    worker, node = str(data["worker"]), data.get("node")
     seconds = max(0.0, (case.now - since).total_seconds())
     others = (data.get("count") or 1) - 1
     who = f"worker {worker.rpartition('-')[2]}" + (f" on {node}" if node else "")
@@ -285,16 +251,15 @@ def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
     does = f"Waits for {who}: silent for {seconds:.0f} s, lost at {data.get('limitSeconds', 0):.0f} s"
     advice = "Nothing is to be done for training: a lost worker gets another Pod"
     advice += f"; if the node is to be up: kubectl describe node {node}" if node else ""
-    statement = sentence(f"The job may wait for {who}: {warning['message']}", fields)
-    yield Finding("HeartbeatLate", statement, (sentence(advice, fields),), does)
+    statement = sentence(f"The job may wait for {who}: {warning['message']}")
+    yield Finding("HeartbeatLate", statement, (sentence(advice),), does)
 
 
 def _slow(case: Case) -> Iterator[Finding]:
     warning = case.warning("Slow")
     if warning and not report.is_finished(case.job):
-        fields = case.of_warning("Slow")
-        statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
-        advice = (sentence(_said(SLOW_ADVICE, case), fields),)
+        statement = sentence(f"The job is slower than it was: {warning.get('message')}")
+        advice = (sentence(_said(SLOW_ADVICE, case)),)
         does = f"Trains more slowly than before on {PEOPLE}"
         yield Finding("Slow", statement, advice, _if_training(case, does))
 
@@ -304,23 +269,20 @@ def _stalls(case: Case) -> Iterator[Finding]:
     stall = case.stall
     if stall is None:
         return
-    fields = of_worker(stall.worker, "status.agent.progress")
     behind = f"{stall.worker['metadata']['name']}, after step {stall.step}"
     text = f"No rank has made a step for {duration(stall.seconds)}; the furthest behind is {behind}"
     advice = sentence(
-        f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too",
-        fields,
+        f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too"
     )
-    yield Finding("Stalled", sentence(text, fields), (advice,), f"Makes no step on {PEOPLE}", "Failed")
+    yield Finding("Stalled", sentence(text), (advice,), f"Makes no step on {PEOPLE}", "Failed")
 
 
 def _exchange(case: Case) -> Iterator[Finding]:
     """Yield that the exchange of replica groups breaks again and again."""
     warning = case.warning("ExchangeBroken")
     if warning is not None and (warning.get("data") or {}).get("count", 0) > 1:
-        fields = case.of_warning("ExchangeBroken")
         does = f"Connects again and again, without a step, on {PEOPLE}"
-        statement = sentence(f"The groups cannot exchange gradients: {warning['message']}", fields)
+        statement = sentence(f"The groups cannot exchange gradients: {warning['message']}")
         yield Finding("ExchangeBroken", statement, (), _if_training(case, does), "Failed")
 
 
@@ -328,10 +290,10 @@ def _behind(case: Case) -> Iterator[Finding]:
     """Yield that some workers are far behind the others."""
     if case.behind is None or not case.trains:
         return
-    count, line, fields = case.behind
-    advice = sentence(f"See where they are: dlr job stacks {case.in_command}", fields)
+    count, line = case.behind
+    advice = sentence(f"See where they are: dlr job stacks {case.in_command}")
     clause = "with workers far behind" if is_grouped(case.job) else f"{count:,} of them far behind"
-    yield Finding("RanksBehind", sentence(line, fields), (advice,), _if_training(case, clause))
+    yield Finding("RanksBehind", sentence(line), (advice,), _if_training(case, clause))
 
 
 def _if_training(case: Case, headline: str) -> str:
@@ -344,17 +306,16 @@ def _troubles(case: Case) -> Iterator[Finding]:
     """Yield what else does not work, in the words of the controller."""
     for type_, (what, clause) in TROUBLES.items():
         if warning := case.warning(type_):
-            cause, fields = str(warning.get("reason") or type_), case.of_warning(type_)
-            advice = [sentence(_said(TROUBLE_ADVICE[cause], case), fields)] if cause in TROUBLE_ADVICE else []
-            statement = sentence(f"{what}: {warning['message']}", fields)
+            cause = str(warning.get("reason") or type_)
+            advice = [sentence(_said(TROUBLE_ADVICE[cause], case))] if cause in TROUBLE_ADVICE else []
+            statement = sentence(f"{what}: {warning['message']}")
             saves_failed = report.phase(case.job) == "Succeeded" and type_ == "CheckpointsFailing"
             shown = "and its checkpoints failed" if saves_failed else _if_training(case, clause)
             yield Finding(cause, statement, tuple(advice), shown)
     if condition := case.condition("Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"
-        fields = case.of_condition("Reconciled")
         clause = _if_training(case, "and its controller does not cope with it")
-        yield Finding(str(condition.get("reason")), sentence(text, fields), (), clause)
+        yield Finding(str(condition.get("reason")), sentence(text), (), clause)
 
 
 TROUBLES = {
@@ -382,15 +343,15 @@ def _last_failure(case: Case) -> Iterator[Finding]:
         return
     if culprit.failure["exitClass"] == ExitClass.UNKNOWN and case.warning("HeartbeatLate"):
         return  # it followed from the loss that _awaits_heartbeats has
-    if _without_new_ground(case, culprit.failure["exitClass"])[0] >= LOOP:
+    if _without_new_ground(case, culprit.failure["exitClass"]) >= LOOP:
         return  # _loop has it
-    who, where = failure_words(case, culprit)
-    statement = sentence(who[0].upper() + who[1:], where, blamed_lines(culprit))
+    who = failure_words(case, culprit)
+    statement = sentence(who[0].upper() + who[1:], blamed_lines(culprit))
     yield Finding(str(culprit.failure["exitClass"]), statement, tuple(_advice(case, culprit)))
 
 
-def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
-    """Describe the culprit, its end and its time; and return the fields that have them."""
+def failure_words(case: Case, culprit: Culprit) -> str:
+    """Describe the culprit, its end and its time."""
     failure = culprit.failure
     has_rank = failure.get("rank") is not None
     rank = f"rank {failure['rank']} ({culprit.worker})" if has_rank else f"worker {culprit.worker}"
@@ -399,21 +360,7 @@ def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
     when = [f"{age(failure['time'], case.now)} ago"]
     when += [f"{each} {failure[each]}" for each in ("round", "step") if failure.get(each) is not None]
     detail = first_line(failure.get("message"))
-    text = f"{rank}{node} {what}, {', '.join(when)}" + (f": {detail}" if detail else "")
-    return text, [*case.of_job("status.lastFailure"), *_node_field(case, culprit)]
-
-
-def _node_field(case: Case, culprit: Culprit) -> tuple[Field, ...]:
-    """Return the field that has the culprit's node."""
-    worker = next((each for each in case.workers if each["metadata"]["name"] == culprit.worker), None)
-    if worker is None or not culprit.node:
-        return ()
-    status = worker["status"]
-    if (status.get("lastExit") or {}).get("nodeName") == culprit.node:
-        return of_worker(worker, "status.lastExit.nodeName")
-    if any(life.get("nodeName") == culprit.node for life in status.get("history") or ()):
-        return of_worker(worker, "status.history")
-    return of_worker(worker, "status.nodeName")
+    return f"{rank}{node} {what}, {', '.join(when)}" + (f": {detail}" if detail else "")
 
 
 def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
@@ -422,15 +369,11 @@ def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
 
 
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
-    fields = case.of_job("status.lastFailure.exitClass")
     if culprit.failure["exitClass"] == ExitClass.OOM and (given := memory_given(case, culprit.worker)):
-        worker = next(each for each in case.workers if each["metadata"]["name"] == culprit.worker)
-        text = _said(AFTER_MORE_MEMORY, case, given=given)
-        yield sentence(text, (*fields, *of_worker(worker, "spec.resources")))
+        yield sentence(_said(AFTER_MORE_MEMORY, case, given=given))
     elif advice := AFTER.get(culprit.failure["exitClass"]):
         nodes = _failed_nodes(case, culprit) or ["NODE"]
-        text = _said(advice, case, node=" ".join(nodes), nodes=",".join(nodes))
-        yield sentence(text, fields)
+        yield sentence(_said(advice, case, node=" ".join(nodes), nodes=",".join(nodes)))
 
 
 def memory_given(case: Case, name: str) -> str:

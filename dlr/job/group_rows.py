@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dlr.job.groups import index_of, training
 from dlr.job.report import Row, current_report
 from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import outages_by_failure, own_failures
 from dlr.job.wording import duration, loss
 from dlr.kube.api import JSON
 
@@ -50,17 +49,15 @@ def last_failures(life: Life) -> dict[int, str]:
         life: that of the whole job.
     """
     found = {}
-    outages = outages_by_failure(life)
-    for failure, lane in own_failures(life):
-        outage = outages.get((failure, lane))
-        if outage is None:
+    for lane in life.lanes:
+        if lane.failures:
+            failure = lane.failures[-1]
             back = ""  # it failed again before it trained: the time is that of its first failure
-        elif outage.end < life.seconds:
-            back = f", back after {loss(outage.seconds)}"
-        else:
-            back = ", not back yet"
-        ago = duration(life.seconds - failure.at)
-        found[lane.index] = f"{ago} ago{back}: {failure.what}, {failure.text}"
+            if (outage := failure.outage) is not None:
+                is_back = outage.end < life.seconds
+                back = f", back after {loss(outage.seconds)}" if is_back else ", not back yet"
+            ago = duration(life.seconds - failure.at)
+            found[lane.index] = f"{ago} ago{back}: {failure.what}, {failure.text}"
     return found
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controller.wording import some_of
-from crds import names
 from crds.findings import Verdict
-from dlr.job.case import Case, Field
+from dlr.job.case import Case
 from dlr.job.check_outcome import verdicts_of
 from dlr.job.report import is_ready
 from dlr.job.wording import age
@@ -24,7 +23,6 @@ class NodeWord:
     reason: str
     """The reason in the condition `NodesChecked`: FaultyNodes, FaultyLinks, Stragglers, Inconclusive."""
     text: str
-    fields: tuple[Field, ...]
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,11 @@ def _bad_nodes(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
         bad = [node for node in status.get(listed) or () if node in ours]
         if not bad:
             continue
-        fields = [Field("NodeCheck", name, f"status.{listed}")]
         detail = ""
         if example := next((node for node in bad if results.get(node, {}).get("message")), None):
             detail = f": {example}: {results[example]['message']}"
-            fields.append(Field("NodeCheck", name, f"status.nodeResults[{example}]"))
         text = f"NodeCheck {name} found {some_of(bad, NAMED)} {word}, {ago}{detail}"
-        yield NodeWord(name, reason, text, tuple(fields))
+        yield NodeWord(name, reason, text)
 
 
 def _bad_links(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
@@ -100,7 +96,7 @@ def _bad_links(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
     if ends:
         between = some_of(ends, NAMED, "; ")
         text = f"NodeCheck {name} found bad links between {between}, whose nodes are well, {ago}"
-        yield NodeWord(name, "FaultyLinks", text, (Field("NodeCheck", name, "status.faultyLinks"),))
+        yield NodeWord(name, "FaultyLinks", text)
 
 
 def node_states(case: Case) -> list[NodeState]:
@@ -123,9 +119,3 @@ def _cordon(node: JSON | None) -> str | None:
     if unhealthy_taint(node) is not None:
         return "Cordoned"
     return "Unschedulable" if (node.get("spec") or {}).get("unschedulable") else None
-
-
-def cordon_field(node: JSON) -> Field:
-    """Return the field that has the reason of the node's cordon."""
-    path = "spec.unschedulable" if unhealthy_taint(node) is None else f"spec.taints[{names.TAINT_UNHEALTHY}]"
-    return Field("Node", node["metadata"]["name"], path)

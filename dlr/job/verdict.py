@@ -16,7 +16,7 @@ from crds.grouping import group_count, is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import CANNOT_START, DONE_BY, WAITS
-from dlr.job.case import Case, Field
+from dlr.job.case import Case
 from dlr.job.failures import failures_of
 from dlr.job.findings import PEOPLE, Finding, findings
 from dlr.job.goodput import redone
@@ -59,8 +59,6 @@ class Verdict:
     """What they cost, up to the last time that training went on."""
     findings: tuple[Finding, ...]
     """What is wrong, the gravest first, each with what to do."""
-    fields: tuple[Field, ...]
-    """The fields that the text rests on."""
 
 
 def verdict(case: Case) -> Verdict:
@@ -76,7 +74,6 @@ def verdict(case: Case) -> Verdict:
         failures=failures,
         lost_seconds=lost,
         findings=found,
-        fields=_fields(case),
     )
 
 
@@ -141,15 +138,6 @@ def _cost(case: Case, count: int, lost: float) -> str:
         stopped = lost_seconds(case.account)
         line += f"; nobody trained for {loss(stopped)} of it" if stopped else "; the other groups trained on"
     return line
-
-
-def _fields(case: Case) -> tuple[Field, ...]:
-    paths = [
-        path for path in ("phase", "completionTime", "replicaStatuses", "failures") if case.status.get(path)
-    ]
-    goodput = case.status.get("goodput") or {}
-    paths += [f"goodput.{path}" for path in ("state", "seconds", "stepsRedone") if goodput.get(path)]
-    return case.of_job(*(f"status.{path}" for path in paths)) or case.of_job("metadata.creationTimestamp")
 
 
 def people(case: Case) -> str:

@@ -13,8 +13,7 @@ from dlr.job.evidence import sections
 from dlr.job.group_rows import COLUMNS, rows
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
-from dlr.job.timeline.outages import outages_of
-from dlr.job.timeline.page import tables_of
+from dlr.job.timeline.tables import tables_of
 from dlr.job.verdict import verdict
 from tests.cli.scripted import worker
 from tests.cli.test_job_groups import group, grouped
@@ -175,7 +174,7 @@ def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:
         every = [with_failure(index, *range(20, 140, 25)) for index in range(groups)]
         of = Case(whole(), crowd, (), NOW, groups=every)
         assert of.life is not None and svg_file(of.life, "") and rows(of.job, crowd, of.life)
-        assert len(outages_of(of.life)) == 5 * groups
+        assert len([each for each in of.life.failures if each.outage]) == 5 * groups
         assert of.account is not None
 
     assert calls(lambda: read(50)) < 11 * calls(lambda: read(5))

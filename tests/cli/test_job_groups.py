@@ -188,9 +188,9 @@ def test_stacks_come_group_by_group_with_ranks_of_their_own(server: Script, dlr:
 def test_a_diagnosis_names_the_groups_that_do_not_train(server: Script, dlr: Dlr) -> None:
     script(server)
     out = " ".join(dlr("job", "diagnose", "digits").out.split())
-    assert "Groups: 2 of 3 train together, version 7. [status.membership]" in out
+    assert "Groups: 2 of 3 train together, version 7." in out
     why = "group 1 does not train with the others: it is Restarting (Waits: x); why: dlr job diagnose digits-group-1 -n default."
-    assert f"{why} [status.groups[1]]" in out
+    assert why in out
 
 
 def test_delete_waits_for_the_groups_and_their_pods(server: Script, dlr: Dlr) -> None:

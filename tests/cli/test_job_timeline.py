@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.job.timeline import life as lives
-from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span, members_of
 from dlr.job.timeline.life import Life, NoHistory, Start, life_of
-from dlr.job.timeline.outages import own_failures
+from dlr.job.timeline.tables import tables_of
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
     END_SECONDS,
     NOW,
-    RAISED,
     at,
     episode,
     failed,
@@ -80,61 +78,41 @@ def test_worker_that_was_scaled_away_has_the_bar_of_the_worlds_that_it_was_in() 
     assert [failure.at for failure in gone.failures] == [60], "what is known of its failures is there too"
 
 
-@pytest.mark.parametrize("ended", [59, 62, 85])
-def test_deleted_pod_is_one_failure_though_the_next_world_names_its_worker_too(ended: float) -> None:
-    history = [
-        episode("Training", 12, 1, "0-1"),
-        episode("Recovering", 60, 1, "0-1", "worker 1 left the world: its Pod was deleted"),
-        episode("Recovering", 75, 2, "0-1", "worker 1 left the world: its Pod was deleted"),
-        episode("Training", 86, 2, "0-1"),
-    ]
-    lives = [life(1, "n", 0, 5, endedAt=at(ended), exitClass="Killed"), life(2, "n", 63, 70)]
-    drawn = life_of(troubled_job(lastFailure=None, history=history), [worker(1, history=lives)], None, NOW)
-    assert [(each.at, each.what) for each in drawn.lanes[0].failures] == [(ended, "Killed")]
+def failures(*history: JSON, last: JSON | None = None) -> list[tuple[str, float, str, float | None]]:
+    """Worker, time, class and cost of the failures that a life has."""
+    drawn = life_of(troubled_job(lastFailure=last, history=list(history)), troubled_workers(), None, NOW)
+    assert {each for lane in drawn.lanes for each in lane.failures} == set(drawn.failures)
+    return [(each.who, each.at, each.what, each.outage and each.outage.seconds) for each in drawn.failures]
 
 
-GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
-
-
-def failures(*history: JSON) -> list[tuple[Failure, ...]]:
-    """Of three workers that themselves keep nothing."""
-    slots = [worker(index, history=[life(1, f"node-{index}", 0, 5)]) for index in range(3)]
-    drawn = life_of(troubled_job(lastFailure=None, history=list(history)), slots, None, NOW)
-    return [lane.failures for lane in drawn.lanes]
-
-
-def test_history_tells_whose_fault_the_end_of_an_earlier_round_was() -> None:
-    blamed = failed(2, 60, "OOM", "MemoryError: too (much)", 1)
+def test_a_failure_costs_the_time_until_training_went_on() -> None:
+    oom, lost = failed(2, 60, "OOM", "MemoryError: too (much)", 1), failed(1, 70, "NodeLost", "it is gone")
+    earlier = failed(0, 2, "UserError", "of a round that history has forgotten", 1)
     assert failures(
         episode("Training", 12, 1, "0-2"),
-        episode("Recovering", 60, 1, "0-2", "training processes of worker 1 failed", blamed),
-        episode("Training", 72, 2, "0-2"),
-        episode("Recovering", 120, 2, "0-2", "worker 2 was lost", failed(2, 120, "NodeLost", "it is gone")),
+        episode("Recovering", 60, 1, "0-2", "training processes of worker 1 failed", oom),
+        episode("Recovering", 75, 2, "0-2", "a world was formed meanwhile", oom),
+        episode("Recovering", 76, 2, "0-2", "and another broke", lost),
+        episode("Training", 86, 2, "0-2"),
+        episode("Recovering", 290, 2, "0-2", "", failed(1, 290, "Killed", "signal 9", 2)),
+        last=earlier,
     ) == [
-        (),
-        (),  # the world's reason names worker 1, which was only heard of first
-        (Failure(60, "OOM", "MemoryError: too (much)"), Failure(120, "NodeLost", "it is gone")),
+        ("worker-0", 2, "UserError", None),
+        ("worker-2", 60, "OOM", 26),
+        ("worker-1", 70, "NodeLost", None),  # training had not gone on since
+        ("worker-1", 290, "Killed", 10),
     ]
 
 
-def test_who_died_of_another_s_failure_is_told_apart() -> None:
-    workers = troubled_workers()
-    workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": GLOO, "time": at(61)}
-    workers[2]["status"]["agent"]["failure"] = RAISED | {"rank": 2, "exitCode": -9, "time": at(61)}
-    drawn = life_of(troubled_job(), workers, None, NOW)
-    assert [[(each.what, each.follows) for each in lane.failures] for lane in drawn.lanes] == [
-        [("after a peer", True)],
-        [("UserError", False)],
-        [("Killed", True), ("NodeLost", False)],  # of round 1 the culprit is known
-    ]
-
-
-@pytest.mark.parametrize("seconds", [0, 4, 43, -7_200])
-def test_a_failure_is_one_although_the_controller_reads_of_it_late_or_by_another_clock(seconds: int) -> None:
-    workers = troubled_workers()
-    workers[1]["status"]["agent"]["failure"] = RAISED | {"time": at(60 - seconds)}
-    drawn = life_of(troubled_job(), workers, None, NOW)
-    assert [(each.at, each.what) for each in drawn.lanes[1].failures] == [(60, "UserError")]
+def test_what_was_planned_is_no_failure() -> None:
+    assert (
+        failures(
+            episode("Training", 12, 1, "0-1"),
+            episode("Recovering", 60, 1, "0-1", "worker 1 left the world: its Pod was deleted"),
+            episode("Training", 72, 2, "0-1"),
+        )
+        == []
+    )
 
 
 def test_job_without_history_is_said() -> None:
@@ -152,21 +130,28 @@ def test_of_very_many_workers_those_are_drawn_to_which_something_happened() -> N
 
 
 def test_failures_of_workers_that_are_not_drawn_count_too() -> None:
-    def lost(index: int) -> JSON:
-        ended = {"endedAt": at(121 + index / 10), "exitClass": "NodeLost", "reason": "the node is gone"}
-        return worker(index, incarnation=2, history=[life(1, "a", 0, 8, **ended), life(2, "b", 130, 148)])
-
-    workers = [lost(index) if index < 100 else worker(index) for index in range(1_000)]
+    workers = [worker(index) for index in range(1_000)]
     history = [
         *troubled_job()["status"]["history"],
         episode("Recovering", 200, 3, "0-2,1500", failure=failed(1500, 200, "OOM", "scaled away since", 3)),
         episode("Training", 220, 4, "0-2"),
     ]
-    found = life_of(troubled_job(history=history), workers, None, NOW)
+    found = life_of(troubled_job(history=history, failures={"OOM": 8}), workers, None, NOW)
     assert len(found.lanes) == lives.MOST_LANES and found.lanes_left_out == 1_001 - lives.MOST_LANES
-    failures = own_failures(found)
-    assert len(failures) == 100 + 2, "and the one of worker 1 that raised, and of the slot that is gone"
-    assert [lane.title for _, lane in failures[-2:]] == ["worker-99", "worker-1500"]
+    assert [failure.who for failure in found.failures] == ["worker-1", "worker-2", "worker-1500"]
+    assert [table.heading for table in tables_of(found)][1] == "Failures, the last 3 of 8"
+
+
+def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
+    states, failures, rounds, workers = tables_of(troubled)
+    assert states.rows[-1] == ("2m32s", "00:02:32", "2m28s", "Training", "")
+    assert failures.rows == [
+        ("1m", "00:01:00", "worker-1", "UserError", "12s", "ValueError: a <bad> batch"),
+        ("2m", "00:02:00", "worker-2", "NodeLost", "32s", "its node node-2 is gone"),
+    ]
+    assert rounds.rows[0] == ("10s", "00:00:10", "1", "0-2", "all 3 workers are ready")
+    assert workers.rows[2] == ("worker-2", "node-3", "2", "1")
+    assert all(len(row) == len(table.columns) for table in tables_of(troubled) for row in table.rows)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +197,6 @@ def test_nothing_overlaps_and_nothing_is_outside_the_job_s_life(
             assert 0 <= span.begin <= span.end <= found.seconds
         for before, after in pairwise(spans):
             assert before.end <= after.begin
-    for lane in found.lanes:
-        assert all(0 <= failure.at <= found.seconds for failure in lane.failures)
+    assert all(0 <= failure.at <= found.seconds for failure in found.failures)
     assert all(0 <= share <= 1 for _, share in found.training_share)
     assert [time for time, _ in found.training_share] == sorted(time for time, _ in found.training_share)

@@ -1,4 +1,4 @@
-"""The timeline as a file: SVG with tooltips, and a page; and what is said when it cannot be."""
+"""The timeline as a file: SVG with tooltips; and what is said when it cannot be."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from dlr.job.timeline.drawing import STYLE, draw, svg_file
 from dlr.job.timeline.life import Life, life_of
-from dlr.job.timeline.page import page
 from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
-from tests.cli.troubled import NOW, SUBMITTED, at, episode, life, troubled_job, troubled_workers
+from tests.cli.troubled import NOW, SUBMITTED, episode, life, troubled_job, troubled_workers
 
 Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
@@ -75,17 +74,6 @@ def test_texts_of_the_cluster_are_no_markup() -> None:
         assert not elements(svg, "script")
         assert "worker-0 (<script>)" in texts_of(svg, "text")
         assert any('Pod 1 on <b>&"    is not up yet' in tip for tip in texts_of(svg, "title"))
-    assert "<script" not in page(drawn, "<script>")
-
-
-def test_page_shows_the_picture_and_the_same_in_tables(troubled: Life) -> None:
-    written = page(troubled, "Trains on")
-    assert draw(troubled) in written
-    assert ">ValueError: a &lt;bad&gt; batch</td>" in written
-    assert ">worker 2 was lost: its node node-2 is gone</td>" in written
-    assert 'name="viewport"' in written
-    for outside in ('src="http', "<script", "@import"):
-        assert outside not in written
 
 
 def test_what_a_dashboard_shows_has_no_style_that_its_policy_forbids(troubled: Life) -> None:
@@ -104,20 +92,19 @@ MOMENTS = st.lists(st.integers(0, 299), min_size=1, max_size=12, unique=True).ma
 
 
 @settings(max_examples=30)
-@given(moments=MOMENTS, failed=MOMENTS, goodput=st.one_of(st.none(), st.floats(0, 1)))
+@given(moments=MOMENTS, goodput=st.one_of(st.none(), st.floats(0, 1)))
 def test_everything_is_within_the_width_and_every_stretch_is_seen(
-    moments: list[int], failed: list[int], goodput: float | None
+    moments: list[int], goodput: float | None
 ) -> None:
     states = ("Training", "Recovering", "Pending")
     history = [
         episode(states[at_ % 3], moment, number, "0")
         for number, (at_, moment) in enumerate(enumerate(moments), 1)
     ]
-    pods = [
-        life(number, "n", at_, at_, endedAt=at(at_), exitClass="Killed")
-        for number, at_ in enumerate(failed, 1)
-    ]
-    drawn = life_of(troubled_job(history=history, lastFailure=None), [worker(0, history=pods)], goodput, NOW)
+    for each in history:
+        if each["state"] == "Recovering":
+            each["failure"] = {"worker": "digits-worker-0", "exitClass": "Killed", "time": each["since"]}
+    drawn = life_of(troubled_job(history=history, lastFailure=None), [worker(0)], goodput, NOW)
     svg = draw(drawn)
     assert all(0 <= each <= 100 for each in percents(svg, "x", "x1", "x2"))
     assert all(0 < width <= 100 for width in percents(svg, "width"))
@@ -125,15 +112,12 @@ def test_everything_is_within_the_width_and_every_stretch_is_seen(
 
 
 class TestCommand:
-    def test_writes_the_kind_of_file_that_its_name_says(
-        self, server: Script, dlr: Dlr, tmp_path: Path
-    ) -> None:
+    def test_writes_a_file(self, server: Script, dlr: Dlr, tmp_path: Path) -> None:
         server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers()), EVENTS: listing()}
-        for ending, begins in ((".svg", b"<svg"), (".HTML", b"<!doctype html>")):
-            file = tmp_path / f"timeline{ending}"
-            done = dlr("job", "timeline", "digits", "-o", str(file))
-            assert (done.exit_code, done.out) == (0, f"{file}\n")
-            assert file.read_bytes().startswith(begins)
+        file = tmp_path / "timeline.SVG"
+        done = dlr("job", "timeline", "digits", "-o", str(file))
+        assert (done.exit_code, done.out) == (0, f"{file}\n")
+        assert file.read_bytes().startswith(b"<svg")
 
     def test_what_cannot_be_drawn_or_written_is_one_sentence(
         self, server: Script, dlr: Dlr, tmp_path: Path
@@ -142,7 +126,7 @@ class TestCommand:
         odd = dlr("job", "timeline", "digits", "-o", "x.pdf")
         assert (odd.exit_code, odd.err) == (
             2,
-            "dlr: x.pdf: a timeline is a file that ends with .svg, .html.\n",
+            "dlr: x.pdf: a timeline is a file that ends with .svg.\n",
         )
         assert server.requests == []
         early = dlr("job", "timeline", "digits", "-o", str(tmp_path / "x.svg"))

@@ -290,7 +290,7 @@ def outputs(made: JSON) -> dict[str, str]:
     whole = case(made)
     screen = Console(file=io.StringIO(), width=400)
     screen.print(render(whole, screen))
-    page = diagnose.page(whole, sections(whole, verdict(whole)), [], width=2_000, for_screen=True)
+    page = diagnose.page(whole, sections(whole, verdict(whole)), [], width=2_000, spaced=False)
     picture = svg_file(whole.life, verdict(whole).text) if whole.life else ""
     heading = re.findall(r'class="head">(.*?)</text>', picture)
     return {

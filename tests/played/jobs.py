@@ -19,7 +19,6 @@ import orjson
 from agent.facts.world import World
 from controller.resources import Resource
 from dlr.job.timeline.life import life_of
-from dlr.job.timeline.outages import own_failures
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.played.cluster import Cluster, Disturbances, Target
 from tests.played.network import Faults
@@ -374,8 +373,7 @@ class Life:
             if told:
                 yield f"nothing befell the job, and its account has {told}"
         life = life_of(job, workers, None, self.cluster.time())
-        own = [(lane.worker, failure.what) for failure, lane in own_failures(life)]
-        shown = Counter(worker for worker, what in own if what != "Unknown")
+        shown = Counter(each.worker for each in life.failures if each.what != "Unknown")
         # A node that is lost in silence may be found to hang before it is found to be lost.
         if too_many := shown - self.blamable - Counter(self.lost_in_silence):
             yield f"more failures are shown than there were, {self.blamable}: {too_many}"

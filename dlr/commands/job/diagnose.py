@@ -47,7 +47,7 @@ def diagnose(
         print_json(as_json(case, top, made, unread))
     elif sys.stdout.isatty():
         screen = console()
-        lines = page(case, made, unread, width=min(screen.width, WIDTH), for_screen=True)
+        lines = page(case, made, unread, width=min(screen.width, WIDTH), spaced=False)
         for line in one_screen(lines, screen.height, case.in_command):
             show(Text(line, "" if line.startswith(" ") else "bold"))
     else:
@@ -60,22 +60,18 @@ def page(
     unread: Sequence[str],
     width: int = WIDTH,
     *,
-    for_screen: bool = False,
+    spaced: bool = True,
 ) -> list[str]:
-    """Return lines of text, the verdict first.
-
-    Args:
-        for_screen: leave out the fields that sentences rest on, and empty lines.
-    """
+    """Return lines of text, the verdict first."""
     metadata = case.job["metadata"]
     moment = f"{case.now.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    not_read = Section("Not read", tuple(Sentence(plain(text), ()) for text in unread))
+    not_read = Section("Not read", tuple(Sentence(plain(text)) for text in unread))
     lines: list[str] = []
     for section in [*made, not_read] if unread else made:
         lines.append(section.title)
         for each in section.sentences:
-            lines += _sentence_lines(each, width, with_fields=not for_screen)
-        lines += [] if for_screen else [""]
+            lines += _sentence_lines(each, width)
+        lines += [""] if spaced else []
     return [*lines, f"ElasticJob {metadata['namespace']}/{metadata['name']} at {moment}, by dlr {VERSION}"]
 
 
@@ -89,14 +85,13 @@ def one_screen(lines: Sequence[str], height: int, job: str) -> list[str]:
     if len(lines) <= room:
         return [*lines]
     more = counted(len(lines) - room, "more line")
-    return [*lines[:room], f"… and {more}, with all fields: dlr job diagnose {job} | less"]
+    return [*lines[:room], f"… and {more}: dlr job diagnose {job} | less"]
 
 
-def _sentence_lines(each: Sentence, width: int, *, with_fields: bool) -> list[str]:
-    """Return an entry of a list; neither a path nor a name is broken."""
-    fields = f" [{'; '.join(map(str, each.fields))}]" if with_fields and each.fields else ""
+def _sentence_lines(each: Sentence, width: int) -> list[str]:
+    """Return an entry of a list; no name is broken."""
     lines = textwrap.wrap(
-        f"{each.text}{fields}",
+        each.text,
         width,
         initial_indent="  - ",
         subsequent_indent="    ",
@@ -115,7 +110,7 @@ def as_json(case: Case, top: Verdict, made: Sequence[Section], unread: Sequence[
         "namespace": metadata["namespace"],
         "time": case.now.isoformat(),
         "cause": top.cause,
-        "verdict": Sentence(top.text, top.fields).as_json(),
+        "verdict": top.text,
         "failures": top.failures,
         "lostSeconds": top.lost_seconds,
         "findings": [

@@ -13,15 +13,13 @@ from dlr.commands.output import show_table
 from dlr.job.case import Case, read_people
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import Life, title
-from dlr.job.timeline.page import page, tables_of
+from dlr.job.timeline.tables import tables_of
 from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.verdict import verdict
 from dlr.job.wording import plain
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
-
-DRAWERS = {".svg": svg_file, ".html": page}
 
 
 def timeline(
@@ -31,7 +29,7 @@ def timeline(
         typer.Option(
             "--output",
             "-o",
-            help="The file to write: .svg, or .html (the picture with tables).",
+            help="The SVG file to write.",
             show_default="NAME.svg",
         ),
     ] = Path(),
@@ -42,11 +40,10 @@ def timeline(
 ) -> None:
     """Draw a job's life: workers, rounds, failures."""
     path = output if output != Path() else Path(f"{name}.svg")
-    draw = DRAWERS.get(path.suffix.lower())
     if text and output != Path():
         raise UsageError("--text writes no file; drop it, or --output.")
-    if draw is None:
-        raise UsageError(f"{path}: a timeline is a file that ends with {', '.join(DRAWERS)}.")
+    if path.suffix.lower() != ".svg":
+        raise UsageError(f"{path}: a timeline is a file that ends with .svg.")
     if not path.parent.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
     api = Api(connect(kubeconfig, context, namespace))
@@ -59,7 +56,7 @@ def timeline(
                 print(f"\n{table.heading}")
                 show_table(table.columns, table.rows)
             return
-        drawn = draw(life, said)
+        drawn = svg_file(life, said)
     try:
         path.write_text(drawn, encoding="utf-8")
     except OSError as error:

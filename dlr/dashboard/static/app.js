@@ -204,8 +204,7 @@ function optional(name, shown, make) {
   if (shown) part(name, shown, make);
 }
 
-const sources = (each) => each.fields.map((field) => `${field.object} ${field.path}`).join("\n");
-const sentences = (all) => el("ul", { class: "plain" }, all.map((each) => el("li", { title: sources(each) }, each.text)));
+const sentences = (all) => el("ul", { class: "plain" }, all.map((each) => el("li", {}, each.text)));
 const facts = (all) => el("dl", { class: "facts" }, all.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)]));
 
 function topPart(page) {
@@ -224,7 +223,7 @@ function topPart(page) {
 function findingsPart({ findings, phase }) {
   return el("ul", { class: "findings" }, findings.map((each, at) => {
     const [lead, ...rest] = each.text.split(": ");
-    return el("li", { "data-state": at ? "Pending" : phase === "Failed" ? phase : "Warning", title: sources(each) },
+    return el("li", { "data-state": at ? "Pending" : phase === "Failed" ? phase : "Warning" },
       el("strong", {}, lead), rest.length ? `: ${rest.join(": ")}` : "", each.advice.map((text) => el("p", { class: "quiet" }, text)));
   }));
 }

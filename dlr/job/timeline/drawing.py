@@ -13,8 +13,7 @@ from html import escape
 from itertools import pairwise
 
 from controller.wording import shortened
-from dlr.job.timeline.blame import Failure
-from dlr.job.timeline.episodes import SHORTEST_LIFE_SECONDS, Span
+from dlr.job.timeline.episodes import SHORTEST_LIFE_SECONDS, Failure, Span
 from dlr.job.timeline.life import Lane, Life, clock_of, title
 from dlr.job.tones import DARK, LIGHT, TONES, tone_of
 from dlr.job.wording import duration, plain
@@ -48,7 +47,7 @@ def _colors(ground: dict[str, str], shade: int) -> str:
     return f"""
 .timeline {{ background: {ground["ground"]}; }}
 .timeline text, .timeline .start {{ fill: {ground["text"]}; }}
-.timeline .tick, .timeline .follows {{ fill: {ground["quiet"]}; }}
+.timeline .tick {{ fill: {ground["quiet"]}; }}
 .timeline .grid {{ stroke: {ground["line"]}; }}
 .timeline .round {{ stroke: {ground["quiet"]}; }}
 .timeline .share {{ stroke: {inks["good"]}; }}
@@ -181,27 +180,23 @@ def _rounds(life: Life, top: int, bottom: int) -> Iterable[str]:
 
 
 def _marks(life: Life, lane: Lane, top: int) -> Iterable[str]:
-    """New Pods, and failures: those of its own with their class where there is room for it."""
+    """New Pods, and failures with their class where there is room for it."""
     for start in lane.starts:
         mark = _element("path", 'class="start" d="M-4 0h8l-4-6z"', f"{start.pod}, at {duration(start.at)}")
         yield _at(life, start.at, top + LANE, mark)
     shown = [each for each in lane.failures if each.at >= life.known_since]
     places = [*(_percent(life, each.at) for each in shown), 100.0]
     for failure, (x, following) in zip(shown, pairwise(places), strict=True):
-        class_, size = ("cross follows", 3) if failure.follows else ("cross own", 5)
-        cross = _element(
-            "path", f'class="{class_}" transform="scale({size})" d="{CROSS}"', _words(life, lane, failure)
-        )
+        cross = _element("path", f'class="cross own" transform="scale(5)" d="{CROSS}"', _words(life, failure))
         yield _at(life, failure.at, top + LANE // 2, cross)
-        if not failure.follows and following - x > LABEL_PERCENT:
+        if following - x > LABEL_PERCENT:
             yield _text(failure.what[:MOST_LABEL], x, top + 13, "what extra", ' dx="8"')
 
 
-def _words(life: Life, lane: Lane, failure: Failure) -> str:
+def _words(life: Life, failure: Failure) -> str:
     text = f": {failure.text}" if failure.text else ""
-    return (
-        f"{failure.what}, {lane.worker}, at {duration(failure.at)} ({clock_of(life, failure.at)} UTC){text}"
-    )
+    at = f"{duration(failure.at)} ({clock_of(life, failure.at)} UTC)"
+    return f"{failure.what}, {failure.worker}, at {at}{text}"
 
 
 def _at(life: Life, at: float, y: float, mark: str) -> str:
@@ -246,11 +241,8 @@ def _legend(life: Life) -> list[list[tuple[str, str, str]]]:
     seen = {span.state for span in life.states} | {span.state for lane in life.lanes for span in lane.spans}
     shown = [(tone.fill, [word for word in tone.words if word in seen]) for tone in TONES]
     items = [("■", f'fill="{fill}"', ", ".join(words)) for fill, words in shown if words]
-    failures = [failure for lane in life.lanes for failure in lane.failures]
-    if not all(failure.follows for failure in failures):
+    if any(lane.failures for lane in life.lanes):
         items.append(("✕", 'class="own"', "failure"))
-    if any(failure.follows for failure in failures):
-        items.append(("✕", 'class="follows"', "died of a peer's failure, or waited"))
     if any(lane.starts for lane in life.lanes):
         items.append(("▲", 'class="start"', "new Pod"))
     return [items[at : at + LEGEND_ITEMS] for at in range(0, len(items), LEGEND_ITEMS)]

@@ -1,4 +1,4 @@
-"""The stretches of a job's life, as `status.history` has them, and their clock."""
+"""The stretches of a job's life and the failures in it, as `status.history` has them, and their clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
-from dlr.job.wording import parse_time
+from controller.wording import first_line
+from dlr.job.wording import EPOCH, parse_time
 from dlr.kube.api import JSON
+from reconcilers.goodput.goodput import AFTER_A_FAILURE
 
 SHORTEST_LIFE_SECONDS = 1e-3
 
@@ -78,6 +81,45 @@ def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
         )
         for entry, begin, end in zip(history, begins, ends, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure that a job recovered from, as its controller has judged it."""
+
+    at: float
+    worker: str
+    """Name of the ElasticWorker that failed first."""
+    who: str
+    """The worker, or its replica group, as it is called within the job."""
+    what: str
+    """The exit class."""
+    text: str
+    outage: Span | None = None
+    """The time until training went on; None if the job had not trained since the failure before."""
+
+
+def failures_in(job: JSON, episodes: Sequence[Episode], clock: Clock) -> list[Failure]:
+    """Return the failures that a job's history still has, and its last one, the oldest first."""
+    found: dict[tuple[str, str], Failure] = {}
+    for is_down, stretch in groupby(episodes, key=lambda episode: episode.span.state in AFTER_A_FAILURE):
+        together = [*stretch]
+        outage: Span | None = Span("", together[0].span.begin, together[-1].span.end, "")
+        for told in (episode.failure for episode in together if is_down):
+            if told and (told["worker"], told["time"]) not in found:
+                found[told["worker"], told["time"]] = _failure(job, told, clock, outage)
+                outage = None
+    last = (job.get("status") or {}).get("lastFailure")
+    if last and (last["worker"], last["time"]) not in found:
+        found[last["worker"], last["time"]] = _failure(job, last, clock, None)
+    return sorted(found.values(), key=lambda failure: failure.at)
+
+
+def _failure(job: JSON, failure: JSON, clock: Clock, outage: Span | None) -> Failure:
+    worker = str(failure["worker"])
+    who = worker.removeprefix(f"{job['metadata']['name']}-")
+    at = clock.at(parse_time(failure["time"]) or EPOCH)
+    return Failure(at, worker, who, failure["exitClass"], first_line(failure.get("message")), outage)
 
 
 def members_of(ranges: str) -> frozenset[int]:

@@ -1,7 +1,6 @@
 """A job's life as data to be drawn: what each worker did when, rounds, failures, the share of training.
 
-From `status.history` of the job and of its workers; Events only say more of failures, as long as there are
-any. Times are seconds since the job's submission. Pure functions of plain objects and `now`.
+From `status.history` of the job and of its workers. Times are seconds since the job's submission. Pure.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped, owner_of_group
 from crds.job_status import JobState
-from dlr.job.failures import failures_of as failures_of_job
-from dlr.job.failures import worker_failures
+from dlr.job.failures import failures_of
 from dlr.job.report import by_job, phase, sort_workers
-from dlr.job.timeline.blame import Culprits, Failure, culprits_of, failures_of
-from dlr.job.timeline.episodes import Clock, Episode, Span, episodes_of
+from dlr.job.timeline.episodes import Clock, Episode, Failure, Span, episodes_of, failures_in
 from dlr.job.tones import UP, WAITING
 from dlr.job.wording import duration, parse_time, plain
 from dlr.kube.api import JSON
@@ -87,16 +84,12 @@ class Life:
     training_share: tuple[tuple[float, float], ...]
     """(time, share of the time until then that the job was training)"""
     goodput: float | None
-    failures: int
-    """All failures since submission; the lanes have the last ones."""
+    failures: tuple[Failure, ...]
+    """The last failures, the oldest first."""
+    failure_count: int
+    """All failures since submission."""
     group_workers: int = 0
     """Workers of a replica group, if the lanes are groups and the rounds versions; 0 for any other job."""
-    hidden: tuple[Lane, ...] = ()
-    """Lanes with failures among those that are left out: they count, and are not drawn."""
-
-    @property
-    def all_lanes(self) -> tuple[Lane, ...]:
-        return self.lanes + self.hidden
 
     @property
     def round_word(self) -> str:
@@ -153,11 +146,13 @@ def life_of(
     clock = Clock(submitted, parse_time(status.get("completionTime")) or ended)
     episodes = episodes_of(status["history"], clock)
     grouped = is_grouped(job)
-    lanes, hidden, left_out = (
-        _lanes_of_groups(groups, workers, episodes, clock)
-        if grouped
-        else _lanes_of_workers(job, workers, episodes, clock)
-    )
+    if grouped:
+        lanes = _lanes_of_groups(groups, workers, episodes, clock)
+        failures = sorted((each for lane in lanes for each in lane.failures), key=lambda each: each.at)
+        lanes, left_out = _with_most_failures(lanes)
+    else:
+        failures = failures_in(job, episodes, clock)
+        lanes, left_out = _lanes_of_workers(job, workers, episodes, failures, clock)
     begins = [lane.spans[0].begin for lane in lanes if grouped and lane.spans]
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
@@ -167,7 +162,7 @@ def life_of(
         known_since=min(episodes[0].span.begin, *begins) if begins else episodes[0].span.begin,
         states=_states_of_groups(episodes) if grouped else tuple(episode.span for episode in episodes),
         rounds=_rounds(episodes),
-        lanes=lanes,
+        lanes=tuple(lanes),
         lanes_left_out=left_out,
         training_share=training_share(
             [episode.span for episode in episodes],
@@ -175,84 +170,52 @@ def life_of(
             clock.end,
         ),
         goodput=goodput,
-        failures=sum(failures_of_job(job).values()),
+        failures=tuple(failures),
+        failure_count=sum(failures_of(job).values()),
         group_workers=job["spec"]["elasticPolicy"]["replicaGroups"]["workers"] if grouped else 0,
-        hidden=hidden,
     )
 
 
-Lanes = tuple[tuple[Lane, ...], tuple[Lane, ...], int]
-"""Lanes to show, those of the others that have failures, and the number of the others."""
-
-
-def _lanes_of_workers(job: JSON, workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock) -> Lanes:
-    shown = _most_telling(workers)
-    gone = _gone(workers, episodes)
-    culprits = culprits_of(job, episodes, clock)
-    blamed = {name for name, _ in culprits.values()}
-    blamed |= {each.failure["worker"] for each in episodes if each.failure}
-    drawn = {worker["metadata"]["name"] for worker in shown}
-    lanes = (
-        *(_lane(worker, culprits, episodes, clock) for worker in shown),
-        *(_gone_lane(job, index, culprits, episodes, clock) for index in gone[: MOST_LANES - len(shown)]),
-    )
-    others = [
-        *(
-            _without_spans(worker, culprits, episodes, clock)
-            for worker in sort_workers(workers)
-            if worker["metadata"]["name"] not in drawn and _may_have_failed(worker, blamed)
-        ),
-        *(
-            _gone_lane(job, index, culprits, episodes, clock)
-            for index in gone[MOST_LANES - len(shown) :]
-            if _gone_name(job, index) in blamed
-        ),
-    ]
-    hidden = tuple(lane for lane in others if lane.failures)
-    return lanes, hidden, max(0, len(workers) + len(gone) - MOST_LANES)
-
-
-def _may_have_failed(worker: JSON, blamed: Collection[str]) -> bool:
-    """Whether a look at its failures is worth the time: most of ten thousand workers have none."""
-    status = worker.get("status") or {}
-    has_ended = any(life.get("endedAt") for life in status.get("history") or ())
-    return has_ended or worker["metadata"]["name"] in blamed or bool(worker_failures(worker))
+def _lanes_of_workers(
+    job: JSON, workers: Sequence[JSON], episodes: Sequence[Episode], failures: Sequence[Failure], clock: Clock
+) -> tuple[list[Lane], int]:
+    """Return the lanes to show, and the number of the others."""
+    shown, gone = _most_telling(workers, {failure.worker for failure in failures}), _gone(workers, episodes)
+    lanes = [_lane(worker, failures, episodes, clock) for worker in shown]
+    lanes += [_gone_lane(job, index, failures, episodes) for index in gone[: MOST_LANES - len(shown)]]
+    return lanes, max(0, len(workers) + len(gone) - MOST_LANES)
 
 
 def _lanes_of_groups(
     groups: Sequence[JSON], workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
-) -> Lanes:
-    """Return the lanes of the groups; those with failures are shown if there are too many."""
+) -> list[Lane]:
     found = by_job(workers)
-    lanes = [_group_lane(each, found.get(each["metadata"]["name"], ()), episodes, clock) for each in groups]
-    ordered = sorted(lanes, key=lambda lane: -len(lane.failures))
-    shown, others = ordered[:MOST_GROUPS], ordered[MOST_GROUPS:]
-    hidden = tuple(lane for lane in others if lane.failures)
-    return tuple(sorted(shown, key=lambda lane: lane.index)), hidden, len(others)
+    return [_group_lane(each, found.get(each["metadata"]["name"], ()), episodes, clock) for each in groups]
+
+
+def _with_most_failures(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
+    """Return as many lanes as can be read, in order; and the number of the others."""
+    shown = sorted(lanes, key=lambda lane: -len(lane.failures))[:MOST_GROUPS]
+    return sorted(shown, key=lambda lane: lane.index), len(lanes) - len(shown)
 
 
 def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Episode], clock: Clock) -> Lane:
     """Return the lane of a group: it trains where its job does, with it, and else it waits."""
     own = episodes_of((group.get("status") or {}).get("history") or (), clock)
-    culprits = culprits_of(group, own, clock)
     owner = owner_of_group(group["metadata"])
     index = owner.index if owner is not None else 0
-    failures: list[Failure] = []
-    starts: list[Start] = []
-    for worker in workers:
-        name = f"{worker['spec']['type']}-{worker['spec']['index']}"
-        for failure in failures_of(worker, culprits, own, clock):
-            text = f"{name}: {failure.text}" if failure.text else name
-            failures.append(replace(failure, text=text))
-        starts += _starts(worker, clock)
+    failures = [
+        replace(each, who=f"group-{index}", text=f"{each.who}: {each.text}" if each.text else each.who)
+        for each in failures_in(group, own, clock)
+    ]
     return Lane(
         worker=group["metadata"]["name"],
         type="group",
         index=index,
         node="",
         spans=tuple(_joined([each for episode in own for each in _spans_of_group(index, episode, of_job)])),
-        failures=tuple(sorted(failures, key=lambda failure: failure.at)),
-        starts=tuple(sorted(starts, key=lambda start: start.at)),
+        failures=tuple(failures),
+        starts=tuple(sorted((s for each in workers for s in _starts(each, clock)), key=lambda s: s.at)),
     )
 
 
@@ -289,7 +252,7 @@ def _rounds(episodes: Sequence[Episode]) -> tuple[Round, ...]:
     return tuple(found.values())
 
 
-def _lane(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> Lane:
+def _lane(worker: JSON, failures: Sequence[Failure], episodes: Sequence[Episode], clock: Clock) -> Lane:
     spec, status = worker["spec"], worker.get("status") or {}
     lives = status.get("history") or []
     spans: list[Span] = []
@@ -305,16 +268,9 @@ def _lane(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: 
         index=spec["index"],
         node=status.get("nodeName") or "",
         spans=tuple(_joined(spans)),
-        failures=tuple(failures_of(worker, culprits, episodes, clock)),
+        failures=tuple(each for each in failures if each.worker == worker["metadata"]["name"]),
         starts=tuple(_starts(worker, clock)),
     )
-
-
-def _without_spans(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> Lane:
-    """Return the lane of a worker that is not drawn, with its failures alone."""
-    spec, node = worker["spec"], (worker.get("status") or {}).get("nodeName") or ""
-    failures = tuple(failures_of(worker, culprits, episodes, clock))
-    return Lane(worker["metadata"]["name"], spec["type"], spec["index"], node, (), failures, ())
 
 
 def _starts(worker: JSON, clock: Clock) -> Iterator[Start]:
@@ -331,21 +287,16 @@ def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:
     return sorted(frozenset().union(*(episode.members for episode in episodes)) - there)
 
 
-def _gone_lane(job: JSON, index: int, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> Lane:
+def _gone_lane(job: JSON, index: int, failures: Sequence[Failure], episodes: Sequence[Episode]) -> Lane:
     """Return the lane of a slot whose ElasticWorker is deleted, from the worlds that it was in."""
-    name = _gone_name(job, index)
-    worker = {"metadata": {"name": name}, "spec": {"type": names.WORKER, "index": index}}
+    name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
     spans = [
         Span(each.span.state, each.span.begin, each.span.end, f"round {each.round}; it was scaled away since")
         for each in episodes
         if index in each.members
     ]
-    failures = tuple(failures_of(worker, culprits, episodes, clock))
-    return Lane(name, names.WORKER, index, "", tuple(_joined(spans)), failures, ())
-
-
-def _gone_name(job: JSON, index: int) -> str:
-    return f"{job['metadata']['name']}-{names.WORKER}-{index}"
+    own = tuple(each for each in failures if each.worker == name)
+    return Lane(name, names.WORKER, index, "", tuple(_joined(spans)), own, ())
 
 
 def _spans_of_life(
@@ -391,12 +342,12 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return joined
 
 
-def _most_telling(workers: Sequence[JSON]) -> list[JSON]:
+def _most_telling(workers: Sequence[JSON], failed: Collection[str]) -> list[JSON]:
     """Return as many workers as can be read, in order; those with failures are preferred."""
 
     def happened(worker: JSON) -> int:
-        status = worker.get("status") or {}
-        return len(status.get("history") or ()) + len(worker_failures(worker))
+        lives = (worker.get("status") or {}).get("history") or ()
+        return len(lives) + (worker["metadata"]["name"] in failed)
 
     return sort_workers(sorted(sort_workers(workers), key=happened, reverse=True)[:MOST_LANES])
 
