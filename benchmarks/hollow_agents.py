@@ -139,7 +139,7 @@ class Agent:
         agent = {
             "progress": {"step": step, "checkpointStep": checkpoint, "time": wall_time()},
             "rounds": [told],
-            "usage": {"cpuCores": round(random.uniform(1, 2), 3), "memoryBytes": random.randrange(2**30)},
+            "usage": {"cpuCores": round(random.uniform(1, 2), 3), "memoryPeakBytes": random.randrange(2**30)},
         }
         await self._tell(agent)
 

@@ -29,14 +29,6 @@ time (CLOCK_MONOTONIC), and by identifier the names of the threads that the inte
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
-PROFILE_SECONDS, PROFILE_FILE, PROFILE_ERROR = "profile.seconds", "profile.json.gz", "profile.error"
-"""Beside that file: for how long a forked process is to be profiled, the result, or why there is none."""
-
-
-def profile_signal(stacks_signal: int) -> int:
-    """Return the signal on which a forked process begins to profile itself."""
-    return stacks_signal + 1
-
 
 PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
 """For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of

@@ -29,8 +29,6 @@ def nvmlDeviceGetIndex(handle): return handle
 def nvmlDeviceGetName(handle): return "Imaginary"
 def nvmlDeviceGetPciInfo(handle): return SimpleNamespace(busId=b"0000:3B:00.0")
 def nvmlDeviceGetSupportedEventTypes(handle): return nvmlEventTypeXidCriticalError
-def nvmlDeviceGetUtilizationRates(handle): return SimpleNamespace(gpu=(30, 90)[handle])
-def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(used=2**30)
 def nvmlDeviceRegisterEvents(handle, types, events): pass
 def nvmlEventSetCreate(): return object()
 def nvmlEventSetFree(events): pass
@@ -147,15 +145,3 @@ def test_applications_own_xid_is_left_to_it_and_a_shared_devices_fault_names_no_
     assert failure["message"].startswith("Xid 48 on GPU 1 (0000:3B:00.0): double-bit ECC error")
     assert failure.get("rank") is None, "one process, two devices"
     assert failure["sequence"] == 1
-
-
-def test_usage_of_gpus_comes_with_the_steps(cluster: FakeCluster, agents: Agents, driver: Driver) -> None:
-    agents.start(0, agents.script(TRAIN))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    cluster.wait(lambda: cluster.agent(0).get("usage"), "what the Pod uses")
-    usage = cluster.agent(0)["usage"]
-    assert usage["gpuUtilization"] == pytest.approx(0.6)
-    assert usage["gpuMemoryBytes"] == 2**31
-    assert usage["memoryBytes"] > 50 * 2**20
-    assert usage["cpuCores"] > 0
