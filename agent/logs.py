@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import select
-import sys
 import threading
 
 from agent.signals import deferred
-from crds.log_parts import log_parts
 
-WRITE_SECONDS = 10.0
-"""Longest wait for the reader of the container's log."""
 _ABOVE = f"{(__package__ or '').rpartition('.')[0]}."
 """Where the agent is shipped below another package, that package's name and a dot."""
 
@@ -35,28 +30,6 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 
     def emit(self, record: logging.LogRecord) -> None:
         with deferred():
             super().emit(record)
-
-
-def write_parts(name: str, data: bytes) -> None:
-    """Write data into the container's log, a line at a time, so that no other output gets into one.
-
-    Raises:
-        OSError: the log takes no more; TimeoutError among them.
-    """
-    for line in log_parts(name, data):
-        _write_all(sys.stderr.fileno(), f"{line}\n".encode())
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    """Write although another program of the container may have set the shared stderr to non-blocking."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    while content:
-        try:
-            content = content[os.write(descriptor, content) :]
-        except BlockingIOError:
-            if not poll.poll(WRITE_SECONDS * 1000):
-                raise TimeoutError(f"the container's log took nothing for {WRITE_SECONDS:.0f} s") from None
 
 
 def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:

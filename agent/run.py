@@ -47,7 +47,7 @@ from agent.report.progress_monitor import Progress, ProgressMonitor
 from agent.report.report import Facts, Sections
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
-from agent.supervision import asked
+from agent.supervision.asked import StacksDesk
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
 from agent.supervision.lingering import Lingering
@@ -146,8 +146,7 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     members = world.members if world else ()
     replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
-    asked_stacks = asked.asked_stacks(guard, link.first_view.asks_for_stacks)
-    asked_profile = asked.asked_profile(guard, link.first_view.asks_for_profile)
+    stacks_desk = StacksDesk(guard, link.first_view.asks_for_stacks)
     interfaces = SocketInterfaces(os.environ)
     progress, lingering = Progress(files, link.first_report), Lingering(files, stacks)
     reporter = link.reporter(
@@ -157,8 +156,7 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
         sections=Sections(
             network=interfaces.to_status,
             replicas=replicas.to_status if replicas is not None else None,
-            asked_stacks=asked_stacks.to_status,
-            profile=asked_profile.to_status,
+            asked_stacks=stacks_desk.to_status,
             memory=memory.to_status if memory is not None else None,
             lingers=lingering.to_status,
         ),
@@ -199,7 +197,7 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
         good_ends=good_ends,
         guard=guard,
         lingering=lingering,
-        asked=(asked_stacks, asked_profile),
+        stacks_desk=stacks_desk,
         oom=OomWatch.of_pod(me.pod_uid),
         stop_grace_seconds=grace_seconds,
         failure_grace_seconds=failure_grace_seconds,

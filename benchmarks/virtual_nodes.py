@@ -268,6 +268,6 @@ def _report_of(agent: _Agent) -> Object:
         "since": wall_time(),
         "accelerators": {"kind": "nvidia", "count": 8, "model": "NVIDIA H100 80GB HBM3"},
         "progress": {"step": 1_000 * agent.observed_round, "checkpointStep": 0, "time": wall_time()},
-        "usage": {"cpuCores": 11.25, "memoryBytes": 123_456_789_012, "gpuUtilization": 0.97},
+        "usage": {"cpuCores": 11.25, "memoryPeakBytes": 123_456_789_012},
         **({} if agent.check is None else {"check": agent.check}),
     }

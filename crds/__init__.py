@@ -4,7 +4,7 @@ The agent and the SDK load some of these modules inside training images: they im
 standard library at import time, and little of that (the contract in pyproject.toml lists them).
 What agent and controller share: `agent_report`, what an agent writes; `progress_record` and
 `checkpoint_files`, what a training process and its agent write for each other; `phases`, `failure_texts`,
-`log_parts` and `names`.
+`names`.
 """
 
 from __future__ import annotations

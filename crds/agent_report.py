@@ -44,13 +44,9 @@ MAX_STACKS = 16
 MAX_FRAMES = 1_024
 """Characters of the frames in one of them."""
 MAX_REQUEST = 64
-"""Characters of a request for stacks or for a profile; a longer text is cut."""
+"""Characters of a request for stacks; a longer text is cut."""
 NATIVE = "/native"
 """End of a request for the frames of C and C++, too."""
-MAX_PROFILE_BYTES = 512 << 10
-"""Size of a compressed profile, which goes through the container's log."""
-MAX_PROFILE_NOTE = 256
-MAX_PROFILE_SECONDS = 60.0
 MAX_LOCAL_PROBES = 8
 """Entries of `check.local`."""
 MAX_PAIR_PROBES = 16
@@ -104,7 +100,6 @@ Index = Annotated[int, Limits(at_least=0, at_most=MAX_INDEX)]
 GroupIndex = Annotated[int, Limits(at_least=0, at_most=MAX_GROUPS - 1)]
 Seconds = Annotated[float, Limits(at_least=0, at_most=MAX_SECONDS)]
 Number = Annotated[float, Limits(at_least=-MAX_NUMBER, at_most=MAX_NUMBER)]
-Share = Annotated[float, Limits(at_least=0, at_most=1)]
 Cores = Annotated[float, Limits(at_least=0, at_most=MAX_INTEGER)]
 Text = Annotated[str, Limits(max_length=MAX_TEXT)]
 Sentence = Annotated[str, Limits(max_length=MAX_SENTENCE)]
@@ -283,20 +278,12 @@ class Slow(OnWire):
 
 @dataclass(frozen=True)
 class Usage(OnWire):
-    """What the worker's Pod uses, lately."""
+    """What the worker's Pod uses."""
 
     cpu_cores: Cores
-    memory_bytes: Count
-    gpu_utilization: Share | None = None
-    """Mean over its GPUs, 0 to 1; unset without GPUs that have it."""
-    gpu_memory_bytes: Count | None = None
-    """GPU memory in use, over all of its GPUs."""
-    memory_peak_bytes: Count | None = None
+    """CPU cores used over the last seconds."""
+    memory_peak_bytes: Count
     """The most since its agent has started, of readings every few seconds."""
-    cpu_mean_cores: Cores | None = None
-    """Mean number of CPU cores used since the agent started."""
-    gpu_mean_utilization: Share | None = None
-    """Mean over its GPUs since the agent started, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -405,20 +392,6 @@ class AskedStacks(OnWire):
     stacks: Annotated[tuple[RankStack, ...], _list(MAX_STACKS)]
 
 
-@dataclass(frozen=True)
-class Profile(OnWire):
-    """A profile of one of the worker's processes (`dlr job profile`), which is in its container's log."""
-
-    request: Annotated[str, Limits(max_length=MAX_REQUEST)]
-    """What asked: the job's annotation elastic.iml.github.io/profile."""
-    by: Annotated[str, Limits(max_length=32)] = ""
-    seconds: Seconds = 0.0
-    size: Count = 0
-    """Bytes of Chrome's trace format, compressed by gzip; 0 if there is no profile."""
-    note: Annotated[str, Limits(max_length=MAX_PROFILE_NOTE)] = ""
-    """Why there is none, or why it is shorter than was asked for."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ShardsReport(Definition):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
@@ -513,8 +486,6 @@ class AgentReport(OnWire):
     """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
     asked_stacks: AskedStacks | None = None
     """Stacks that were asked for, for about a minute."""
-    profile: Profile | None = None
-    """Likewise."""
     shards: (
         Annotated[tuple[ShardsReport, ...], Limits(max_length=MAX_SHARD_SETS, schema=_ATOMIC | _SHARDS_LIMIT)]
         | None

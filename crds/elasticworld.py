@@ -25,8 +25,6 @@ class Asked(Model):
 
     stacks: Annotated[str, Field(max_length=MAX_REQUEST)] = ""
     """Request for the stacks of all training processes. Each new text is one request."""
-    profile: Annotated[str, Field(max_length=MAX_REQUEST)] = ""
-    """Request for a profile of one rank. Each new text is one request."""
     hang: bool = False
     """Whether the world is given up because it hangs: its members report where their processes are."""
     checkpoint: bool = False

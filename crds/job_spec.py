@@ -420,9 +420,9 @@ class ElasticJobSpec(Model):
     """DLRover's. With CustomStrategy, workers may list those of the namespace, as `dlr hosts` does; other
     values have no effect."""
     optimize_mode: OptimizeMode | None = None
-    """DLRover's. manual: nothing is judged or changed. single-job, the default: warnings Oversized and
-    Undersized, and elasticPolicy.opportunistic. cluster: these, and a new job begins with the memory and the
-    count of workers that finished jobs of its name came to (docs/capacity.md)."""
+    """DLRover's. manual: nothing is judged or changed. single-job, the default: elasticPolicy.opportunistic.
+    cluster: this, and a new job begins with the memory and the count of workers that finished jobs of its
+    name came to (docs/capacity.md)."""
     brain_service: Annotated[str, Field(max_length=1_024)] | None = None
     """DLRover's; accepted and not used."""
     resource_limits: Annotated[

@@ -111,25 +111,8 @@ class WorldSize(Model):
     """Samples per step of the whole world, if the script reports them."""
 
 
-class RoleUsage(Model):
-    """What the Pods of one type asked for, and used."""
-
-    pods: Annotated[int, Field(ge=0)] = 0
-    """The most at once."""
-    memory_bytes: Annotated[int, Field(ge=0)] | None = None
-    """What each may use, or asks for."""
-    memory_peak_bytes: Annotated[int, Field(ge=0)] = 0
-    """Memory peak of the Pod that used most."""
-    cpu_cores: Annotated[float, Field(ge=0)] | None = None
-    cpu_mean_cores: Annotated[float, Field(ge=0)] = 0.0
-    """CPU cores used by the Pod with the greatest mean."""
-    gpus: Annotated[int, Field(ge=0)] | None = None
-    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The greatest mean of a Pod, 0 to 1."""
-
-
 class JobUsage(Model):
-    """What the job used, by role, and what each world size gave: all that is left of it for the next job."""
+    """Memory that the job used, and what each world size gave: all that is left of it for the next job."""
 
     round: Annotated[int, Field(ge=0)] = 0
     """The last that is counted in."""
@@ -140,7 +123,10 @@ class JobUsage(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["workers"]},
         ),
     ] = Field(default_factory=list)
-    roles: Annotated[dict[str, RoleUsage], Field(max_length=6)] = Field(default_factory=dict)
+    memory_peak_bytes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=6)] = Field(
+        default_factory=dict
+    )
+    """Memory peak of the Pod that used most, by replica type."""
 
 
 class Moves(Model):

@@ -75,9 +75,6 @@ their training processes are (docs/hangs.md)."""
 ANNOTATION_SCALE = f"{GROUP}/scale"
 """Of an ElasticJob: the last scale request, written with its counts (`reconcilers/scale/request.py`)."""
 
-ANNOTATION_PROFILE = f"{GROUP}/profile"
-"""Of an ElasticJob: what asks for a profile of one rank (`agent/supervision/asked.py`)."""
-
 ANNOTATION_RECORD = f"{GROUP}/record"
 """Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
 

@@ -31,14 +31,6 @@ ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 ENV_RECORDER_SOCKET = "DLR_RECORDER_SOCKET"
 """Path of the Unix socket at which the process answers for torch's flight recorder."""
-PROFILE_SECONDS, PROFILE_FILE, PROFILE_ERROR = "profile.seconds", "profile.json.gz", "profile.error"
-"""Beside that file: for how long a forked process is to be profiled, the result, or why there is none."""
-
-
-def profile_signal(stacks_signal: int) -> int:
-    """Return the signal on which a forked process begins to profile itself."""
-    return stacks_signal + 1
-
 
 PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
 """For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of

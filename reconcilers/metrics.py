@@ -123,10 +123,6 @@ WORKER_MEMORY_STEP = _define(
 WORKER_REPLICATED_STEP = _define(
     "dlr_worker_replicated_checkpoint_step", WORKER, "Step of the newest that another Pod holds too"
 )
-WORKER_CPU = _define("dlr_worker_cpu_usage_cores", WORKER, "CPUs that the worker's Pod uses")
-WORKER_MEMORY = _define("dlr_worker_memory_usage_bytes", WORKER, "Memory of the worker's Pod, without cache")
-WORKER_GPU = _define("dlr_worker_gpu_utilization_ratio", WORKER, "Mean utilization of the worker's GPUs")
-WORKER_GPU_MEMORY = _define("dlr_worker_gpu_memory_usage_bytes", WORKER, "Memory in use on the worker's GPUs")
 WORKER_RESTARTS = _define(
     "dlr_worker_restarts_total", (*WORKER, "class"), "Pods of the worker that ended and were replaced"
 )
@@ -275,11 +271,6 @@ def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
     if report.memory is not None:
         told[WORKER_MEMORY_STEP] = report.memory.step
         told[WORKER_REPLICATED_STEP] = report.memory.replicated_step
-    if report.usage is not None:
-        told[WORKER_CPU] = report.usage.cpu_cores
-        told[WORKER_MEMORY] = report.usage.memory_bytes
-        told[WORKER_GPU] = report.usage.gpu_utilization
-        told[WORKER_GPU_MEMORY] = report.usage.gpu_memory_bytes
     yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
 
 

@@ -53,7 +53,7 @@ _SCALARS = (
 _POD_STATUS = ("phase", "reason", "message", "startTime", "conditions")
 _CONDITION = ("type", "status", "reason", "message")
 _CONTAINER_STATUS = ("name", "state", "lastState", "restartCount", "started")
-_UNREAD_OF_AGENTS = ("profile", "askedStacks", "result")
+_UNREAD_OF_AGENTS = ("askedStacks", "result")
 
 
 def memory_units(workers: int) -> int:

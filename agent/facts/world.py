@@ -91,8 +91,6 @@ class JobView:
     """The job's account knows a step."""
     cluster: Cluster | None = None
     """The cluster of a job with parameter servers, in place of a world."""
-    asks_for_profile: str = ""
-    """Likewise for a profile of one of them."""
 
     @property
     def awaits_checkpoint(self) -> bool:
@@ -120,7 +118,6 @@ class JobView:
             str(asked.get("stacks") or ""),
             bool(spec.get("hasTrained")),
             Cluster.parse(world),
-            str(asked.get("profile") or ""),
         )
 
 

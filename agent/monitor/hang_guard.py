@@ -14,7 +14,7 @@ from pathlib import Path
 from agent.facts.failure import TEXT_BYTES, Failure, clip, end_of_log
 from agent.monitor import dump, flight_recorder, hang, stacks
 from agent.monitor.flight_recorder import Record
-from agent.monitor.profile import NATIVE_AT_ONCE, ProfileError, Subject, native_frames
+from agent.monitor.native import AT_ONCE, NoNativeFramesError, native_frames
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
 from crds.agent_report import MAX_FRAMES, MAX_STACKS, FailureCause, RankStack
@@ -157,24 +157,12 @@ class HangGuard:
             found = {local: self._stack(started, local, capture) for local, capture in captures.items()}
             if not native:
                 return list(found.values())
-            with ThreadPoolExecutor(NATIVE_AT_ONCE) as pool:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
                 return list(
                     pool.map(lambda local: _with_native(found[local], files.get(local), pids[local]), found)
                 )
 
         return take
-
-    def subject_of(self, pids: Mapping[int, int], rank: int) -> Subject | None:
-        """The process of a global rank, to be profiled; None if it does not run here.
-
-        Args:
-            pids: as above.
-        """
-        files = self._stack_files.files
-        for local, pid in pids.items():
-            if self._started.ranks.get(local) == rank and local in files:
-                return Subject(pid, files[local], self._stack_files.signal)
-        return None
 
     def _stack(
         self, started: Started, local_rank: int, capture: Capture, record: Record | None = None
@@ -202,7 +190,7 @@ def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
             pid = stacks.offering_process(file, pid)
     try:
         return replace(stack, frames=native_frames(pid))
-    except ProfileError as error:
+    except NoNativeFramesError as error:
         return replace(stack, frames=f"{stack.frames}\n(no native frames: {error})"[:MAX_FRAMES])
 
 

@@ -22,7 +22,6 @@ from crds.agent_report import (
     CheckpointMemory,
     Departure,
     Network,
-    Profile,
     RankStack,
     ReplicasReport,
     RoundProgress,
@@ -83,7 +82,6 @@ class Sections:
     shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None
     replicas: Callable[[], ReplicasReport | None] | None = None
     asked_stacks: Callable[[], AskedStacks | None] | None = None
-    profile: Callable[[], Profile | None] | None = None
     lingers: Callable[[], str | None] | None = None
 
     def made_by(self, make: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
@@ -185,11 +183,10 @@ def _without_reasons(report: AgentReport) -> AgentReport:
 
 
 def _with_short_notes(report: AgentReport) -> AgentReport:
-    trouble, profile = report.checkpoint_trouble, report.profile
+    trouble = report.checkpoint_trouble
     return replace(
         report,
         checkpoint_trouble=trouble and replace(trouble, message=shortened(trouble.message, SHORT)),
-        profile=profile and replace(profile, note=shortened(profile.note, SHORT)),
     )
 
 

@@ -45,7 +45,7 @@ from agent.processes.processes import TrainingProcesses, abandon_start
 from agent.rendezvous.handler import JobEndedError
 from agent.report.reporter import Reporter
 from agent.supervision import course
-from agent.supervision.asked import Asked
+from agent.supervision.asked import StacksDesk
 from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome
@@ -76,7 +76,7 @@ class DlrElasticAgent(LocalElasticAgent):
         votes: by which its processes leave.
         guard: watches its processes for hangs.
         lingering: looks after those whose scripts are over.
-        asked: what answers requests for stacks, and for a profile.
+        stacks_desk: answers requests for stacks.
         oom: tells whether the kernel has killed a process for memory.
         stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
         failure_grace_seconds: the same for processes whose peer has failed.
@@ -101,7 +101,7 @@ class DlrElasticAgent(LocalElasticAgent):
         good_ends: GoodEnds,
         guard: HangGuard,
         lingering: Lingering,
-        asked: tuple[Asked[Any], Asked[Any]],
+        stacks_desk: StacksDesk,
         oom: OomWatch,
         stop_grace_seconds: float,
         failure_grace_seconds: float,
@@ -124,7 +124,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._good_ends = good_ends
         self._hang_guard = guard
         self._lingering = lingering
-        self._asked_stacks, self._asked_profile = asked
+        self._stacks_desk = stacks_desk
         self._stop_grace_seconds = stop_grace_seconds
         self._course = course.Course(
             stops_at_first_failure=not callable(spec.entrypoint),
@@ -278,8 +278,7 @@ class DlrElasticAgent(LocalElasticAgent):
         if self._lingering.look(alive, self._ranks, limit_seconds, self._end_after_script, now):
             self._report_soon()
         if answers:
-            self._asked_stacks.look(view.asks_for_stacks, processes, self._report_soon)
-            self._asked_profile.look(view.asks_for_profile, processes, self._report_soon)
+            self._stacks_desk.look(view.asks_for_stacks, processes, self._report_soon)
         failed, standing = self._post_mortem.new_failures(processes), self._membership.standing
         self._exits_seen = len(processes.exit_codes)
         return course.Seen(

@@ -25,7 +25,6 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from agent.warm import profiler
 from agent.warm.step_counter import count_steps
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 
@@ -57,7 +56,6 @@ def run_script(argv: Sequence[str]) -> None:
         os.execv(argv[0], list(argv))  # It is a directory, an archive, bytecode, or nothing at all.
     note_end = _end_mark()
     count_steps(os.environ)
-    profiler.offer(os.environ)
     main = types.ModuleType("__main__")
     vars(main).update(__builtins__=builtins, __annotations__={})
     # multiprocessing, which torch imports, keeps the main module under a second name.

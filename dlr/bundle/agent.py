@@ -44,7 +44,6 @@ _PROTOCOL = (
         "grouping.py",
         "intervals.py",
         "leases.py",
-        "log_parts.py",
         "names.py",
         "phases.py",
     ),

@@ -17,7 +17,6 @@ from datetime import datetime
 
 from crds import names
 from crds.grouping import is_grouped
-from crds.log_parts import is_log_part
 from dlr.job import report
 from dlr.job.groups import refuse_grouped
 from dlr.job.lookup import NoSuchJob, get_job, workers_of
@@ -86,11 +85,10 @@ def why_no_log(pod: JSON) -> str | None:
 
 
 def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
-    """Yield (time, text) of a log's stamped lines: the rank named once, and no lines of the agent's files."""
+    """Yield (time, text) of a log's stamped lines: the rank named once."""
     for line in stream:
         stamp, _, text = line.partition(" ")
-        if not is_log_part(text):
-            yield parse_time(stamp), RANK_TWICE.sub("", text)
+        yield parse_time(stamp), RANK_TWICE.sub("", text)
 
 
 def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | None:

@@ -58,4 +58,4 @@ def grow_and_shrink(cluster: Cluster, observation: Observation) -> None:
     jobs.assert_one_world_a_round(observation, "grower")
     usage = observation.job("grower")["status"]["usage"]
     assert usage["worlds"][0]["workers"] == 1
-    assert usage["roles"]["worker"]["memoryPeakBytes"] > 2**20
+    assert usage["memoryPeakBytes"]["worker"] > 2**20

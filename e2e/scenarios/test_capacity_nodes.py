@@ -45,7 +45,7 @@ def test_a_job_that_does_not_scale_stops_after_one_try_and_the_next_begins_with_
     capacity.end(cluster, observation, "flat-1")
 
     usage = observation.job("flat-1")["status"]["usage"]
-    peak = usage["roles"]["worker"]["memoryPeakBytes"]
+    peak = usage["memoryPeakBytes"]["worker"]
     second = capacity.grower(
         cluster, namespace, name="flat-2", workers=1, most=4, optimizeMode="cluster", elasticPolicy={}
     )

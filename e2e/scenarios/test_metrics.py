@@ -15,11 +15,7 @@ from e2e.observation import Observation
 
 NODES = 4
 WORKERS = ("digits-worker-0", "digits-worker-1")
-OF_WORKERS = (
-    "dlr_worker_step_duration_seconds",
-    "dlr_worker_cpu_usage_cores",
-    "dlr_worker_memory_usage_bytes",
-)
+STEP_SECONDS = "dlr_worker_step_duration_seconds"
 
 Series = dict[tuple[str, str], float]
 """By metric and by the one label that it has besides the job's, or the worker's name."""
@@ -58,25 +54,20 @@ def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     jobs.wait_until_training(observation, 2, beyond_step=max(jobs.steps(observation)))
 
     def all_is_told() -> Series | None:
-        """Agents tell of their usage, and of a step's length, one after the other and again and again.
-
-        The controller may hear of the steps after the restart later than we.
-        """
+        """The controller may hear of the steps after the restart later than we."""
         seen = scrape(cluster, namespace)
-        told = {(name, worker) for name in OF_WORKERS for worker in WORKERS} <= seen.keys()
+        told = {(STEP_SECONDS, worker) for worker in WORKERS} <= seen.keys()
         trains = told and seen["dlr_job_restarts", ""] and seen["dlr_job_state", "Training"]
         return seen if trains else None
 
-    seen = observation.wait_for("the restart and the usage", all_is_told)
+    seen = observation.wait_for("the restart and steps", all_is_told)
     assert seen["dlr_job_phase", "Running"] == seen["dlr_job_state", "Training"] == 1
     assert seen["dlr_job_failures", "Killed"] == seen["dlr_job_restarts", ""] == 1
     assert seen["dlr_job_round", ""] == 2
     assert seen["dlr_job_world_workers", ""] == seen["dlr_job_world_size", ""] == 2
     assert 0 < seen["dlr_job_goodput_ratio", ""] <= 1
     for worker in WORKERS:
-        assert 0.05 < seen["dlr_worker_step_duration_seconds", worker] < 60
-        assert 0 < seen["dlr_worker_cpu_usage_cores", worker] < 8
-        assert 50 * 2**20 < seen["dlr_worker_memory_usage_bytes", worker] < 4 * 2**30
+        assert 0.05 < seen[STEP_SECONDS, worker] < 60
 
     controller = cluster.control_plane(embedded.CONTROLLER)
     killed = controller.pid()

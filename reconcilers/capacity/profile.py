@@ -132,9 +132,9 @@ def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: M
     usages = [known.status.usage for known in last if known.status.usage is not None]
     memory = {}
     for type_ in training_types(job):
-        peaks = [usage.roles[type_].memory_peak_bytes for usage in usages if type_ in usage.roles]
-        if peaks and not says_memory(job, type_):
-            memory[type_] = ceil(HEADROOM * max(peaks) / MEBIBYTE) * MEBIBYTE
+        peak = max((usage.memory_peak_bytes.get(type_, 0) for usage in usages), default=0)
+        if peak and not says_memory(job, type_):
+            memory[type_] = ceil(HEADROOM * peak / MEBIBYTE) * MEBIBYTE
     workers = None if says_count(job, managed_fields) else _best(job, usages)
     return Profile(memory, workers, tuple(known.metadata.name for known in last))
 

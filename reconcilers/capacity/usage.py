@@ -1,6 +1,6 @@
-"""What a job used, by role, and what each world size gave: `status.usage`. Pure.
+"""How much memory a job used, and what each world size gave: `status.usage`. Pure.
 
-Agents tell their peaks with what they report anyway. The job keeps the highest, since Pods come and go, and
+Agents report their peaks with what they report anyway. The job keeps the highest, since Pods come and go, and
 what each size gave when its round is over. It is written with what is written anyway, and at the job's end:
 then it is what is left for the next job of its name (`reconcilers/capacity/profile.py`).
 """
@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.job_status import MAX_WORLD_SIZES, ElasticJobStatus, JobUsage, RoleUsage, WorldSize
+from crds.job_status import MAX_WORLD_SIZES, ElasticJobStatus, JobUsage, WorldSize
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.goodput.rounds import reported_rounds
-from reconcilers.observed.builder import GPU_RESOURCE
-from reconcilers.observed.quantities import parse
-from reconcilers.observed.resources import mapping, resources_of
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers
 
@@ -119,10 +115,6 @@ def _with_round(rate: Rate, figures: RoundProgress) -> Rate:
     )
 
 
-_DIGITS = 3
-MAX_INTEGER = 2.0**53
-
-
 def with_rounds(
     status: ElasticJobStatus, workers: Workers, published: Rendezvous, *, ends: bool
 ) -> ElasticJobStatus:
@@ -140,54 +132,17 @@ def with_rounds(
     return status if usage == known else status.model_copy(update={"usage": usage})
 
 
-def with_roles(job: ElasticJob, status: ElasticJobStatus, workers: Workers) -> ElasticJobStatus:
-    """Adds what the Pods have used until now."""
+def with_memory_peaks(job: ElasticJob, status: ElasticJobStatus, workers: Workers) -> ElasticJobStatus:
+    """Add the most memory that a Pod of each type has used until now."""
     known = status.usage or JobUsage()
-    roles = {
-        type_: _role(job, type_, known.roles.get(type_, RoleUsage()), workers.of_type.get(type_, ()))
-        for type_ in training_types(job)
-    }
-    used = {type_: role for type_, role in roles.items() if role.memory_peak_bytes}
-    if used == known.roles:
+    peaks = {type_: _peak(workers.of_type.get(type_, ())) for type_ in training_types(job)}
+    peaks = {type_: max(peak, known.memory_peak_bytes.get(type_, 0)) for type_, peak in peaks.items()}
+    used = {type_: peak for type_, peak in peaks.items() if peak}
+    if used == known.memory_peak_bytes:
         return status
-    return status.model_copy(update={"usage": known.model_copy(update={"roles": used})})
+    return status.model_copy(update={"usage": known.model_copy(update={"memory_peak_bytes": used})})
 
 
-def _role(job: ElasticJob, type_: str, known: RoleUsage, workers: Iterable[ElasticWorker]) -> RoleUsage:
-    pods, peak, cores, utilization = 0, known.memory_peak_bytes, known.cpu_mean_cores, known.gpu_utilization
-    for worker in workers:
-        used = worker.status.agent.usage if worker.status.agent is not None else None
-        if used is None:
-            continue
-        pods += 1
-        peak = max(peak, used.memory_peak_bytes or used.memory_bytes)
-        cores = max(cores, used.cpu_mean_cores or 0.0)
-        if used.gpu_mean_utilization is not None:
-            utilization = max(utilization or 0.0, used.gpu_mean_utilization)
-    resources = resources_of(job, type_, None)
-    gpus = _asked(resources, GPU_RESOURCE)
-    return RoleUsage(
-        pods=max(known.pods, pods),
-        memory_bytes=_whole(_asked(resources, "memory")),
-        memory_peak_bytes=peak,
-        cpu_cores=_asked(resources, "cpu"),
-        cpu_mean_cores=round(cores, _DIGITS),
-        gpus=_whole(gpus),
-        gpu_utilization=None if utilization is None else round(utilization, _DIGITS),
-    )
-
-
-def _whole(amount: float | None) -> int | None:
-    return None if amount is None else int(min(amount, MAX_INTEGER))
-
-
-def _asked(resources: dict[str, Any], name: str) -> float | None:
-    """The limit, or else the request; None where neither is an amount that a Pod may have."""
-    for kind in ("limits", "requests"):
-        amount = mapping(resources.get(kind)).get(name)
-        try:
-            if amount is not None and (asked := float(parse(amount))) >= 0:
-                return asked
-        except ValueError:
-            continue
-    return None
+def _peak(workers: Iterable[ElasticWorker]) -> int:
+    reports = (worker.status.agent for worker in workers)
+    return max((each.usage.memory_peak_bytes for each in reports if each and each.usage), default=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
-from crds.job_status import JobUsage, JobWarning
+from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
@@ -75,7 +75,6 @@ class Facts:
     exhausted_workers: Mapping[str, str] = field(default_factory=dict)
     fresh: Freshness = field(default_factory=Freshness)
     scale_requested: bool = False
-    usage: JobUsage | None = None
     end: State | None = None
     """What `Succeeded` or `Failed` states of a job that ends now."""
     warnings: Sequence[JobWarning] = ()

@@ -18,7 +18,6 @@ from reconcilers.conditions import (
     refusal,
     reported,
     scaled,
-    sizing,
     slow,
 )
 from reconcilers.conditions.facts import Facts, Judge, Trouble, Warn
@@ -154,11 +153,6 @@ WARNINGS = (
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
     WarningKind(pods.TF_CONFIG_KEPT, pods.tf_config_kept, event="Normal"),
 )
-SIZES = (
-    WarningKind(sizing.OVERSIZED, sizing.oversized, sizing.oversized, "Normal"),
-    WarningKind(sizing.UNDERSIZED, sizing.undersized, sizing.undersized, "Normal"),
-)
-"""Judged apart: their figures are brought up to date only where the status is written anyway, or at times."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +194,7 @@ def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: Fa
                 data=judgement.data,
             )
         found[kind.type] = judgement
-    return [warning for kind in (*WARNINGS, *SIZES) if (warning := found.get(kind.type)) is not None]
+    return [warning for kind in WARNINGS if (warning := found.get(kind.type)) is not None]
 
 
 def events(before: ElasticJobStatus, after: ElasticJobStatus) -> Iterator[Event]:
@@ -212,7 +206,7 @@ def events(before: ElasticJobStatus, after: ElasticJobStatus) -> Iterator[Event]
         if (event := kind.event(old, new)) is not None:
             yield event
     is_over = after.finished
-    for each in (*WARNINGS, *SIZES):
+    for each in WARNINGS:
         was, now = warning_of(before.warnings, each.type), warning_of(after.warnings, each.type)
         if now is not None and each.event is not None and each.is_news(was, now):
             yield Event(each.event, now.reason if each.by_reason and now.reason else now.type, now.message)

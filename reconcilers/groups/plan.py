@@ -29,8 +29,6 @@ from reconcilers.scale.verdicts import PlanVerdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.shards.sets import ShardSet
 
-REQUESTS = (names.ANNOTATION_STACKS, names.ANNOTATION_PROFILE)
-"""Annotations by which agents of a job are asked."""
 MOST_ACTS = 100
 """Groups that one look makes or changes at most, or deletes."""
 
@@ -130,10 +128,9 @@ def _next_sets(
 
 
 def _withdrawn(job: ElasticJob) -> Iterator[Act]:
-    """Yield the write that takes requests for stacks or a profile off the job, which has no processes."""
-    asked = [name for name in REQUESTS if name in job.metadata.annotations]
-    if asked:
-        body = {"metadata": {"annotations": dict.fromkeys(asked)}}
+    """Yield the write that takes a request for stacks off the job, which has no processes."""
+    if names.ANNOTATION_STACKS in job.metadata.annotations:
+        body = {"metadata": {"annotations": {names.ANNOTATION_STACKS: None}}}
         yield Act(Verb.PATCH, ELASTICJOBS, job.metadata.name, job.metadata.namespace, body)
 
 
@@ -186,7 +183,7 @@ def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
 
 def _events(seen: Groups, published: Membership, status: ElasticJobStatus) -> Iterator[Event]:
     before, phase, metadata = seen.job.status, status.phase, seen.job.metadata
-    for name in (each for each in REQUESTS if each in metadata.annotations):
+    if (name := names.ANNOTATION_STACKS) in metadata.annotations:
         one = group_name(metadata.name, 0)
         message = f"the job has no processes of its own: annotate one of its groups, as {one}, with {name}"
         yield Event("Warning", "RequestRefused", message)

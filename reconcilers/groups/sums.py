@@ -10,7 +10,7 @@ from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.ranges import as_ranges
 from crds.texts import shortened
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
-from reconcilers.conditions.table import SIZES, WARNINGS
+from reconcilers.conditions.table import WARNINGS
 from reconcilers.observed.conditions import State, condition_of
 
 MAX_NAMED = 64
@@ -23,7 +23,7 @@ def sums_of_warnings(groups: Mapping[int, ElasticJob]) -> list[JobWarning]:
     for index, group in sorted(groups.items()):
         for warning in group.status.warnings:
             found.setdefault(warning.type, {})[index] = warning
-    return [_sum(found[kind.type]) for kind in (*WARNINGS, *SIZES) if kind.type in found]
+    return [_sum(found[kind.type]) for kind in WARNINGS if kind.type in found]
 
 
 def _sum(warnings: Mapping[int, JobWarning]) -> JobWarning:

@@ -19,14 +19,12 @@ from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
 from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
-from reconcilers.capacity.usage import with_roles, with_rounds
+from reconcilers.capacity.usage import with_memory_peaks, with_rounds
 from reconcilers.conditions import refusal, reported
-from reconcilers.conditions.facts import Facts
-from reconcilers.conditions.table import SIZES, warned
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, own_failure
-from reconcilers.goodput.ledger import Moment, failed_at, refresh_seconds, seconds_to_refresh, with_account
+from reconcilers.goodput.ledger import Moment, failed_at, seconds_to_refresh, with_account
 from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
@@ -398,20 +396,15 @@ def _written(
 
 
 def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> ElasticJobStatus:
-    """The status with what the job used, where it is written anyway (`differs`), or it is time to look and a
-    warning changes. Until then, it stays in the agents' reports."""
+    """Return the status with what the job used, where it is written anyway (`differs`).
+
+    Until then, peaks of memory stay in the agents' reports.
+    """
     ends = status.finished or status.phase is JobPhase.SUSPENDED
     counted = with_rounds(status, look.workers, look.published, ends=ends)
-    differs = differs or counted is not status
-    if not differs and look.seen.account_age_seconds < refresh_seconds(look.job, look.now):
+    if not differs and counted is status:
         return status
-    used = with_roles(look.job, counted, look.workers)
-    phase = status.phase or JobPhase.PENDING
-    facts = Facts(look.job, look.workers, phase, look.published, look.now, usage=used.usage)
-    warnings = warned(SIZES, counted.warnings, facts)
-    if not differs and warnings == counted.warnings:
-        return status
-    return counted.model_copy(update={"warnings": warnings, "usage": used.usage})
+    return with_memory_peaks(look.job, counted, look.workers)
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -123,7 +123,6 @@ def _asked(metadata: Object, rendezvous: Object) -> Object:
     annotations = metadata.get("annotations") or {}
     return _present(
         stacks=(annotations.get(names.ANNOTATION_STACKS) or "")[:MAX_REQUEST],
-        profile=(annotations.get(names.ANNOTATION_PROFILE) or "")[:MAX_REQUEST],
         hang=rendezvous.get("hangSince") is not None,
         checkpoint=rendezvous.get("checkpointAwaitedSince") is not None,
     )

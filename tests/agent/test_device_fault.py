@@ -29,8 +29,6 @@ def nvmlDeviceGetIndex(handle): return handle
 def nvmlDeviceGetName(handle): return "Imaginary"
 def nvmlDeviceGetPciInfo(handle): return SimpleNamespace(busId=b"0000:3B:00.0")
 def nvmlDeviceGetSupportedEventTypes(handle): return nvmlEventTypeXidCriticalError
-def nvmlDeviceGetUtilizationRates(handle): return SimpleNamespace(gpu=(30, 90)[handle])
-def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(used=2**30)
 def nvmlDeviceRegisterEvents(handle, types, events): pass
 def nvmlEventSetCreate(): return object()
 def nvmlEventSetFree(events): pass

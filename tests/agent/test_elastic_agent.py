@@ -47,7 +47,7 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
     poll = SimpleNamespace(register=lambda *_: None, poll=waits.append)
     monkeypatch.setattr(elastic_agent, "select", SimpleNamespace(poll=lambda: poll, POLLIN=1))
     monkeypatch.setattr(elastic_agent, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    view = SimpleNamespace(asks_for_stacks=None, asks_for_profile=None, hang_timeout_seconds=60.0)
+    view = SimpleNamespace(asks_for_stacks=None, hang_timeout_seconds=60.0)
     unused: Any = None
     processes = Dying()
 
@@ -70,8 +70,7 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
         ),
         _worker_group=SimpleNamespace(workers=[]),
         _lingering=SimpleNamespace(look=lambda *_: False),
-        _asked_stacks=SimpleNamespace(look=lambda *_: None),
-        _asked_profile=SimpleNamespace(look=lambda *_: None),
+        _stacks_desk=SimpleNamespace(look=lambda *_: None),
         _post_mortem=SimpleNamespace(new_failures=new_failures),
     )
     assert not agent._carry_out(course.Look()).failed

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.monitor import profile
+from agent.monitor import native
 from agent.monitor.hang_guard import _with_native
-from agent.monitor.profile import native_frames, parse
+from agent.monitor.native import native_frames, parse
 from crds.agent_report import RankStack
 
 DUMP = """\
@@ -47,7 +47,7 @@ def test_python_frames_stay_where_there_are_no_native_ones(
 ) -> None:
     stack = RankStack(3, 9, True, "all_reduce\nmain")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(profile, "DUMP_SECONDS", 300.0)
+    monkeypatch.setattr(native, "DUMP_SECONDS", 300.0)
     told = _with_native(stack, tmp_path / "none", os.getpid())
     assert told.frames == "all_reduce\nmain\n(no native frames: the image has no py-spy)" and told.rank == 3
     program = tmp_path / "py-spy"

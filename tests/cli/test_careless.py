@@ -67,7 +67,6 @@ CARELESS = [
     ("job logs digits --tail -1", "'--tail'"),
     ("job logs digits --failed --rank 0", "--failed finds the rank and the Pod itself"),
     ("job delete digits Other", "'Other' is not a valid name in Kubernetes"),
-    ("job profile digits -f nosuch/digits.json.gz", "there is no folder nosuch"),
     ("node-check --nodes=", "has a node without a name"),
     ("node-check --all --straggler-ratio nan", "nan is not a finite number"),
     ("node-check --all --timeout 0", "'--timeout'"),

@@ -107,7 +107,7 @@ def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) ->
     environment = {"_DLR_COMPLETE": "complete_bash", "COMP_WORDS": "dlr job ", "COMP_CWORD": "2"}
     shown = CliRunner().invoke(application, [], env=environment, prog_name="dlr")
     looks, changes = (
-        {"list", "status", "logs", "stacks", "events", "timeline", "diagnose", "profile"},
+        {"list", "status", "logs", "stacks", "events", "timeline", "diagnose"},
         {"submit", "launch", "scale", "suspend", "resume", "delete"},
     )
     assert set(shown.output.split()) == looks | changes

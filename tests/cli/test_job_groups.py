@@ -135,7 +135,6 @@ def test_logs_are_of_all_groups_or_of_one(server: Script, dlr: Dlr) -> None:
             ("stacks", "digits", "--rank", "3"),
             "name one, such as: dlr job stacks digits-group-0 -n default --rank 3.",
         ),
-        (("profile", "digits"), "name one, such as: dlr job profile digits-group-0 -n default --rank 0."),
         (
             ("logs", "digits", "--group", "5"),
             "ElasticJob 'digits' has no replica group 5; its groups are 0-2.",

@@ -27,14 +27,14 @@ from crds.job_status import (
 )
 from crds.leases import Lease
 from crds.model import MAX_CONDITION_MESSAGE
-from crds.names import ANNOTATION_PROFILE, ANNOTATION_STACKS
+from crds.names import ANNOTATION_STACKS
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from crds.shard_set import MAX_SHARD_SETS, Definition
 from crds.texts import shortened
 from reconcilers.conditions.life import MAX_WHY
 from reconcilers.conditions.refusal import HAS_BEGUN
 from reconcilers.conditions.reported import START_UNKNOWN_MESSAGE
-from reconcilers.conditions.table import SIZES, WARNINGS
+from reconcilers.conditions.table import WARNINGS
 from reconcilers.job.published import world_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
 from reconcilers.shards.lease import MAX_LEASES
@@ -85,7 +85,7 @@ OF_OTHER_JOBS = (
     "PatternsNotApplied",  # there from submission on, long before the worst day
 )
 """Warnings that do not come together with all others."""
-WARNING_TYPES = [kind.type for kind in (*WARNINGS, *SIZES) if kind.type not in OF_OTHER_JOBS]
+WARNING_TYPES = [kind.type for kind in WARNINGS if kind.type not in OF_OTHER_JOBS]
 CLASSES = (
     "UserError",
     "OOM",
@@ -189,17 +189,7 @@ def of_growth(*, full: str) -> dict[str, Any]:
                 }
                 for count in range(WORKERS, WORKERS + MAX_WORLD_SIZES)
             ],
-            "roles": {
-                "worker": {
-                    "pods": WORKERS + 64,
-                    "memoryBytes": 1_932_735_283_200,
-                    "memoryPeakBytes": 1_832_735_283_200,
-                    "cpuCores": 128.0,
-                    "cpuMeanCores": 31.234,
-                    "gpus": 8,
-                    "gpuUtilization": 0.254,
-                }
-            },
+            "memoryPeakBytes": {"worker": 1_832_735_283_200},
         },
         "departed": {
             "restarts": dict.fromkeys(CLASSES, 12),
@@ -237,8 +227,6 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
         "failed 4 times by HardwareError without getting further, with restartCount 3",
         "Scaled": "the world has 9700 of 10000 workers; still to get new resources: worker 17, worker 18, worker 19 "
         "and 812 more",
-        "Oversized": "worker: 128 CPUs, 31 used",
-        "Undersized": "worker: memory 1.8Ti, up to 1.7Ti used",
         "NonFiniteLoss": "NaN or infinite loss at step 1234567 of round 1233, the first, in "
         "llm-pretraining-405b-worker-5118 rank 40944; training goes on",
         "Slow": "a step takes 12.3 s since step 1234567 (2026-11-22T08:00:00Z), 1.6 times the 7.7 s of before; round 1233 "
@@ -426,7 +414,7 @@ def shard_sets(workers: int, sets: int = 1) -> list[ShardSet]:
 def world_size(status: ElasticJobStatus) -> int:
     """Bytes of the ElasticWorld that agents of this job watch."""
     job = object_of(status)
-    annotations = {ANNOTATION_STACKS: TIME, ANNOTATION_PROFILE: TIME}
+    annotations = {ANNOTATION_STACKS: TIME}
     found = world_of(job | {"metadata": job["metadata"] | {"annotations": annotations}})
     return go_bytes(found)
 

@@ -11,7 +11,6 @@ import torch
 from agent.connection.listener import Listener
 from agent.connection.store_server import StoreServer
 from agent.monitor.accelerators import detect
-from agent.monitor.usage import read_gpus
 from agent.monitor.xid import DeviceWatch
 from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
@@ -66,14 +65,10 @@ def test_the_agent_sees_the_devices() -> None:
     assert found.model == torch.cuda.get_device_name(0)
 
 
-def test_the_agent_sees_how_they_are_used() -> None:
-    held = torch.ones(1 << 28, device="cuda")
+def test_the_driver_says_how_they_are() -> None:
     with nvml.opened() as opened:
-        utilization, memory = read_gpus(opened)
         states = nvml.read_devices(opened)
-    print(utilization, memory, states)
-    assert utilization is not None and 0 <= utilization <= 1
-    assert memory is not None and memory >= held.nbytes
+    print(states)
     assert [state.unusable for state in states] == [""] * torch.cuda.device_count()
 
 

@@ -13,7 +13,7 @@ from crds.model import Condition
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
-from reconcilers.conditions.table import SIZES, WARNINGS, events, judged, warned
+from reconcilers.conditions.table import WARNINGS, events, judged, warned
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from tests.reconcilers.build import NOW
@@ -31,7 +31,7 @@ def judge(
     """The job with these warnings, or else all warnings and conditions; and the Events of their change."""
     seen = Facts(of, Workers(workers), phase, world or Rendezvous(), now, **facts)
     if warnings:
-        kinds = [kind for kind in (*WARNINGS, *SIZES) if kind.type in warnings]
+        kinds = [kind for kind in WARNINGS if kind.type in warnings]
         after = with_status(of, warnings=warned(kinds, of.status.warnings, seen))
     else:
         found = judged(of.status, seen)

@@ -11,7 +11,7 @@ from pathlib import Path
 from crds import names
 from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.conditions.table import CONDITIONS, SIZES, WARNINGS
+from reconcilers.conditions.table import CONDITIONS, WARNINGS
 from reconcilers.groups import warnings as groups_warnings
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.observed.worker_state import REFUSALS
@@ -40,7 +40,7 @@ COMPUTED = {
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
     ("table.py", "now.reason if each.by_reason and now.reason else now.type"): {
-        *(kind.type for kind in (*WARNINGS, *SIZES) if kind.event and not kind.by_reason),
+        *(kind.type for kind in WARNINGS if kind.event and not kind.by_reason),
         *REFUSALS,
         *("Unschedulable", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *(
@@ -145,14 +145,14 @@ def test_every_condition_is_documented() -> None:
 
 def test_every_warning_is_documented() -> None:
     assert quoted([row[0] for row in rows("Warnings")]) == {
-        *(kind.type for kind in (*WARNINGS, *SIZES)),
+        *(kind.type for kind in WARNINGS),
         *groups_warnings.WARNINGS,
     }
 
 
 def test_a_job_has_ten_types_of_conditions_at_most_and_no_more_warnings_than_its_status_holds() -> None:
     assert len({kind.type for kind in CONDITIONS} | {RECONCILED}) <= 10
-    assert len({kind.type for kind in (*WARNINGS, *SIZES)}) == len(WARNINGS) + len(SIZES) <= MAX_WARNINGS
+    assert len({kind.type for kind in WARNINGS}) == len(WARNINGS) <= MAX_WARNINGS
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:

@@ -204,9 +204,8 @@ def test_new_job_is_pending_and_has_no_goodput(scraped: Scraped) -> None:
 
 def agent(index: int = 0, **said: Any) -> Any:
     progress = {"step": 71, "time": later(-3).isoformat(), "secondsPerStep": 0.25}
-    usage = {"cpuCores": 3.5, "memoryBytes": 2**30, "gpuUtilization": 0.9, "gpuMemoryBytes": 2**34}
     rounds = [{"round": 3, "firstStep": 60, "lastStep": 71, "steppingSeconds": 16.5}]
-    fields = {"progress": progress, "usage": usage, "rounds": rounds} | said
+    fields = {"progress": progress, "rounds": rounds} | said
     return report(index, AgentState.RUNNING, 3, **fields)
 
 
@@ -214,17 +213,13 @@ def test_worker_is_told_as_its_agent_says(scraped: Scraped) -> None:
     scraped.put(
         running_job(),
         worker(0, agent=agent(0), restarts={"Preempted": 5}),
-        worker(1, agent=agent(1, usage={"cpuCores": 1, "memoryBytes": 7}, progress=None)),
+        worker(1, agent=agent(1, progress=None)),
     )
     found = scraped.samples()
-    first, second = ("digits-worker-0",), ("digits-worker-1",)
+    first = ("digits-worker-0",)
     assert found["dlr_worker_step"] == {first: 71}
     assert found["dlr_worker_step_timestamp_seconds"] == {first: (NOW - timedelta(seconds=3)).timestamp()}
     assert found["dlr_worker_step_duration_seconds"] == {first: 0.25}
-    assert found["dlr_worker_cpu_usage_cores"] == {first: 3.5, second: 1}
-    assert found["dlr_worker_memory_usage_bytes"] == {first: 2**30, second: 7}
-    assert found["dlr_worker_gpu_utilization_ratio"] == {first: 0.9}
-    assert found["dlr_worker_gpu_memory_usage_bytes"] == {first: 2**34}
     assert found["dlr_worker_restarts_total"] == {("Preempted", *first): 5}
     assert found["dlr_job_step"] == {(): 71}, "fresher than what the job's status says"
 
@@ -233,7 +228,7 @@ def test_worker_is_told_as_its_agent_says(scraped: Scraped) -> None:
 def test_last_words_of_an_earlier_pod_are_not_told(scraped: Scraped, stale: dict[str, Any]) -> None:
     scraped.put(running_job(), worker(0, agent=agent(0, **stale)))
     found = scraped.samples()
-    assert "dlr_worker_step" not in found and "dlr_worker_cpu_usage_cores" not in found
+    assert "dlr_worker_step" not in found
 
 
 def test_who_does_not_lead_tells_nothing(scraped: Scraped) -> None:
@@ -267,7 +262,7 @@ def test_both_formats_can_be_parsed_and_have_units(scraped: Scraped) -> None:
     }
     assert families["dlr_job_state_seconds"].unit == "seconds"
     assert families["dlr_job_goodput_ratio"].unit == "ratio"
-    assert families["dlr_worker_memory_usage_bytes"].unit == "bytes"
+    assert families["dlr_worker_step_duration_seconds"].unit == "seconds"
     assert families["dlr_job_round"].unit == ""
 
 

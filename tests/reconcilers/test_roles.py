@@ -303,7 +303,7 @@ def test_hot_is_one_server_far_over_the_others(tenths: dict[int, int]) -> None:
 
 def test_a_hot_server_is_told_once_and_taken_back() -> None:
     def with_use(of: ElasticJob, *cores: float) -> tuple[ElasticJob, Plan]:
-        used = [{"cpuCores": each, "memoryBytes": 1} for each in cores]
+        used = [{"cpuCores": each, "memoryPeakBytes": 1} for each in cores]
         servers = {
             ("ps", i): member("ps", i, agent=report(i, AgentState.RUNNING, usage=use).to_wire())
             for i, use in enumerate(used)

@@ -99,7 +99,6 @@ DOES_NOT_DECIDE = {
     "sequence": (1, 2),
     "result": (None, '{"value": 1}'),
     "askedStacks": (None, {"time": "2026-01-01T00:00:00Z"}),
-    "profile": (None, {"time": "2026-01-01T00:00:00Z"}),
 }
 """Those whose changes do not, as a check's answers; a job looked at for each of them decides the same again."""
 

@@ -75,7 +75,7 @@ def test_the_last_applied_count_is_kept_and_nothing_else_of_what_was_applied():
 
 
 def test_what_nobody_reads_of_a_report_is_dropped():
-    agent = {"state": "Running", "profile": {"text": "x"}, "series": {"points": [1], "latest": {"step": 1}}}
+    agent = {"state": "Running", "result": "x", "series": {"points": [1], "latest": {"step": 1}}}
     kept = read(ELASTICWORKERS, spec={}, status={"phase": "Running", "agent": agent})
     latest = {"state": "Running", "series": {"latest": {"step": 1}}}
     assert kept["status"] == {"phase": "Running", "agent": latest}

@@ -43,7 +43,7 @@ def test_counts_and_sentences_wait_until_a_second_has_passed() -> None:
         "rendezvous": {"reason": "2 of 3 workers are ready"},
         "replicaStatuses": {"worker": {"active": 2}},
         "conditions": [],
-        "usage": {"roles": {"worker": {"pods": 2}}},
+        "usage": {"memoryPeakBytes": {"worker": 2}},
     }
     assert seconds_to_write(patch, {}, 0.25) == WRITE_SECONDS - 0.25
     assert seconds_to_write(patch, {}, WRITE_SECONDS) <= 0

@@ -17,7 +17,6 @@ class JobCommands(LazyGroup):
         "status": Lazy("job.status.status", "Show a job on one screen: phase, world, workers, Events."),
         "logs": Lazy("job.logs.logs", "Print what a job's workers print."),
         "stacks": Lazy("job.stacks.stacks", "Show where all training processes are now."),
-        "profile": Lazy("job.profile.profile", "Record what one process does, for ui.perfetto.dev."),
         "events": Lazy("job.lists.events", "Show the Events of a job, its workers and its Pods."),
         "timeline": Lazy("job.timeline.timeline", "Draw a job's life: workers, rounds, failures."),
         "diagnose": Lazy("job.diagnose.diagnose", "Say on one page how a job is, why, and what to do."),

@@ -1,4 +1,4 @@
-"""What a job used, what is said of its size, and what the next job of its name begins with."""
+"""What a job used, and what the next job of its name begins with."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from reconcilers.capacity.usage import (
     Rate,
     best_size,
     marginal_efficiency,
-    with_roles,
+    with_memory_peaks,
     with_round,
 )
-from reconcilers.conditions import sizing
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.uptake import Uptake
-from tests.reconcilers.build import NOW, job, later, report, worker
-from tests.reconcilers.judging import judge, with_status
+from tests.reconcilers.build import job, later, report, worker
+from tests.reconcilers.judging import with_status
 
 GIB = 2**30
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
@@ -40,66 +39,17 @@ def asking(**amounts: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "main", "image": "x", "resources": resources}]}}
 
 
-def using(index: int, memory: int, cores: float = 1.0, gpu: float | None = None) -> ElasticWorker:
-    used = {
-        "cpuCores": 0.0,
-        "memoryBytes": 1,
-        "memoryPeakBytes": memory,
-        "cpuMeanCores": cores,
-        "gpuMeanUtilization": gpu,
-    }
+def using(index: int, memory: int) -> ElasticWorker:
+    used = {"cpuCores": 0.0, "memoryPeakBytes": memory}
     return worker(index, agent=report(index, usage=used).to_wire())
-
-
-def trained(of: ElasticJob, hours: float = 2) -> ElasticJob:
-    spent = {"state": "Recovering", "since": NOW, "seconds": {"Training": 3_600 * hours}}
-    return ElasticJob.model_validate({**of.to_wire(), "status": {**of.status.to_wire(), "goodput": spent}})
-
-
-def messages(of: ElasticJob, *workers: ElasticWorker) -> dict[str, str]:
-    status = with_roles(of, of.status, Workers(workers))
-    found, _ = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=status.usage)
-    return {warning.type: warning.message for warning in found.status.warnings}
-
-
-def test_what_is_asked_for_and_not_used_is_told_with_its_figures() -> None:
-    of = trained(job(template=asking(memory="512Gi", cpu=32, gpu=8)))
-    said = messages(of, using(0, 61 * GIB, 3.14, 0.12), using(1, 7 * GIB, 2.0, 0.1))
-    assert said == {
-        "Oversized": "worker: memory 510Gi, at most 61Gi used; worker: 32 CPUs, 3.1 used; "
-        "worker: GPUs compute 10 % of the time"
-    }
-    assert not messages(trained(of, 0.5), using(0, 61 * GIB)), "it may still be used"
-    of = trained(job(template=asking(memory="4Gi", cpu=2), optimizeMode="manual"))
-    assert not messages(of, using(0, 4 * GIB, 0.1))
-
-
-def test_who_uses_nearly_all_of_it_is_told_of_too() -> None:
-    of = trained(job(template=asking(memory="4Gi", cpu=2)))
-    assert messages(of, using(0, 4 * GIB - 1, 1.99)) == {
-        "Undersized": "worker: memory 4Gi, up to 4Gi used; worker: 2 CPUs, all used"
-    }
-    assert not messages(of, using(0, 3 * GIB, 1.5))
 
 
 def test_the_peak_stays_when_its_pod_is_gone() -> None:
     of = job(template=TEMPLATE)
-    status = with_roles(of, of.status, Workers([using(0, 5 * GIB), using(1, GIB)]))
-    later_on = with_roles(of, status, Workers([using(0, GIB)]))
+    status = with_memory_peaks(of, of.status, Workers([using(0, 5 * GIB), using(1, GIB)]))
+    later_on = with_memory_peaks(of, status, Workers([using(0, GIB)]))
     assert later_on.usage is not None
-    assert (later_on.usage.roles["worker"].memory_peak_bytes, later_on.usage.roles["worker"].pods) == (
-        5 * GIB,
-        2,
-    )
-
-
-def test_amounts_that_no_pod_may_have_are_not_in_the_status_of_the_job() -> None:
-    """They would make the status invalid, and each look fail: the API server is to refuse the Pods."""
-    of = job(template=asking(memory=-1, cpu="-2", gpu=-8))
-    status = with_roles(of, of.status, Workers([using(0, GIB)]))
-    assert status.usage is not None
-    role = status.usage.roles["worker"]
-    assert (role.memory_bytes, role.cpu_cores, role.gpus) == (None, None, None)
+    assert later_on.usage.memory_peak_bytes == {"worker": 5 * GIB}
 
 
 def figures(round_: int, steps: int, seconds: float, samples: int | None = None) -> RoundProgress:
@@ -134,7 +84,7 @@ def test_a_gain_is_of_samples_where_they_are_known_and_else_of_workers() -> None
 def finished(name: str, memory: int, worlds: dict[int, float], at: float = 0.0, **more: Any) -> ElasticJob:
     """`worlds`: seconds that a step takes, by workers."""
     sizes = [WorldSize(workers=n, steps=100, seconds=100 * each).to_wire() for n, each in worlds.items()]
-    usage = {"worlds": sizes, "roles": {"worker": {"memoryPeakBytes": memory}}}
+    usage = {"worlds": sizes, "memoryPeakBytes": {"worker": memory}}
     return job(name, status={"phase": "Succeeded", "completionTime": later(at), "usage": usage}, **more)
 
 
@@ -227,7 +177,7 @@ def test_what_a_failed_import_used_is_no_measure_of_training() -> None:
 
 def test_a_job_without_workers_asks_for_memory_alone() -> None:
     serving = {"ps": {"replicas": 1, "template": asking()}, "chief": {"replicas": 1, "template": asking()}}
-    usage = {"roles": {"ps": {"memoryPeakBytes": GIB}}}
+    usage = {"memoryPeakBytes": {"ps": GIB}}
     status = {"phase": "Succeeded", "completionTime": later(0), "usage": usage}
     before = [job("j-1", replicaSpecs=serving, status=status)]
     roles = job("j-2", replicaSpecs=serving, optimizeMode="cluster")
@@ -255,19 +205,6 @@ def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_lo
     assert begins.profile is None and profile.needs_history(new())
     again = begun(new(), HISTORY)
     assert again.request == begins.request is not None and again.profile is None
-
-
-def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
-    of = trained(job(template=asking(memory="512Gi")))
-    used = with_roles(of, of.status, Workers([using(0, GIB)])).usage
-    known = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=used)[0].status.warnings
-    by_hand = trained(job(template=asking(memory="512Gi"), optimizeMode="manual"))
-    assert (
-        known
-        and not judge(with_status(by_hand, warnings=known), sizing.OVERSIZED, sizing.UNDERSIZED)[
-            0
-        ].status.warnings
-    )
 
 
 def test_a_job_whose_request_is_refused_begins_without_it() -> None:

@@ -108,9 +108,8 @@ def test_a_group_whose_pods_still_get_new_resources_is_named() -> None:
     assert condition(plan, "Scaled") == ("False", "Scaling", "group 1: worker 1 is old")
 
 
-@pytest.mark.parametrize("name", [names.ANNOTATION_STACKS, names.ANNOTATION_PROFILE])
-def test_a_request_to_the_whole_job_is_withdrawn_with_a_sentence_that_names_a_group(name: str) -> None:
-    of = whole()
+def test_a_request_to_the_whole_job_is_withdrawn_with_a_sentence_that_names_a_group() -> None:
+    of, name = whole(), names.ANNOTATION_STACKS
     metadata = of.metadata.model_copy(update={"annotations": {name: "now", "a": "b"}})
     of = of.model_copy(update={"metadata": metadata})
     plan = look(of, group(0), group(1), group(2))
