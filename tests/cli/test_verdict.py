@@ -265,7 +265,7 @@ def test_a_pod_that_cannot_start_is_named_in_the_command_that_shows_it() -> None
 STATES = st.sampled_from([None, *JobState])
 WARNINGS = (
     *("NonFiniteLoss", "CheckpointsFailing", "WorkersGivenUp", "Slow", "AgentsSilent", "HeartbeatLate"),
-    *("RanksBehind", "SidecarsFailed", "NoSteps", "WorkersUnscheduled", "WorkersNotStarted", "Oversized"),
+    *("RanksBehind", "SidecarsFailed", "NoSteps", "WorkersUnscheduled", "WorkersNotStarted"),
 )
 FAILURES = st.dictionaries(st.sampled_from(["UserError", "OOM", "NodeLost"]), st.integers(1, 9), max_size=3)
 
