@@ -19,10 +19,8 @@ from crds.grouping import is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import (
-    AFTER,
     AFTER_MORE_MEMORY,
     CANNOT_START,
-    DONE_BY,
     FEWER_WORKERS,
     GROWS,
     SLOW_ADVICE,
@@ -37,8 +35,8 @@ from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, w
 from dlr.job.nodes import words_of_checks
 from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import memory_of, steps_between
-from reconcilers.observed.exit_class import FREE
 from reconcilers.observed.quantities import format_bytes
 
 PEOPLE = "{people}"
@@ -175,7 +173,7 @@ def _without_new_ground(case: Case, class_: str) -> tuple[int, list[Field]]:
     for budget, field in budgets:
         has_new_ground = reached is not None and budget.get("step") is not None and reached > budget["step"]
         count = (budget.get("spent") or {}).get(class_, 0)
-        if class_ in FREE and budget is budgets[0][0]:
+        if meaning_of(class_).free and budget is budgets[0][0]:
             count = budget.get("alike", 0)
         if count and not has_new_ground:
             total += count
@@ -395,7 +393,7 @@ def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
     has_rank = failure.get("rank") is not None
     rank = f"rank {failure['rank']} ({culprit.worker})" if has_rank else f"worker {culprit.worker}"
     node = f" on {culprit.node}" if culprit.node else ""
-    what = DONE_BY.get(failure["exitClass"], f"ended ({failure['exitClass']})")
+    what = meaning_of(failure["exitClass"]).verb
     when = [f"{age(failure['time'], case.now)} ago"]
     when += [f"{each} {failure[each]}" for each in ("round", "step") if failure.get(each) is not None]
     detail = first_line(failure.get("message"))
@@ -427,7 +425,7 @@ def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
         worker = next(each for each in case.workers if each["metadata"]["name"] == culprit.worker)
         text = _said(AFTER_MORE_MEMORY, case, given=given)
         yield sentence(text, (*fields, *of_worker(worker, "spec.resources")))
-    elif advice := AFTER.get(culprit.failure["exitClass"]):
+    elif advice := meaning_of(culprit.failure["exitClass"]).advice:
         nodes = _failed_nodes(case, culprit) or ["NODE"]
         text = _said(advice, case, node=" ".join(nodes), nodes=",".join(nodes))
         yield sentence(text, fields)

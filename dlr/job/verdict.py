@@ -15,7 +15,7 @@ from crds.elasticworker import ExitClass
 from crds.grouping import group_count, is_grouped
 from crds.job_status import JobState
 from dlr.job import report
-from dlr.job.advice import CANNOT_START, DONE_BY, WAITS
+from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case, Field
 from dlr.job.failures import failures_of
 from dlr.job.findings import PEOPLE, Finding, findings
@@ -24,6 +24,7 @@ from dlr.job.groups import training
 from dlr.job.tones import tone_of
 from dlr.job.wording import age, counted_by_thousands, loss, parse_time
 from reconcilers.failure.facts import RESTARTED
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.goodput.goodput import AFTER_A_FAILURE, lost_seconds
 
 DOES: dict[str, str] = {
@@ -106,14 +107,14 @@ def _does(case: Case, phase: str, found: tuple[Finding, ...]) -> tuple[str, str]
 def _why_it_recovers(case: Case) -> str:
     """Return the failure that the job recovers from, in a few words; empty where it is not known."""
     failure, since = case.status.get("lastFailure") or {}, case.account.since if case.account else None
-    time, class_ = parse_time(failure.get("time")), failure.get("exitClass")
+    time, class_ = parse_time(failure.get("time")), str(failure.get("exitClass"))
     if time is None or since is None or time < since or class_ == ExitClass.UNKNOWN or is_grouped(case.job):
         return ""
     message = first_line(failure.get("message"))
     if class_ == ExitClass.NODE_LOST and message.endswith(RESTARTED):
         return message
     who = str(failure["worker"]).removeprefix(f"{case.name}-").replace("-", " ")
-    return f"{who} {DONE_BY[class_]}" if class_ in DONE_BY else ""
+    return f"{who} {meaning_of(class_).verb}"
 
 
 def _lost_seconds(case: Case) -> float:
