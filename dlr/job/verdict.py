@@ -19,7 +19,7 @@ from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case, Field
 from dlr.job.failures import failures_of
 from dlr.job.findings import PEOPLE, Finding, findings
-from dlr.job.goodput import redone
+from dlr.job.goodput import account_of, redone
 from dlr.job.groups import training
 from dlr.job.tones import tone_of
 from dlr.job.wording import age, counted_by_thousands, loss, parse_time
@@ -118,10 +118,11 @@ def _why_it_recovers(case: Case) -> str:
 
 
 def _lost_seconds(case: Case) -> float:
-    if case.account is None:
-        return 0.0
-    of_groups = case.account.groups_lost_seconds
-    return of_groups or 0.0 if is_grouped(case.job) else lost_seconds(case.account)
+    """Return what failures cost the job, or its groups, each on its own."""
+    accounts = [case.account]
+    if is_grouped(case.job):
+        accounts = [account_of(group, (), case.now) for group in case.groups]
+    return sum(lost_seconds(account) for account in accounts if account is not None)
 
 
 def _cost(case: Case, count: int, lost: float) -> str:
