@@ -214,8 +214,6 @@ class Departed(Model):
     """Pods of these workers that had ended and were replaced, by exit class."""
     failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures of workers or replica groups that are gone, by exit class."""
-    lost_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """Time that failures cost replica groups that are gone."""
     leaving: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
     """Slots of workers that are counted already and have not ended yet, by type."""
 
@@ -243,8 +241,6 @@ class Goodput(Model):
     """What is counted in of that round: its last figures may still come."""
     ratio: Annotated[float, Field(ge=0)] | None = None
     """Steps kept × seconds a step, over the time since submission, when this was written."""
-    groups_lost_seconds: Annotated[float, Field(ge=0)] | None = None
-    """Time that failures cost the replica groups, each on its own; of a job that has groups."""
 
 
 class EpisodeFailure(Model):

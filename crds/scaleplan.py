@@ -58,7 +58,7 @@ class ScalePlanSpec(Model):
     remove_pods: Annotated[
         list[PodMeta], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """Workers that leave; the count falls with them, unless `replicas` is given."""
+    """DLRover's, and refused: ask for a count, or for other Pods in `migratePods`."""
     migrate_pods: Annotated[
         list[PodMeta], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)

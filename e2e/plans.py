@@ -16,7 +16,6 @@ def scale_plan(
     type_: str = "worker",
     replicas: int | None = None,
     resource: Object | None = None,
-    remove: Sequence[str] = (),
     migrate: Sequence[str] = (),
 ) -> Object:
     """A manual plan; what is not given is not asked for."""
@@ -26,8 +25,6 @@ def scale_plan(
     spec: Object = {"ownerJob": job}
     if asked:
         spec["replicaResourceSpecs"] = {type_: asked}
-    if remove:
-        spec["removePods"] = [{"name": pod} for pod in remove]
     if migrate:
         spec["migratePods"] = [{"name": pod} for pod in migrate]
     return {

@@ -7,40 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from crds import names
-from crds.elasticworker import ExitClass
 from dlr.kube.api import JSON
 from reconcilers.observed.quantities import format_bytes, parse
 
-DONE_BY: dict[str, str] = {
-    ExitClass.OOM: "ran out of memory",
-    ExitClass.HANG: "hung",
-    ExitClass.USER_ERROR: "failed by an error of its own",
-    ExitClass.KILLED: "was killed from outside",
-    ExitClass.PREEMPTED: "was preempted",
-    ExitClass.NODE_LOST: "was lost with its node",
-    ExitClass.HARDWARE_ERROR: "failed by a fault of its device",
-    ExitClass.CHECK_FAILED: "was taken off a node that failed a check",
-    ExitClass.DAMAGED_CHECKPOINT: "found a damaged checkpoint in memory",
-    ExitClass.UNKNOWN: "failed after a peer, of which nothing is known yet",
-}
-"""What became of a worker, by exit class."""
-AFTER: dict[str, str] = {
-    ExitClass.OOM: "Nothing is to be done where the template has a limit of memory: its next Pod gets more. "
-    "Without one, or at the most that resourceLimits.memory and the largest node allow, raise it, or let the "
-    "script keep less; what it did before: dlr job logs {name} --failed.",
-    ExitClass.HANG: "Look at the stacks of all ranks at that moment: dlr job logs {name} --failed.",
-    ExitClass.USER_ERROR: "Correct the script or its data; the traceback, and the log that led there: "
-    "dlr job logs {name} --failed.",
-    ExitClass.KILLED: "Find out who deletes the job's Pods or kills their processes: dlr job events {name}.",
-    ExitClass.PREEMPTED: "Nothing is to be done where its node was drained. To be interrupted less by "
-    "other jobs, give this one a higher priorityClassName, or nodes of its own.",
-    ExitClass.NODE_LOST: "Look at the node: kubectl describe node {node}.",
-    ExitClass.HARDWARE_ERROR: "Check the node, and keep it out of service until it passes: "
-    "dlr node-check --nodes {nodes}.",
-    ExitClass.CHECK_FAILED: "Look at what the check found: kubectl describe nc -n {namespace}.",
-    ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {nodes}.",
-}
-"""What to do after such a failure."""
 AFTER_MORE_MEMORY = (
     "Nothing is to be done as long as its next Pod gets more memory: so far {given}. If that is never "
     "enough, the script keeps ever more: dlr job logs {name} --failed. At the most that "

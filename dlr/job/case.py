@@ -88,7 +88,7 @@ class Case:
 
     @cached_property
     def account(self) -> Goodput | None:
-        return account_of(self.job, self.workers, self.now, self.groups)
+        return account_of(self.job, self.workers, self.now)
 
     @cached_property
     def progress(self) -> Progress | None:

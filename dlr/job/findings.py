@@ -19,10 +19,8 @@ from crds.grouping import is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import (
-    AFTER,
     AFTER_MORE_MEMORY,
     CANNOT_START,
-    DONE_BY,
     FEWER_WORKERS,
     GROWS,
     SLOW_ADVICE,
@@ -37,8 +35,8 @@ from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, w
 from dlr.job.nodes import words_of_checks
 from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import memory_of, steps_between
-from reconcilers.observed.exit_class import FREE
 from reconcilers.observed.quantities import format_bytes
 
 PEOPLE = "{people}"
@@ -149,7 +147,9 @@ def _loop(case: Case) -> Iterator[Finding]:
 def _without_new_ground(case: Case, class_: str) -> int:
     """Count failures of this class since the job, or the worker, last got further."""
     of_job = case.status.get("failureBudget") or {}
-    in_place = of_job.get("alike", 0) if class_ in FREE else (of_job.get("spent") or {}).get(class_, 0)
+    in_place = (
+        of_job.get("alike", 0) if meaning_of(class_).free else (of_job.get("spent") or {}).get(class_, 0)
+    )
     counts = [(of_job, in_place)]
     for worker in case.workers:
         if worker["metadata"]["name"] == case.status["lastFailure"]["worker"]:
@@ -356,7 +356,7 @@ def failure_words(case: Case, culprit: Culprit) -> str:
     has_rank = failure.get("rank") is not None
     rank = f"rank {failure['rank']} ({culprit.worker})" if has_rank else f"worker {culprit.worker}"
     node = f" on {culprit.node}" if culprit.node else ""
-    what = DONE_BY.get(failure["exitClass"], f"ended ({failure['exitClass']})")
+    what = meaning_of(failure["exitClass"]).verb
     when = [f"{age(failure['time'], case.now)} ago"]
     when += [f"{each} {failure[each]}" for each in ("round", "step") if failure.get(each) is not None]
     detail = first_line(failure.get("message"))
@@ -371,7 +371,7 @@ def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
     if culprit.failure["exitClass"] == ExitClass.OOM and (given := memory_given(case, culprit.worker)):
         yield sentence(_said(AFTER_MORE_MEMORY, case, given=given))
-    elif advice := AFTER.get(culprit.failure["exitClass"]):
+    elif advice := meaning_of(culprit.failure["exitClass"]).advice:
         nodes = _failed_nodes(case, culprit) or ["NODE"]
         yield sentence(_said(advice, case, node=" ".join(nodes), nodes=",".join(nodes)))
 

@@ -13,10 +13,10 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from crds.job_status import Goodput
-from dlr.job.report import by_job, is_finished
+from dlr.job.report import is_finished
 from dlr.job.wording import duration, parse_time
 from dlr.kube.api import JSON
-from reconcilers.goodput.goodput import goodput_now, of_groups, seconds_by_state, start_is_unknown
+from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown
 
 AGENT_FIELDS = ("incarnation", "podUid", "address", "storePort", "localWorldSize", "state", "since", "rounds")
 """The required fields of a report, and its rounds."""
@@ -24,41 +24,25 @@ LEAST_SECONDS = 0.5
 """The shortest time that is shown."""
 
 
-def account_of(
-    job: JSON, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON] = ()
-) -> Goodput | None:
+def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | None:
     """Return the job's account up to now; None without one, or if this version cannot read it.
 
-    Args:
-        groups: the ElasticJobs of its replica groups; the workers are those of all groups. Of them the first
-            of each job counts, which a list of all jobs reads, too: ranks step together.
+    Of the workers the first of each job counts, which a list of all jobs reads, too: ranks step together. The
+    account of a job with replica groups is as the controller made it of its groups' accounts.
     """
     stored = (job.get("status") or {}).get("goodput")
     if not stored:
         return None
     try:
         known = Goodput.model_validate(stored)
-        if is_finished(job):
+        if is_finished(job) or is_grouped(job):
             return known
-        if is_grouped(job):
-            return _of_groups(ElasticJob.model_validate(job), workers, now, groups)
         leads = [_as_account_reads(each) for each in workers if _is_lead(each)]
         account = goodput_now(ElasticJob.model_validate(job), leads, now) if leads else known
         # Without news, the ratio of when it was written is nearer to the truth than one that only falls.
         return account if account.steps_timed != known.steps_timed else known
     except (KeyError, ValidationError):
         return None
-
-
-def _of_groups(
-    job: ElasticJob, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
-) -> Goodput | None:
-    known = job.status.goodput
-    if known is None:
-        return known
-    found = by_job(workers)
-    accounts = (account_of(each, found.get(each["metadata"]["name"], ()), now) for each in groups)
-    return of_groups(known, job, [account for account in accounts if account is not None], now)
 
 
 def _is_lead(worker: JSON) -> bool:

@@ -15,15 +15,16 @@ from crds.elasticworker import ExitClass
 from crds.grouping import group_count, is_grouped
 from crds.job_status import JobState
 from dlr.job import report
-from dlr.job.advice import CANNOT_START, DONE_BY, WAITS
+from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
 from dlr.job.failures import failures_of
 from dlr.job.findings import PEOPLE, Finding, findings
-from dlr.job.goodput import redone
+from dlr.job.goodput import account_of, redone
 from dlr.job.groups import training
 from dlr.job.tones import tone_of
 from dlr.job.wording import age, counted_by_thousands, loss, parse_time
 from reconcilers.failure.facts import RESTARTED
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.goodput.goodput import AFTER_A_FAILURE, lost_seconds
 
 DOES: dict[str, str] = {
@@ -103,21 +104,22 @@ def _does(case: Case, phase: str, found: tuple[Finding, ...]) -> tuple[str, str]
 def _why_it_recovers(case: Case) -> str:
     """Return the failure that the job recovers from, in a few words; empty where it is not known."""
     failure, since = case.status.get("lastFailure") or {}, case.account.since if case.account else None
-    time, class_ = parse_time(failure.get("time")), failure.get("exitClass")
+    time, class_ = parse_time(failure.get("time")), str(failure.get("exitClass"))
     if time is None or since is None or time < since or class_ == ExitClass.UNKNOWN or is_grouped(case.job):
         return ""
     message = first_line(failure.get("message"))
     if class_ == ExitClass.NODE_LOST and message.endswith(RESTARTED):
         return message
     who = str(failure["worker"]).removeprefix(f"{case.name}-").replace("-", " ")
-    return f"{who} {DONE_BY[class_]}" if class_ in DONE_BY else ""
+    return f"{who} {meaning_of(class_).verb}"
 
 
 def _lost_seconds(case: Case) -> float:
-    if case.account is None:
-        return 0.0
-    of_groups = case.account.groups_lost_seconds
-    return of_groups or 0.0 if is_grouped(case.job) else lost_seconds(case.account)
+    """Return what failures cost the job, or its groups, each on its own."""
+    accounts = [case.account]
+    if is_grouped(case.job):
+        accounts = [account_of(group, (), case.now) for group in case.groups]
+    return sum(lost_seconds(account) for account in accounts if account is not None)
 
 
 def _cost(case: Case, count: int, lost: float) -> str:

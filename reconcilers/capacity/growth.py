@@ -14,12 +14,13 @@ from controller.wording import counted
 from crds import names
 from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import Goodput, JobState, Opportunity
 from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step, within
 from reconcilers.capacity.usage import marginal_efficiency, rates_of
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.goodput.rounds import reported_rounds
 from reconcilers.observed.desired import DesiredJob
@@ -35,8 +36,6 @@ from reconcilers.world.participants import Bounds, Participant
 CHECKPOINT_SECONDS = 900.0
 """So long a growth waits for a checkpoint of a job that tells of them, where it does not say so itself."""
 GIVEN_BACK = "ExtraWorkersGivenBack"
-TAKEN = (ExitClass.KILLED, ExitClass.PREEMPTED, ExitClass.NODE_LOST)
-"""How a Pod ends whose room somebody else takes; a Pod that is deleted counts as killed."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ def _kind(worker: ElasticWorker | None, members: Container[int], exhausted: Cont
 def was_taken(worker: ElasticWorker) -> bool:
     end = worker.status.last_exit
     failed = worker.status.phase is WorkerPhase.FAILED
-    return (
-        failed and end is not None and end.incarnation == worker.spec.incarnation and end.exit_class in TAKEN
-    )
+    is_current = end is not None and end.incarnation == worker.spec.incarnation
+    return failed and end is not None and is_current and meaning_of(end.exit_class).taken
 
 
 def taken_slots(job: ElasticJob, workers: Workers) -> frozenset[Slot]:

@@ -17,7 +17,7 @@ from crds.failure_policy import FailureAction
 from crds.job_spec import ElasticPolicy
 from crds.job_status import MAX_SIGNATURE, FailureBudget
 from crds.texts import shortened
-from reconcilers.observed.exit_class import FREE
+from reconcilers.failure.meaning import meaning_of
 
 _VARYING = re.compile(
     r"""
@@ -49,11 +49,7 @@ After a shorter one the next waits all the same, since kills spend no budget: wh
 otherwise make rounds without a pause and without an end."""
 FIRST_WORD_SECONDS = 1.0
 """Wait of the world for the first failure, when every reported one only follows from another."""
-REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
-"""Classes of which the same error again means that it will always come."""
 KILLED = "training was killed from outside"
-
-_SHARED = frozenset({ExitClass.UNKNOWN.value, ExitClass.USER_ERROR.value})
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
         "signature": signature_of(failed.message),
     }
     spent = dict(start.spent)
-    if failed.exit_class not in FREE and not last["ignored"]:
+    if not meaning_of(failed.exit_class).free and not last["ignored"]:
         spent[failed.exit_class.value] = spent.get(failed.exit_class.value, 0) + 1
     is_alike = start.model_copy(update=last) == start
     alike = start.alike + 1 if is_alike else 1
@@ -151,7 +147,8 @@ def why_held(budget: FailureBudget) -> str:
     if budget.consequences:
         return "to learn who failed first"
     if _was_free(budget):
-        why = "checkpoints in memory were damaged" if _is_of(budget, ExitClass.DAMAGED_CHECKPOINT) else KILLED
+        is_damage = budget.exit_class == ExitClass.DAMAGED_CHECKPOINT
+        why = "checkpoints in memory were damaged" if is_damage else KILLED
         soon = f"each time within {LASTING_UNTIL_KILLED_SECONDS:.0f} s"
         return f"because {why} {_times(budget.alike)} in a row, {soon}"
     return f"because training failed {_times(failures(budget))} without getting further"
@@ -166,7 +163,8 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
     """Why the job must fail, or None."""
     if budget is None:
         return None
-    if budget.alike >= ALIKE_LIMIT and budget.exit_class in REPEATABLE and not budget.ignored:
+    is_repeatable = meaning_of(budget.exit_class).repeatable and not budget.ignored
+    if budget.alike >= ALIKE_LIMIT and is_repeatable:
         text = f"{who} failed {_times(budget.alike)} in a row by the same error without getting further"
         return Overdrawn("SameErrorRepeated", text)
     if budget.consequences >= CONSEQUENCES_LIMIT:
@@ -183,11 +181,7 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
 def _was_free(budget: FailureBudget) -> bool:
     """Whether the last failure in place was not the program's doing: a kill from outside, a damaged
     checkpoint."""
-    return any(_is_of(budget, class_) for class_ in (ExitClass.KILLED, ExitClass.DAMAGED_CHECKPOINT))
-
-
-def _is_of(budget: FailureBudget, exit_class: ExitClass) -> bool:
-    return not budget.consequences and budget.exit_class == exit_class
+    return meaning_of(budget.exit_class).free and not budget.consequences
 
 
 def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:
@@ -199,8 +193,8 @@ def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:
 
 def _purses(budget: FailureBudget) -> list[list[str]]:
     """The classes that have spent something, those together that share a count."""
-    shared = [name for name in sorted(budget.spent) if name in _SHARED]
-    return [[name] for name in budget.spent if name not in _SHARED] + [shared] * bool(shared)
+    shared = [name for name in sorted(budget.spent) if meaning_of(name).shares_count]
+    return [[name] for name in budget.spent if name not in shared] + [shared] * bool(shared)
 
 
 def _doubling(number: int) -> float:

@@ -23,7 +23,6 @@ from crds.rendezvous import Rendezvous
 from crds.texts import shortened
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (
-    Guilt,
     Incident,
     first_of,
     in_one_line,
@@ -32,6 +31,7 @@ from reconcilers.failure.incidents import (
     step_in,
     suspects_of,
 )
+from reconcilers.failure.meaning import Guilt
 from reconcilers.observed.ending import is_well
 from reconcilers.observed.worker_state import current_report
 

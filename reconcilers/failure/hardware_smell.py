@@ -16,7 +16,8 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.exit_class import FREE, classify_process, names_device_fault, xid_numbers
+from reconcilers.failure.meaning import meaning_of
+from reconcilers.observed.exit_class import classify_process, names_device_fault, xid_numbers
 from reconcilers.observed.worker_state import current_report
 
 PATTERNS = (
@@ -41,7 +42,7 @@ def smells_of_hardware(exit_class: ExitClass, text: str) -> bool:
     """Whether an end of this class, that says this, calls for a check."""
     if exit_class is ExitClass.HARDWARE_ERROR:
         return True
-    if exit_class in FREE:
+    if meaning_of(exit_class).free:
         return False  # it was ended from outside: what it said before has been judged before
     if names_device_fault(text) or xids.call_for_check(xid_numbers(text)):
         return True

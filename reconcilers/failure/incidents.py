@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import IntEnum
 
 from controller.wording import first_line
 from crds import names
@@ -24,33 +23,13 @@ from crds.job_status import MAX_FAILURE, JobFailure
 from crds.ranges import as_ranges
 from crds.texts import ending
 from reconcilers.failure.facts import Break
+from reconcilers.failure.meaning import Guilt, meaning_of
 from reconcilers.failure.rules import action_for, of_process
 from reconcilers.observed.ending import is_well
 from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.worker_state import current_report
 
 MAX_LINE = 300
-
-
-class Guilt(IntEnum):
-    """How likely a failure was the first of its round: that of the lowest comes before all others."""
-
-    DEVICE = 0
-    """A device's driver reported it: what processes report of the same moment follows from that."""
-    OWN = 1
-    """An error, a crash, a kill: it needs nobody else for its explanation."""
-    HANGS = 2
-    """It hangs, and waits for nobody."""
-    FINISHED_EARLY = 3
-    """It ended well while others, who wait for it or lose it, still trained."""
-    SILENT = 4
-    """It does not say where it hangs."""
-    WAITS = 5
-    """It hangs because it waits for others."""
-    TIMED_OUT = 6
-    """It has waited for others until its time was up."""
-    FOLLOWS = 7
-    """Its text is of a peer's death."""
 
 
 @dataclass(frozen=True)
@@ -306,11 +285,8 @@ def _end_of(log: str) -> str:
 def _as_known(blamed: JobFailure) -> Incident:
     """Return the incident of a failure whose report has gone with its Pod."""
     exit_class = ExitClass(blamed.exit_class)
-    guilt = {
-        ExitClass.HARDWARE_ERROR: Guilt.DEVICE,
-        ExitClass.HANG: _guilt_of_hang(blamed),
-        ExitClass.UNKNOWN: Guilt.FOLLOWS,
-    }.get(exit_class, Guilt.OWN)
+    is_hang = exit_class is ExitClass.HANG
+    guilt = _guilt_of_hang(blamed) if is_hang else meaning_of(exit_class).guilt
     early = guilt is Guilt.OWN and blamed.exit_code == 0
     return Incident(exit_class, blamed, Guilt.FINISHED_EARLY if early else guilt)
 
@@ -318,7 +294,7 @@ def _as_known(blamed: JobFailure) -> Incident:
 def _guilt_of_hang(blamed: JobFailure) -> Guilt:
     if blamed.unanswered:
         return Guilt.SILENT
-    return Guilt.HANGS if blamed.exit_code is None else Guilt.TIMED_OUT
+    return meaning_of(blamed.exit_class).guilt if blamed.exit_code is None else Guilt.TIMED_OUT
 
 
 def order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:

@@ -41,9 +41,9 @@ from reconcilers.failure.incidents import (
     uncounted,
     with_incident,
 )
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
-from reconcilers.observed.exit_class import FREE
 from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import is_extra, wanted_slots
 from reconcilers.observed.workers import Workers
@@ -208,7 +208,7 @@ def own_failure(incident: Incident | None, round_: int) -> str:
     failed is not the program's doing."""
     if incident is None or incident.follows or incident.failure.round != round_:
         return ""
-    is_free = incident.exit_class in FREE or incident.action is FailureAction.IGNORE
+    is_free = meaning_of(incident.exit_class).free or incident.action is FailureAction.IGNORE
     return "" if is_free else in_one_line(incident.failure)
 
 

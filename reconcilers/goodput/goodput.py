@@ -15,7 +15,7 @@ from reconcilers.observed.workers import Workers
 
 AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
 """States in which a job is because of a failure."""
-_DIGITS = 6
+DIGITS = 6
 """Of seconds, so that sums stay readable."""
 _NO_STEPS = {
     "first_step": None,
@@ -104,29 +104,6 @@ def effective_seconds(goodput: Goodput, *, of_group: bool = False) -> float | No
     return kept * goodput.stepping_seconds / goodput.steps_timed
 
 
-def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now: datetime) -> Goodput:
-    """Return the account of a job with replica groups, with its steps by the accounts of its groups.
-
-    Its steps are those of the group that got furthest. They took what the groups trained on an average, each
-    no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
-    training.
-    """
-    first = min((each.first_step for each in groups if each.first_step is not None), default=None)
-    last = max((each.last_step for each in groups if each.last_step is not None), default=None)
-    if first is None or last is None:
-        return account
-    most = seconds_by_state(account, now).get(JobState.TRAINING, 0.0)
-    trained = sum(min(most, effective_seconds(each, of_group=True) or 0.0) for each in groups)
-    figures = {
-        "first_step": first,
-        "last_step": last,
-        "steps_redone": max(account.steps_redone, *(each.steps_redone for each in groups)),
-        "steps_timed": last - first + 1,
-        "stepping_seconds": round(trained / max(1, job.group_count), _DIGITS),
-    }
-    return with_ratio(account.model_copy(update=figures), job, now)
-
-
 def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
     """Over the time since submission; no more than all of it, whatever workers and clocks say."""
     effective = effective_seconds(goodput, of_group=group_of(job) is not None)
@@ -134,14 +111,14 @@ def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
     if effective is None or submitted is None or now <= submitted:
         return goodput.model_copy(update={"ratio": None})
     ratio = effective / (now - submitted).total_seconds()
-    return goodput.model_copy(update={"ratio": round(min(1.0, ratio), _DIGITS)})
+    return goodput.model_copy(update={"ratio": round(min(1.0, ratio), DIGITS)})
 
 
 def _spent(goodput: Goodput, state: JobState, seconds: float) -> Goodput:
     if seconds <= 0:
         return goodput
     spent = dict(goodput.seconds)
-    spent[state.value] = round(spent.get(state.value, 0.0) + seconds, _DIGITS)
+    spent[state.value] = round(spent.get(state.value, 0.0) + seconds, DIGITS)
     return goodput.model_copy(update={"seconds": spent})
 
 
@@ -178,7 +155,7 @@ def _counted(goodput: Goodput, figures: RoundProgress, steps_redone: int) -> Goo
             "last_step": max(step for step in last if step is not None),
             "steps_redone": steps_redone,
             "steps_timed": goodput.steps_timed + figures.last_step - figures.first_step,
-            "stepping_seconds": round(max(goodput.stepping_seconds, 0.0) + figures.stepping_seconds, _DIGITS),
+            "stepping_seconds": round(max(goodput.stepping_seconds, 0.0) + figures.stepping_seconds, DIGITS),
             "round": figures.round,
             "latest": figures,
         }

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
-from crds.job_status import MAX_EPISODE_REASON, Departed, Episode, Goodput, JobState
+from crds.job_status import MAX_EPISODE_REASON, Episode, Goodput, JobState
 from crds.phases import JobPhase
 from crds.replica_groups import Membership
 from crds.texts import shortened
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.goodput.goodput import begun, in_state, lost_seconds, of_groups
+from reconcilers.goodput.goodput import (
+    DIGITS,
+    begun,
+    effective_seconds,
+    in_state,
+    seconds_by_state,
+    with_ratio,
+)
 from reconcilers.goodput.ledger import in_short, with_episode
 from reconcilers.groups.sums import named
 
@@ -25,34 +32,44 @@ STATES = {
 
 
 def goodput_of(
-    job: ElasticJob,
-    groups: Collection[ElasticJob],
-    phase: JobPhase,
-    departed: Departed | None,
-    now: datetime,
-) -> tuple[Goodput | None, Departed | None]:
-    """Return the account after this look, and `departed` with what groups lost that are gone since the last.
-
-    The account changes with the job's state and with its groups' accounts.
-    """
+    job: ElasticJob, groups: Iterable[ElasticJob], phase: JobPhase, now: datetime
+) -> Goodput | None:
+    """Return the account after this look: time by the job's own states, and steps by its groups' accounts."""
     known = job.status.goodput
     if job.status.finished:
-        return known, departed
+        return known
     before = known or begun(job, now)
     state = STATES.get(phase, before.state)  # a job that ends stays in its last state
     is_same = state is before.state and not phase.finished
     account = before if is_same else in_state(before, state, now)
     accounts = [each.status.goodput for each in groups if each.status.goodput is not None]
-    lost, gone = sum(map(lost_seconds, accounts)), departed.lost_seconds if departed else 0.0
-    missing = (before.groups_lost_seconds or 0.0) - lost - gone
-    if missing > 0:
-        gone += missing
-        departed = (departed or Departed()).model_copy(update={"lost_seconds": gone})
-    account = account.model_copy(update={"groups_lost_seconds": round(lost + gone, 3)})
-    updated = of_groups(account, job, accounts, now)
+    updated = with_steps_of(account, job, accounts, now)
     # The ratio changes with each moment: it alone is no news.
     is_news = updated.model_copy(update={"ratio": before.ratio}) != before
-    return (updated if is_news else before), departed
+    return updated if is_news else before
+
+
+def with_steps_of(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now: datetime) -> Goodput:
+    """Return the account of a job with replica groups, with its steps by the accounts of its groups.
+
+    Its steps are those of the group that got furthest. They took what the groups trained on an average, each
+    no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
+    training.
+    """
+    first = min((each.first_step for each in groups if each.first_step is not None), default=None)
+    last = max((each.last_step for each in groups if each.last_step is not None), default=None)
+    if first is None or last is None:
+        return account
+    most = seconds_by_state(account, now).get(JobState.TRAINING, 0.0)
+    trained = sum(min(most, effective_seconds(each, of_group=True) or 0.0) for each in groups)
+    figures = {
+        "first_step": first,
+        "last_step": last,
+        "steps_redone": max(account.steps_redone, *(each.steps_redone for each in groups)),
+        "steps_timed": last - first + 1,
+        "stepping_seconds": round(trained / max(1, job.group_count), DIGITS),
+    }
+    return with_ratio(account.model_copy(update=figures), job, now)
 
 
 def history_of(

@@ -90,7 +90,6 @@ def status_of(
         restarts.update(group.status.restarts)
     of_groups = (group.status.failures for group in each)
     totals, departed = failures_of(before.model_copy(update={"restarts": {}}), {}, of_groups, before.departed)
-    goodput, departed = goodput_of(job, each, phase, departed, now)
     failures = [group.status.last_failure for group in each if group.status.last_failure is not None]
     reason, message = (end.reason, end.message) if end else _why(groups, phase)
     counts = _replicas(job, each)
@@ -118,7 +117,7 @@ def status_of(
             "last_failure": max(failures, key=lambda each: each.time, default=before.last_failure),
             "start_time": None if phase is JobPhase.SUSPENDED else before.start_time or second,
             "completion_time": (before.completion_time or second) if end else None,
-            "goodput": goodput,
+            "goodput": goodput_of(job, each, phase, now),
             "history": history_of(job, groups.jobs, membership, phase, now),
         }
     )

@@ -11,11 +11,12 @@ from controller.wording import counted
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureAction
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
@@ -37,7 +38,6 @@ SPARE_POD_SECONDS = 2.0
 """Longest delay of a Pod that a complete world does without, while that world starts."""
 MAX_EXCLUDED_NODES = 16
 MAX_FAULTY_NODES = 256
-AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CHECK_FAILED})
 """Ends after which a slot would rather not come back to the same node."""
 
 
@@ -126,7 +126,7 @@ def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
 def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
     nodes, end = list(worker.spec.excluded_nodes), worker.status.last_exit
     failed = worker.status.node_name if worker.metadata.uid in avoiding else None
-    if end is not None and (end.exit_class in AVOIDED or end.action is FailureAction.REPLACE):
+    if end is not None and (meaning_of(end.exit_class).avoids_node or end.action is FailureAction.REPLACE):
         failed = failed or end.node_name
     if failed:
         nodes = [node for node in nodes if node != failed] + [failed]

@@ -146,18 +146,6 @@ AGENT_NOT_FOUND = (
 )
 """What is wrong where torch's registry of rendezvous does not know ours, and what to do."""
 
-FREE = frozenset(
-    {
-        ExitClass.KILLED,
-        ExitClass.PREEMPTED,
-        ExitClass.NODE_LOST,
-        ExitClass.CHECK_FAILED,
-        ExitClass.SUCCEEDED,
-        ExitClass.DAMAGED_CHECKPOINT,
-    }
-)
-"""Ends that are not the user's doing: they never spend `restartCount`."""
-
 _DAMAGED = re2.compile(rf"(?:[\w.]+\.)?{DAMAGED_CHECKPOINT}\b")
 _HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
 _XID_NUMBER = re2.compile(xids.NUMBER_PATTERN)

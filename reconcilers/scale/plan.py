@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from reconcilers.observed.builder import pod_name
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.roles import ROLES, in_cluster
-from reconcilers.observed.slots import opportunity_of, slots_of, training_types, wanted_slots
+from reconcilers.observed.slots import opportunity_of, training_types, wanted_slots
 from reconcilers.observed.suitable import Sizes
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all, too_small
@@ -50,7 +50,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class NamedPod:
-    """An entry of removePods or migratePods, as the job's names say it."""
+    """An entry of migratePods, as the job's names say it."""
 
     path: str
     said: str
@@ -88,26 +88,21 @@ def _of_groups(name: str, job: ElasticJob) -> Refusal | None:
 
 
 def _asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
-    """What the count that was asked for becomes by a plan that adds workers, or names some that are to go, of
-    a job that has grown beyond it; None if the plan says a count, or the job has not grown.
+    """The count that is asked for after a plan that adds workers to a job that has grown beyond that count.
 
-    Who is named among the extra workers is none of those that were asked for.
+    Returns:
+        None if the plan says a count, or the job has not grown.
     """
     known, said = opportunity_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
     if known is None or (said is not None and said.replicas is not None):
         return None
-    removed = _slots(plan.spec.remove_pods, "removePods", job).get(names.WORKER, ())
     created = sum((pod.type or names.WORKER) == names.WORKER for pod in plan.spec.create_pods)
-    if not (removed or created):
-        return None
-    asked_for = slots_of(job, names.WORKER).wanted(known.base)
-    return known.base + created - len({*removed}.intersection(asked_for))
+    return known.base + created if created else None
 
 
 def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
     """What the plan asks of this job as it is now."""
     spec = plan.spec
-    removed = _slots(spec.remove_pods, "removePods", job)
     created = Counter(pod.type or names.WORKER for pod in spec.create_pods)
     base = _asked_base(plan, job)
     replicas = {}
@@ -115,10 +110,9 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
         asked = spec.replica_resource_specs.get(type_)
         if asked is not None and asked.replicas is not None:
             replicas[type_] = asked.replicas
-        elif created[type_] or type_ in removed:
-            left = of_job.replicas - len(removed.get(type_, ()))
+        elif created[type_]:
             grown = type_ == names.WORKER and base is not None
-            replicas[type_] = max(left, base or 0) if grown else left + created[type_]
+            replicas[type_] = max(of_job.replicas, base or 0) if grown else of_job.replicas + created[type_]
     resources = {
         type_: requirements(job, type_, asked.resource)
         for type_, asked in spec.replica_resource_specs.items()
@@ -130,8 +124,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
         origin=Origin.PLAN,
         plan=plan.metadata.name,
         replicas=replicas,
-        removed=removed,
-        moved=_slots(spec.migrate_pods, "migratePods", job),
+        moved=_moved(plan, job),
         resources=resources,
         edits_from=edits_from(job, replicas),
         base=base,
@@ -187,10 +180,8 @@ def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> Refu
 
 def _path_of_count(plan: ScalePlan, type_: str) -> str:
     asked = plan.spec.replica_resource_specs.get(type_)
-    if asked is not None and asked.replicas is not None:
-        return f"spec.replicaResourceSpecs[{type_}].replicas"
-    created = any((pod.type or names.WORKER) == type_ for pod in plan.spec.create_pods)
-    return "spec.createPods" if created else "spec.removePods"
+    has_count = asked is not None and asked.replicas is not None
+    return f"spec.replicaResourceSpecs[{type_}].replicas" if has_count else "spec.createPods"
 
 
 def _unknown_type(plan: ScalePlan, job: ElasticJob) -> Refusal | None:
@@ -208,26 +199,23 @@ def _unknown_type(plan: ScalePlan, job: ElasticJob) -> Refusal | None:
 
 
 def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker]) -> Refusal | None:
+    if plan.spec.remove_pods:
+        message = "no plan removes single Pods: ask for a count, in spec.replicaResourceSpecs"
+        return Refusal("NotSupported", f"spec.removePods: {message}, or for other Pods, in spec.migratePods")
     for name, pods in _pods(plan):
         for i, meta in enumerate(pods):
             if meta.resource:
                 message = "ask for resources by type, in spec.replicaResourceSpecs"
                 return Refusal("NotSupported", f"spec.{name}[{i}].resource: {message}")
-    removed = _named(plan.spec.remove_pods, "removePods", job)
-    moved = _named(plan.spec.migrate_pods, "migratePods", job)
     current = {(w.spec.type, w.spec.index): w for w in workers}
     wanted = {type_: frozenset(wanted_slots(job, type_)) for type_ in training_types(job)}
-    for pod in (*removed, *moved):
+    for pod in _named(plan, job):
         if pod.type is None or pod.index not in wanted.get(pod.type, ()):
             return Refusal("WorkerNotFound", f"{pod.path}: {pod.said} is no worker of {job.metadata.name}")
         worker = current.get((pod.type, pod.index))
         if worker is not None and pod.incarnation not in (None, worker.spec.incarnation):
             message = f"{pod.path}: {pod.said} is no longer there: {pod_name(worker)} is in its place"
             return Refusal("WorkerNotFound", message)
-    both = {(pod.type, pod.index) for pod in removed}
-    for pod in moved:
-        if (pod.type, pod.index) in both:
-            return Refusal("Contradiction", f"{pod.path}: spec.removePods names {pod.said} too")
     return None
 
 
@@ -291,25 +279,21 @@ def _not_automatic(job: ElasticJob, request: ScaleRequest) -> Refusal | None:
 
 
 def _pods(plan: ScalePlan) -> list[tuple[str, list[PodMeta]]]:
-    spec = plan.spec
-    return [
-        ("createPods", spec.create_pods),
-        ("removePods", spec.remove_pods),
-        ("migratePods", spec.migrate_pods),
-    ]
+    return [("createPods", plan.spec.create_pods), ("migratePods", plan.spec.migrate_pods)]
 
 
-def _slots(pods: Iterable[PodMeta], name: str, job: ElasticJob) -> dict[str, list[int]]:
-    """The slots of some entries, by type, ascending; without those that the job cannot have."""
+def _moved(plan: ScalePlan, job: ElasticJob) -> dict[str, list[int]]:
+    """The slots of the Pods that are named, by type, ascending; without those that the job cannot have."""
     found: dict[str, set[int]] = {}
-    for pod in _named(pods, name, job):
+    for pod in _named(plan, job):
         if pod.type in job.spec.replica_specs:
             found.setdefault(pod.type, set()).add(pod.index)
     return {type_: sorted(indices) for type_, indices in found.items()}
 
 
-def _named(pods: Iterable[PodMeta], name: str, job: ElasticJob) -> list[NamedPod]:
-    return [_resolved(pod, f"spec.{name}[{i}]", job) for i, pod in enumerate(pods)]
+def _named(plan: ScalePlan, job: ElasticJob) -> list[NamedPod]:
+    pods = plan.spec.migrate_pods
+    return [_resolved(pod, f"spec.migratePods[{i}]", job) for i, pod in enumerate(pods)]
 
 
 def _resolved(pod: PodMeta, path: str, job: ElasticJob) -> NamedPod:

@@ -26,9 +26,10 @@ from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.failure.facts import RESTARTED, highest_step
 from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.ending import reported_failure
-from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
+from reconcilers.observed.exit_class import PodEnd, classify_process
 from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import REPLACED
 from reconcilers.worker.leavers import may_train
@@ -180,7 +181,7 @@ def ended(
     """
     if end.exit_class is ExitClass.NODE_LOST and end.container and status.node_name:
         end = replace(end, message=f"{status.node_name}{RESTARTED}")
-    is_others = (end.exit_class in FREE and end.message) or end.other_container
+    is_others = (meaning_of(end.exit_class).free and end.message) or end.other_container
     failure = None if is_others else reported_failure(report)
     words = _words(failure, end.message, end.log)
     text = words["message"] or _with_last_line(end)
@@ -222,7 +223,7 @@ def ended(
 
 def _never_ran(worker: ElasticWorker, end: PodEnd) -> bool:
     """Whether the Pod was taken away before it ran."""
-    is_taken = end.exit_class in (ExitClass.KILLED, ExitClass.PREEMPTED)
+    is_taken = meaning_of(end.exit_class).taken and end.exit_class is not ExitClass.NODE_LOST
     return is_taken and worker.status.phase is not WorkerPhase.RUNNING
 
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from crds.elasticworker import MAX_MESSAGE, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
+from crds.elasticworker import MAX_MESSAGE, ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.model import Condition, ConditionStatus
 from crds.texts import shortened
 from reconcilers.failure import budgets
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.ending import Judgement, Situation, failed_sidecars, judge
 from reconcilers.observed.exit_class import PodEnd
@@ -44,8 +45,6 @@ MAX_FAULT = 400
 
 WITHOUT_POD = "ended with its job, without a Pod"
 COMPLETED = "completed"
-ASK_FOR_A_NEW_POD = frozenset({ExitClass.OOM, ExitClass.HARDWARE_ERROR})
-"""Ends that another start in the same Pod does not help: more memory is needed, or another node."""
 FINAL_ACTIONS = (FailureAction.FAIL_JOB, FailureAction.REPLACE)
 
 
@@ -315,7 +314,7 @@ def _with_failures(
     end = after.last_exit
     assert end is not None
     spent = budgets.overdrawn(after.failure_budget, seen.restart_count, worker.metadata.name)
-    if spent or end.exit_class in ASK_FOR_A_NEW_POD or end.action in FINAL_ACTIONS:
+    if spent or meaning_of(end.exit_class).new_pod or end.action in FINAL_ACTIONS:
         return after
     return after.model_copy(
         update={

@@ -35,7 +35,7 @@ def whole(**status: Any) -> JSON:
         episode("Training", 124, 5, "0-2", "with groups 0-2"),
     ]
     seconds = {"Pending": 10, "Training": 110.5, "Recovering": 3.5}
-    goodput = {"state": "Training", "since": at(124), "seconds": seconds, "groupsLostSeconds": 9.0}
+    goodput = {"state": "Training", "since": at(124), "seconds": seconds}
     made = grouped(**{"history": history, "failures": {"Killed": 3}, "goodput": goodput} | status)
     return trainable(made)
 
@@ -60,7 +60,8 @@ def with_failure(index: int, *times: float, rank: int = 1) -> JSON:
     made = group(index, history=history)
     made["metadata"]["creationTimestamp"] = at(5)
     figures = {"firstStep": 1, "lastStep": 200, "stepsTimed": 150, "steppingSeconds": 150.0}
-    made["status"]["goodput"] = {"state": "Training", "since": at(10), **figures}
+    seconds = {"Recovering": 3.0 * len(times)}
+    made["status"]["goodput"] = {"state": "Training", "since": at(10), "seconds": seconds, **figures}
     return trainable(made)
 
 
@@ -106,9 +107,9 @@ def test_the_verdict_says_whether_the_others_trained_on() -> None:
     assert verdict(case()).text == (
         "Trains on 2 of 3 groups; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it"
     )
-    calm = {"state": "Training", "since": at(10), "groupsLostSeconds": 3.0}
-    one = verdict(case(failures={"Killed": 1}, goodput=calm)).text
-    assert one == (
+    calm = {"state": "Training", "since": at(10)}
+    alone = Case(whole(failures={"Killed": 1}, goodput=calm), workers(), (), NOW, groups=groups()[1:2])
+    assert verdict(alone).text == (
         "Trains on 2 of 3 groups; 1 failure cost 3s of one group's time; the other groups trained on"
     )
 

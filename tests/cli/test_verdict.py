@@ -203,7 +203,7 @@ def report_facts(made: JSON) -> list[tuple[str, str]]:
         ("NodeLost", "no heartbeat", "Recovers on 3 of 3 workers: worker 1 was lost with its node; "),
         ("Killed", "SIGKILL", "Recovers on 3 of 3 workers: worker 1 was killed from outside; "),
         ("Unknown", "gloo", "Recovers on 3 of 3 workers; "),
-        ("Other", "of a later version", "Recovers on 3 of 3 workers; "),
+        ("Other", "of a later version", "Recovers on 3 of 3 workers: worker 1 ended (Other); "),
     ],
 )
 def test_a_job_that_recovers_says_from_what(class_: str, message: str, expected: str) -> None:

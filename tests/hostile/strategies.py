@@ -305,7 +305,7 @@ def _with_depth(obj: JSON, deep: Any) -> JSON:
     for template in (*templates, *filter(None, [spec.get("template")])):
         template["more"] = template["spec"]["more"] = deep
         template["spec"]["containers"][0]["env"] = [{"name": "A", "valueFrom": {"b": deep}}]
-    for pod in (*spec.get("createPods", ()), *spec.get("removePods", ())):
+    for pod in (*spec.get("createPods", ()), *spec.get("migratePods", ())):
         pod["resource"] = {"cpu": deep}
     if "replicaSpecs" in spec:
         spec["envs"] = {"A": deep}

@@ -9,12 +9,12 @@ from crds.failure_policy import FailureAction
 from crds.job_status import FailureBudget
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import ALIKE_LIMIT, CONSEQUENCES_LIMIT, MAX_HOLD_SECONDS, Failed
-from reconcilers.observed.exit_class import FREE
+from reconcilers.failure.meaning import MEANING
 from tests.reconcilers.build import NOW, later
 
 USER = ExitClass.USER_ERROR
-FREE_CLASSES = sorted(FREE)
-SPENDERS = [c for c in ExitClass if c not in FREE]
+FREE_CLASSES = [c for c in ExitClass if MEANING[c].free]
+SPENDERS = [c for c in ExitClass if not MEANING[c].free]
 
 
 def failed(

@@ -169,7 +169,7 @@ def plan(name: str, created: int = 0, index: int = 1) -> ScalePlan:
         "uid": f"uid-{name}",
         "creationTimestamp": f"2026-01-01T00:00:{created:02}Z",
     }
-    spec = {"ownerJob": "digits", "removePods": [{"id": index}]}
+    spec = {"ownerJob": "digits", "migratePods": [{"id": index}]}
     return ScalePlan.model_validate({"metadata": metadata, "spec": spec})
 
 

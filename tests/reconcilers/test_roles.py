@@ -454,16 +454,6 @@ def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -
     )
 
 
-def test_a_plan_that_takes_the_last_server_by_name_is_refused() -> None:
-    spec = {"ownerJob": "digits", "removePods": [{"name": "digits-ps-0"}, {"name": "digits-ps-1"}]}
-    plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
-    refused = refusal(plan, roles_job(), list(all_of().values()), Sizes([]))
-    assert refused is not None and refused.reason == "OutOfRange"
-    assert refused.message == (
-        "spec.removePods: 0 Pods of type ps, and a job with parameter servers has from 1 to 256 of them"
-    )
-
-
 def test_a_relaunched_slot_prefers_its_last_good_node() -> None:
     def wishes(excluded: list[str], incarnation: int = 2) -> list[tuple[str, str]]:
         lives = [{"incarnation": n, "nodeName": f"node-{n}", "createdAt": NOW} for n in range(1, incarnation)]

@@ -86,24 +86,9 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
             f"{COUNT}: 5 Pods of type worker, not a multiple of elasticPolicy.nodeUnit, 2",
         ),
         (
-            {"removePods": [{"name": "digits-worker-0"}]},
-            "NotWholeUnits",
-            "spec.removePods: 3 Pods of type worker, not a multiple of elasticPolicy.nodeUnit, 2",
-        ),
-        (
-            {"removePods": [{"id": 0}, {"id": 1}, {"id": 2}, {"id": 3}]},
-            "BelowMinimum",
-            "spec.removePods: 0 Pods of type worker, fewer than the job's minReplicas, 2",
-        ),
-        (
             {"createPods": [{}, {}, {}, {}, {}, {}]},
             "AboveMaximum",
             "spec.createPods: 10 Pods of type worker, more than the job's maxReplicas, 8",
-        ),
-        (
-            {"removePods": [{"name": "digits-worker-7"}, {"id": 0}]},
-            "WorkerNotFound",
-            "spec.removePods[0].name: digits-worker-7 is no worker of digits",
         ),
         (
             {"migratePods": [{"id": 0}, {"name": "other-worker-0"}]},
@@ -116,14 +101,15 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
             "spec.migratePods[0].name: digits-worker-1-2 is no longer there: digits-worker-1-3 is in its place",
         ),
         (
-            {"removePods": [{}]},
+            {"migratePods": [{}]},
             "WorkerNotFound",
-            "spec.removePods[0]: an entry without name, id and rankIndex is no worker of digits",
+            "spec.migratePods[0]: an entry without name, id and rankIndex is no worker of digits",
         ),
         (
-            {"removePods": [{"id": 0}, {"id": 1}], "migratePods": [{"name": "digits-worker-1"}]},
-            "Contradiction",
-            "spec.migratePods[0].name: spec.removePods names digits-worker-1 too",
+            {"removePods": [{"name": "digits-worker-1"}], **of_worker(replicas=4)},
+            "NotSupported",
+            "spec.removePods: no plan removes single Pods: ask for a count, in spec.replicaResourceSpecs, or for "
+            "other Pods, in spec.migratePods",
         ),
         (
             {"createPods": [{"resource": {"cpu": "1"}}]},
@@ -251,10 +237,10 @@ def test_a_plan_for_more_resources_than_the_jobs_status_holds_is_refused() -> No
 def test_a_plan_without_a_count_comes_to_the_jobs_changed_by_its_pods() -> None:
     asked = {
         "createPods": [{}, {"type": "worker"}, {}],
-        "removePods": [{"id": 1}, {"name": "digits-worker-1"}],
+        "migratePods": [{"id": 1}, {"name": "digits-worker-1"}],
     }
     request = request_of(plan(**asked), four())
-    assert request.replicas == {"worker": 6} and request.removed == {"worker": [1]}
+    assert request.replicas == {"worker": 7} and request.moved == {"worker": [1]}
     explicit = request_of(plan(**asked, **of_worker(replicas=4)), four())
     assert explicit.replicas == {"worker": 4}
 

@@ -409,18 +409,6 @@ async def test_a_plan_that_adds_workers_makes_of_extra_ones_such_as_are_asked_fo
     assert (stage.count(), stage.known()["base"], stage.members()) == (4, 3, before)
 
 
-async def test_a_plan_may_not_take_so_many_that_fewer_are_asked_for_than_there_have_to_be() -> None:
-    stage = await training(room=2)
-    stage.edit_job(minReplicas=2)
-    await stage.live(180)
-    stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 1}])
-    await stage.live(15)
-    assert stage.told("mine") == (
-        "BelowMinimum",
-        "spec.removePods: 1 Pod of type worker, fewer than the job's minReplicas, 2",
-    )
-
-
 async def test_a_plan_that_asks_for_the_very_count_of_a_probe_is_not_lost_with_it() -> None:
     stage = await training()
     while stage.count() == 2:
@@ -605,18 +593,6 @@ CHANGES: dict[str, tuple[Callable[[Training], object], int, int, list[int]]] = {
         3,
         3,
         [0, 1, 2],
-    ),
-    "without one that was asked for": (
-        lambda stage: stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 1}]),
-        5,
-        2,
-        [0, 2, 3, 4, 5],
-    ),
-    "without an extra one": (
-        lambda stage: stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 4}]),
-        5,
-        3,
-        [0, 1, 2, 3, 5],
     ),
     "set back": (lambda stage: stage.edit_job(replicas=3), 3, 3, [0, 1, 2]),
 }

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.job_status import MAX_EPISODES, Goodput, JobState
-from reconcilers.goodput.goodput import effective_seconds, of_groups, with_ratio
+from reconcilers.goodput.goodput import effective_seconds, with_ratio
+from reconcilers.groups.account import with_steps_of
 from reconcilers.observed.builder import owner_reference
 from tests.reconcilers.build import NOW, later
 from tests.reconcilers.test_groups_plan import account, after, group, look, whole
@@ -168,21 +169,7 @@ def test_the_ratio_is_never_above_the_share_of_time_in_which_the_job_trained(
 ) -> None:
     seconds = {"Pending": 100 - trained, "Training": trained}
     mine = Goodput(state=JobState.PENDING, since=later(100), seconds=seconds)
-    found = of_groups(mine, whole(), groups, later(100))
+    found = with_steps_of(mine, whole(), groups, later(100))
     assert found.ratio is None or -1e-6 <= found.ratio <= trained / 100 + 1e-5
     each = [effective_seconds(group, of_group=True) or 0.0 for group in groups]
     assert found.ratio is None or found.ratio <= sum(each) / 3 / 100 + 1e-5
-
-
-def test_what_failures_cost_groups_stays_when_one_of_them_is_gone() -> None:
-    def lost(index: int, seconds: float) -> ElasticJob:
-        spent = {"state": "Training", "since": NOW.isoformat(), "seconds": {"Recovering": seconds}}
-        return group(index, goodput=spent, failures={"Killed": int(seconds)})
-
-    of = life_of((10, [lost(0, 3), lost(1, 2), lost(2, 0)]))
-    assert of.status.goodput is not None and of.status.goodput.groups_lost_seconds == 5
-    assert of.status.failures == {"Killed": 5}
-    of = after(of, look(of, lost(0, 3), lost(2, 0), seconds=20))
-    of = after(of, look(of, lost(0, 4), lost(1, 0), lost(2, 0), seconds=30))  # made again
-    assert of.status.goodput is not None and of.status.goodput.groups_lost_seconds == 6
-    assert of.status.failures == {"Killed": 6}

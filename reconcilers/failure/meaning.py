@@ -1,0 +1,130 @@
+"""What each exit class means: the one table that decisions, budgets and advice read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+from crds.elasticworker import ExitClass
+
+
+class Guilt(IntEnum):
+    """How likely a failure was the first of its round: that of the lowest comes before all others."""
+
+    DEVICE = 0
+    """A device's driver reported it: what processes report of the same moment follows from that."""
+    OWN = 1
+    """An error, a crash, a kill: it needs nobody else for its explanation."""
+    HANGS = 2
+    """It hangs, and waits for nobody."""
+    FINISHED_EARLY = 3
+    """It ended well while others, who wait for it or lose it, still trained."""
+    SILENT = 4
+    """It does not say where it hangs."""
+    WAITS = 5
+    """It hangs because it waits for others."""
+    TIMED_OUT = 6
+    """It has waited for others until its time was up."""
+    FOLLOWS = 7
+    """Its text is of a peer's death."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What follows from an end of one class."""
+
+    verb: str
+    """What became of the worker, to follow its name in a sentence."""
+    advice: str = ""
+    """What a user should do after such a failure."""
+    free: bool = False
+    """The end is not the program's doing, and never spends `restartCount`."""
+    taken: bool = False
+    """The Pod lost its place to somebody or something outside the job; a deleted Pod counts as killed."""
+    avoids_node: bool = False
+    """The next Pod prefers another node."""
+    new_pod: bool = False
+    """Another start in the same Pod does not help: more memory is needed, or another node."""
+    repeatable: bool = False
+    """The same error again means that it will always come."""
+    shares_count: bool = False
+    """The class shares its count of `restartCount` with the others that do."""
+    guilt: Guilt = Guilt.OWN
+    """Guilt of a failure in place of which no more than the class is left."""
+
+
+MEANING: Mapping[str, Meaning] = MappingProxyType(
+    {
+        ExitClass.SUCCEEDED: Meaning("finished", free=True),
+        ExitClass.USER_ERROR: Meaning(
+            "failed by an error of its own",
+            "Correct the script or its data; the traceback, and the log that led there: "
+            "dlr job logs {name} --failed.",
+            repeatable=True,
+            shares_count=True,
+        ),
+        ExitClass.OOM: Meaning(
+            "ran out of memory",
+            "Nothing is to be done where the template has a limit of memory: its next Pod gets more. "
+            "Without one, or at the most that resourceLimits.memory and the largest node allow, raise it, or "
+            "let the script keep less; what it did before: dlr job logs {name} --failed.",
+            new_pod=True,
+        ),
+        ExitClass.KILLED: Meaning(
+            "was killed from outside",
+            "Find out who deletes the job's Pods or kills their processes: dlr job events {name}.",
+            free=True,
+            taken=True,
+        ),
+        ExitClass.PREEMPTED: Meaning(
+            "was preempted",
+            "Nothing is to be done where its node was drained. To be interrupted less by other jobs, give "
+            "this one a higher priorityClassName, or nodes of its own.",
+            free=True,
+            taken=True,
+        ),
+        ExitClass.NODE_LOST: Meaning(
+            "was lost with its node",
+            "Look at the node: kubectl describe node {node}.",
+            free=True,
+            taken=True,
+            avoids_node=True,
+        ),
+        ExitClass.HARDWARE_ERROR: Meaning(
+            "failed by a fault of its device",
+            "Check the node, and keep it out of service until it passes: dlr node-check --nodes {nodes}.",
+            avoids_node=True,
+            new_pod=True,
+            guilt=Guilt.DEVICE,
+        ),
+        ExitClass.CHECK_FAILED: Meaning(
+            "was taken off a node that failed a check",
+            "Look at what the check found: kubectl describe nc -n {namespace}.",
+            free=True,
+            avoids_node=True,
+        ),
+        ExitClass.HANG: Meaning(
+            "hung",
+            "Look at the stacks of all ranks at that moment: dlr job logs {name} --failed.",
+            repeatable=True,
+            guilt=Guilt.HANGS,
+        ),
+        ExitClass.DAMAGED_CHECKPOINT: Meaning(
+            "found a damaged checkpoint in memory",
+            "Check the node, whose memory may be bad: dlr node-check --nodes {nodes}.",
+            free=True,
+        ),
+        ExitClass.UNKNOWN: Meaning(
+            "failed after a peer, of which nothing is known yet",
+            shares_count=True,
+            guilt=Guilt.FOLLOWS,
+        ),
+    }
+)
+
+
+def meaning_of(exit_class: str) -> Meaning:
+    """Return the row of a class; that of a class which is none has nothing set."""
+    return MEANING.get(exit_class) or Meaning(f"ended ({exit_class})")
