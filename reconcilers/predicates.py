@@ -150,13 +150,13 @@ more_than_a_heartbeat = change_of(cordon_view)
 @change_of
 def more_than_the_agents_report(worker: Object) -> object:
     """A worker's Pod does not depend on what its agent reports."""
-    return _without_report(worker)
+    return without_report(worker)
 
 
 @change_of
 def more_than_an_agents_later_reports(worker: Object) -> object:
     """The agent's first report, or more. From then on its silence counts: its Lease may never be renewed."""
-    return _without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
+    return without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
 
 
 _OF_REPORTS = (
@@ -178,32 +178,16 @@ def more_than_progress(worker: Object) -> object:
     """
     report = worker.get("status", {}).get("agent") or {}
     return (
-        _without_report(worker),
+        without_report(worker),
         *(report.get(field) for field in _OF_REPORTS),
         (report.get("progress") or {}).get("checkpointStep"),
         [(each["round"], each.get("nonFiniteStep")) for each in report.get("rounds") or ()],
         (report.get("memory") or {}).get("resumed"),
-        _asked_of_shards(report),
         *((report.get("replicas") or {}).get(field) for field in _OF_REPLICAS),
     )
 
 
-@change_of
-def more_of_a_puller(worker: Object) -> object:
-    """What a job goes by of a worker of its groups that pulls shards: its life, and what it asks for."""
-    report = worker.get("status", {}).get("agent") or {}
-    return (_without_report(worker), _asked_of_shards(report)) if report.get("shards") else None
-
-
-def _asked_of_shards(report: Object) -> list[Object]:
-    """How far a worker is with its lease matters only when it wants another, or lets go of it."""
-    return [
-        each if each.get("wants") or each.get("leaves") else {k: v for k, v in each.items() if k != "rest"}
-        for each in report.get("shards") or ()
-    ]
-
-
-def _without_report(worker: Object) -> object:
+def without_report(worker: Object) -> object:
     """Spec, status and deletion of an ElasticWorker, without its agent's report."""
     status = {field: value for field, value in worker.get("status", {}).items() if field != "agent"}
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")

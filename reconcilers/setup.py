@@ -30,13 +30,12 @@ from reconcilers.cordon.reconciler import (
     NodeRecordReconciler,
     cordon_keys,
 )
-from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
+from reconcilers.groups.reconciler import ReplicaGroupsReconciler
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
-from reconcilers.observed.groups import group_of
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.trust import CLUSTER, Trust
@@ -53,7 +52,6 @@ from reconcilers.predicates import (
     more_of_a_group,
     more_of_a_grouped_job,
     more_of_a_jobs_checks,
-    more_of_a_puller,
     more_of_an_answer,
     more_than_a_heartbeat,
     more_than_a_renewal,
@@ -69,6 +67,7 @@ from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
 from reconcilers.scale.writer import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.shapes import SHAPES
+from reconcilers.shards.controller import add_shards
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
@@ -102,6 +101,7 @@ def add_all(
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods or PodOptions())
     add_groups(manager, clock)
+    add_shards(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
     add_node_checks(manager, clock, pods or PodOptions())
@@ -116,7 +116,6 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
-    cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
     cache.add_index(ELASTICWORKERS, BY_VERDICT, failed_nodes)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
@@ -145,21 +144,11 @@ def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
 
 
 def add_groups(manager: Manager, clock: Clock) -> None:
-    jobs = manager.cache.store(ELASTICJOBS)
-
-    def grouped_job(worker: dict[str, Any]) -> Iterable[Request]:
-        """The job of the worker's replica group, if it is of one."""
-        namespace = worker["metadata"]["namespace"]
-        job = jobs.get(namespace, worker["spec"].get("jobName") or "")
-        group = None if job is None else group_of(job)
-        return [] if group is None else [Request(namespace, group.name)]
-
     reconciler = ReplicaGroupsReconciler(manager.client, manager.cache, manager.recorder, clock)
     (
         ControllerBuilder(manager, "replicagroups")
         .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
         .owns(ELASTICJOBS, predicate=more_of_a_group)
-        .watches(ELASTICWORKERS, grouped_job, predicate=more_of_a_puller)
         .owns(ELASTICWORLDS)
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "replicagroups", ELASTICJOBS, clock))

@@ -28,9 +28,8 @@ from reconcilers.observed.slots import Slot, extra_slots, opportunistic_policy, 
 from reconcilers.observed.worker_state import REFUSALS, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.request import Origin
+from reconcilers.scale.request import MAX_REMOVED, Origin
 from reconcilers.scale.uptake import Uptake
-from reconcilers.shards.by_shards import MAX_REMOVED
 from reconcilers.world.participants import Bounds, Participant
 
 CHECKPOINT_SECONDS = 900.0

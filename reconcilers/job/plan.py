@@ -34,6 +34,7 @@ from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
+from reconcilers.observed.conditions import failure_target
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline, seconds_to_expiry
@@ -48,7 +49,6 @@ from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
 from reconcilers.scale.verdicts import PlanVerdict, choose_plan
-from reconcilers.shards import job_shards
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
 from reconcilers.world.rendezvous import Decision, broken_members
@@ -110,10 +110,9 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = len(missing) == most < len(slots.missing) or len(surplus) < len(slots.surplus)
     more = 0.0 if is_more else None
-    shards = job_shards.events(seen.job.status.shards, look.shards)
     plan = replace(
         plan,
-        events=(*shards, *events_of_job.of_scale(uptake), *plan.events),
+        events=(*events_of_job.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
         verdicts=verdicts,
         scale=scale or plan.scale,
@@ -126,7 +125,6 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
             served.seconds,
-            job_shards.seconds_to_lease(seen.job, len(seen.workers.training), seen.shards_age_seconds),
         ),
     )
     return _paced(seen, plan)
@@ -174,25 +172,20 @@ def _basis(
     """The job as it is wanted by now, and how it begins.
 
     Args:
-        surplus: the workers that are deleted; what they have done of their leases counts.
+        surplus: the workers that are deleted.
     """
-    job, shards = seen.job, None
-    pause = job_shards.seconds_to_lease(job, len(seen.workers.training), seen.shards_age_seconds)
-    if surplus or pause is None:
-        shards = job_shards.next_sets(job, seen.workers, surplus, now)
+    job = seen.job
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
     refused = refusal_of(seen, Origin.PROFILE)
     beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, seen.managed_fields)
-    wanted = with_departed(uptake.job, surplus)
     look = Basis(
         seen=seen,
-        job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
+        job=with_departed(uptake.job, surplus),
         workers=workers,
         fresh=freshness(job, workers, seen.pods),
         now=now,
         scale_requested=uptake.scale_requested,
-        shards=shards,
         refusal=refusal.judge(job, workers, now),
         profile=beginning.profile,
     )
@@ -224,8 +217,8 @@ def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
     job, now = look.job, look.now
     if job.status.phase is not JobPhase.SUSPENDED and (why := _success(look)):
         return JobPhase.SUCCEEDED, "TrainingSucceeded", why
-    if why := job_shards.ending(job):
-        return JobPhase.FAILED, job_shards.ENDED, why
+    if (target := failure_target(job.status.conditions)) is not None:
+        return JobPhase.FAILED, target.reason, target.message
     if look.refusal is not None and look.refusal.is_final(job, now):
         return JobPhase.FAILED, *look.refusal.ending
     if why := deadline_exceeded(job, now):

@@ -31,7 +31,6 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.scale.request import is_left_over
 from reconcilers.scale.writer import ScaleWriter
-from reconcilers.shards.sets import look_size
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
@@ -88,8 +87,7 @@ class ElasticJobReconciler(Reconciler):
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        size = look_size(seen.workers, seen.job.status.shards) + len(seen.plans) + seen.checks.look_size
-        size += seen.nodes_to_compare
+        size = len(seen.workers) + len(seen.plans) + seen.checks.look_size + seen.nodes_to_compare
         return await computed(size, plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:

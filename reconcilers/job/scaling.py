@@ -1,4 +1,4 @@
-"""What a job asks of its own scale: as its shard sets want it, or as there is free room. Pure."""
+"""What a job asks of its own scale, as there is free room. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.plan import own_refusal
 from reconcilers.scale.request import Origin, ScaleRequest, ScaleWrite, own_request
-from reconcilers.shards import by_shards
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,6 @@ def plan_scaling(
         is_quiet: no check, move, roll or failure is under way.
         failed: how training failed in place, in the look that counts it.
     """
-    sized = by_shards.size_of(job, workers, seen.ages.idle)
-    if sized.scale:
-        removed = {names.WORKER: list(sized.scale.removed)} if sized.scale.removed else {}
-        request = own_request(job, Origin.SHARDS, sized.scale.replicas, removed=removed)
-        write, wait = own_write(job, request, seen)
-        return OwnScaling(None, write, look_again_seconds=(sized.look_again_seconds, wait))
     refused = refusal_of(seen, Origin.GROWTH)
     grown = partial(growth.grown, job, workers, seen.published, now=now, is_quiet=is_quiet, failed=failed)
     step = grown(refused)
@@ -54,8 +47,7 @@ def plan_scaling(
     if write is not None and write.refusal:
         step = grown(write.refusal) or step
         write, wait = _growth(job, workers, seen, step)
-    again = (sized.look_again_seconds, step.look_again_seconds, wait)
-    return OwnScaling(step, write, growth.events(step), again)
+    return OwnScaling(step, write, growth.events(step), (step.look_again_seconds, wait))
 
 
 def _growth(

@@ -91,7 +91,6 @@ def scraped() -> str:
             warnings = [{"type": kind.type, "message": "…", "since": point["time"]} for kind in WARNINGS]
             job = running_job(
                 rendezvous=resumed,
-                shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
                 warnings=warnings,
             )
             elastic = {"elastic_policy": ElasticPolicy.model_validate({"replicaGroups": {"workers": 1}})}
