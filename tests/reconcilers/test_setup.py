@@ -7,6 +7,7 @@ from controller.reconciler import Request
 from controller.store import Change
 from crds.agent_report import AgentReport, ReplicasReport
 from crds.wire import to_camel
+from reconcilers.cordon.wiring import more_than_the_agents_report
 from reconcilers.predicates import (
     begins_or_ends,
     more_of_a_jobs_checks,
@@ -14,7 +15,6 @@ from reconcilers.predicates import (
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
-    more_than_the_agents_report,
 )
 from reconcilers.setup import (
     checked_job,

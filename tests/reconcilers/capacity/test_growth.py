@@ -81,7 +81,7 @@ class Training(Stage):
             for _ in range(4):
                 before = next(self._versions)
                 self.deliver_all()
-                await self.reconcile_job()
+                await self.look()
                 self.act()
                 if next(self._versions) == before + 1:  # nobody wrote anything
                     break
@@ -167,7 +167,7 @@ async def test_who_takes_the_node_of_an_extra_worker_stops_training_for_no_look_
     stage.worlds.clear()
     stage.take(3)
     stage.deliver_all()
-    await stage.reconcile_job()
+    await stage.look()
     assert stage.members() == [[0, 1, 2]], "in the look that sees it"
     await stage.live(30)
     assert stage.count() == 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crds.elasticjob import ElasticJob
-from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
@@ -40,6 +40,7 @@ class Groups:
     def __init__(self, workers: int) -> None:
         self.cache = Stores()
         add_indexes(self.cache)
+        self.cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
         self.reconciler = ReplicaGroupsReconciler(None, self.cache, None, Clock())  # type: ignore[arg-type]
         self.job = self.put_job("llm", [])
         for group in range(GROUPS):

@@ -17,10 +17,10 @@ from reconcilers.groups import reconciler
 from reconcilers.groups.children import group_job
 from reconcilers.groups.membership import decide
 from reconcilers.groups.plan import GroupsPlan
-from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.job.published import world_spec
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job
 from tests.reconcilers.groups.test_membership import able
@@ -35,6 +35,7 @@ class GroupsController(Controller):
 
     def __init__(self, api: Api) -> None:
         super().__init__(api)
+        self.cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
         me: Any = self
         self._groups = ReplicaGroupsReconciler(me, me.cache, me, clock)
