@@ -105,12 +105,6 @@ def test_hangs_at_the_same_place_are_the_same_error() -> None:
     )
 
 
-@given(st.integers(1, 60))
-def test_who_gets_further_each_time_fails_for_ever(times: int) -> None:
-    budget = spend(*[failed(reached=step) for step in range(times)])
-    assert reason(budget, allowed=1) is None and (budget.spent, budget.alike) == ({"UserError": 1}, 1)
-
-
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_the_ground_that_was_reached_never_shrinks(steps: list[int]) -> None:
     budget, highest = FailureBudget(), None
@@ -121,10 +115,6 @@ def test_the_ground_that_was_reached_never_shrinks(steps: list[int]) -> None:
         highest = step if new else highest
         assert budget.step == highest
         assert sum(budget.spent.values()) == (1 if new else before + 1)
-
-
-def test_a_job_that_tells_no_steps_has_no_new_ground() -> None:
-    assert reason(spend(*different(4))) == "RestartLimitExceeded"
 
 
 # --- waiting ----------------------------------------------------------------------------------------

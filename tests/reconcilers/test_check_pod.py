@@ -96,20 +96,6 @@ def test_a_command_of_the_templates_own_is_left() -> None:
     assert built(check(template=template))["spec"]["containers"][0]["command"] == ["mine"]
 
 
-def test_name_labels_and_owner_are_the_workers() -> None:
-    metadata = built(check())["metadata"]
-    assert metadata["name"] == "lab-check-3-1"
-    assert metadata["ownerReferences"][0]["kind"] == "ElasticWorker"
-    assert metadata["labels"] == {
-        names.LABEL_APP: names.APP,
-        names.LABEL_MANAGED_BY: names.MANAGER,
-        names.LABEL_CHECK: "lab",
-        names.LABEL_TYPE: names.CHECK,
-        names.LABEL_INDEX: "3",
-        names.LABEL_INCARNATION: "1",
-    }
-
-
 def test_environment_names_the_check_and_no_job() -> None:
     variables = environment(built(check(template=TEMPLATE)), container=1)
     assert variables["DLR_CHECK_NAME"] == "lab" and "DLR_JOB_NAME" not in variables

@@ -9,7 +9,7 @@ import pytest
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller.errors import AlreadyExists, Conflict, Forbidden
 from controller.events import EventRecorder
 from controller.reconciler import Request
 from controller.resources import NETWORKPOLICIES, Resource
@@ -43,36 +43,6 @@ class Stores:
 
     def parse(self, _: object) -> ElasticJob:
         return JOB
-
-
-class Fleeting:
-    """A budget of that name is there for the first create, and gone for the get."""
-
-    def __init__(self) -> None:
-        self.made: list[dict[str, Any]] = []
-        self._there = True
-
-    async def create(self, resource: object, obj: dict[str, Any]) -> dict[str, Any]:
-        if self._there:
-            raise AlreadyExists(409, "AlreadyExists", "there is one")
-        self.made.append(obj)
-        return obj
-
-    async def get(self, resource: object, name: str, namespace: str, **_: object) -> dict[str, Any]:
-        self._there = False
-        raise NotFound(404, "NotFound", "there is none", {"name": name})
-
-
-async def test_budget_that_goes_while_it_is_looked_at_is_made_with_the_next_try() -> None:
-    client = Fleeting()
-    reconciler = CompanionReconciler(
-        cast("Client", client), cast("Cache", Stores()), cast("EventRecorder", None)
-    )
-    request = Request(JOB.metadata.namespace or "", JOB.metadata.name)
-    with pytest.raises(AlreadyExists):
-        await reconciler.reconcile(request)
-    await reconciler.reconcile(request)
-    assert len(client.made) == 1
 
 
 class Denied:

@@ -47,11 +47,6 @@ def told(plan: Plan) -> list[str]:
     return [event.message for event in plan.events if event.reason == NON_FINITE_LOSS]
 
 
-def test_a_loss_that_is_a_number_is_not_worth_a_word() -> None:
-    plan, after = look(of_world(), trains(0), trains(1))
-    assert said(after) is None and told(plan) == []
-
-
 def test_the_first_step_is_told_with_its_rank_and_once() -> None:
     plan, after = look(of_world(), trains(0, 9), trains(1, 8))
     message = (

@@ -65,10 +65,6 @@ def test_an_init_container_out_of_memory_raises_nothing_of_the_training_containe
     assert raise_(needing({"memory": "2Gi"}), killed(lastExit=end.to_wire())) is None
 
 
-def test_no_step_is_more_than_8_gib() -> None:
-    assert raise_(needing({"memory": "16Gi"}), killed())["limits"] == {"memory": "24Gi"}
-
-
 @pytest.mark.parametrize(
     ("limit", "request_", "limit_after", "request_after"),
     [

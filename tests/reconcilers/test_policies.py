@@ -19,7 +19,6 @@ from reconcilers.observed.run_policy import seconds_to_cleaning
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
 from tests.reconcilers.build import NOW, job, later, worker
-from tests.reconcilers.judging import judge
 
 FORMED = RendezvousPhase.FORMED
 
@@ -41,10 +40,6 @@ def test_crash_loop_waits_ever_longer() -> None:
     plan = plan_relaunches([ended(quickExits=3)], Rendezvous(), later(0.5))
     assert not plan.relaunches and plan.look_again_seconds == 1.5
     assert plan_relaunches([ended(quickExits=3)], Rendezvous(), later(2)).relaunches
-
-
-def test_an_end_that_is_yet_to_come_delays_no_pod() -> None:
-    assert plan_relaunches([ended(quickExits=3)], Rendezvous(), later(-3_600)).relaunches
 
 
 @given(st.integers(0, 2_000))
@@ -124,12 +119,6 @@ def test_job_of_plain_pods_runs_when_all_do_and_succeeds_when_all_have() -> None
 def test_a_waiting_newcomer_does_not_keep_a_finished_world_from_succeeding() -> None:
     world = Rendezvous(round=1, phase=FORMED, members=[0], incarnations=[1])
     assert job_status.has_succeeded(Workers([worker(0, WorkerPhase.SUCCEEDED), worker(1)]), world)
-
-
-def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:
-    first, _ = judge(job())
-    again, _ = judge(first, now=later(9))
-    assert all(c.last_transition_time == NOW for c in again.status.conditions)
 
 
 # --- run policy -------------------------------------------------------------------------------------

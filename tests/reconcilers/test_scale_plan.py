@@ -252,7 +252,3 @@ def test_amounts_are_what_the_container_asks_and_may_use() -> None:
         "the template names a limit of memory alone"
     )
     assert found.requests == {"nvidia.com/gpu": 1}
-
-
-def test_nothing_is_said_of_nodes_that_are_not_known() -> None:
-    assert refusal(plan(**of_worker(resource={"memory": "999Gi"})), four(), [], Sizes([])) is None

@@ -46,16 +46,6 @@ def test_a_growth_that_was_worth_its_workers_and_taken_before_it_paid_is_one_in_
     assert 2 <= day.useless == len(day.growths) <= 7
 
 
-def test_a_job_that_does_not_scale_tries_once_an_hour() -> None:
-    day = Day(base=4, nodes=4, policy=POLICY, speed=lambda workers: 4 / workers)
-    day.live(3_000, lambda _: 0)
-    assert day.restarts == 2, "up, and back"
-    assert day.count == 4
-    assert day.known.reason == "8 workers instead of 4 add 0% of a linear gain, less than minEfficiency 60%"
-    day.live(3_000, lambda _: 0)
-    assert day.restarts == 4
-
-
 @given(freed=st.integers(30, 900), probe=st.integers(2, 120))
 @settings(max_examples=8, deadline=None)
 def test_nodes_that_are_freed_are_had_within_half_a_probe(freed: int, probe: int) -> None:

@@ -200,13 +200,6 @@ def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
     assert begun(new(), HISTORY, has_begun=True).request is None
 
 
-def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_look() -> None:
-    begins = begun(new(), HISTORY)
-    assert begins.profile is None and profile.needs_history(new())
-    again = begun(new(), HISTORY)
-    assert again.request == begins.request is not None and again.profile is None
-
-
 def test_a_job_whose_request_is_refused_begins_without_it() -> None:
     refused = begun(new(), HISTORY, refused="a webhook said no")
     assert refused.request is None

@@ -219,21 +219,6 @@ def test_no_group_joins_once_one_has_succeeded(
         assert after <= before
 
 
-def test_groups_leave_and_return_and_a_broken_exchange_is_made_again() -> None:
-    first = decide(Membership(), [able(0), able(1), able(2)], 2)
-    assert (first.version, [place.index for place in first.groups]) == (1, [0, 1, 2])
-    broken = replace(able(0), broken_round=1)
-    second = decide(first, [broken, able(1), able(2)], 2)
-    assert (second.version, second.address) == (2, "10.0.0.1"), "the next one leads"
-    third = decide(second, [able(0, round_=2), able(1), able(2)], 2)
-    assert (third.version, [place.round for place in third.groups]) == (3, [2, 1, 1])
-    again = decide(third, [able(0, 2), able(1, broken_version=3), able(2)], 2)
-    assert (again.version, again.groups) == (4, third.groups)
-    assert decide(again, [able(0, 2), able(1, broken_version=3), able(2)], 2) is again
-    few = decide(again, [able(2)], 2)
-    assert (few.version, few.groups) == (5, [])
-
-
 def test_a_hung_group_is_left_out_once_and_returns_when_it_is_back_or_restarted() -> None:
     first = decide(Membership(), [able(0), able(1), able(2)], 2)
     waits = able(1, late_version=1, late_groups=frozenset({0}))
