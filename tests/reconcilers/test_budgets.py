@@ -93,18 +93,6 @@ def test_the_same_error_three_times_in_a_row_is_enough_however_many_are_allowed(
         assert (reason(budget, allowed=1_000) == "SameErrorRepeated") is (run >= ALIKE_LIMIT)
 
 
-def test_errors_that_another_pod_may_cure_are_tried_again_as_often_as_allowed() -> None:
-    for exit_class in (ExitClass.OOM, ExitClass.HARDWARE_ERROR, ExitClass.UNKNOWN):
-        assert reason(spend(*[failed(exit_class)] * 3)) is None
-
-
-def test_hangs_at_the_same_place_are_the_same_error() -> None:
-    hang = failed(ExitClass.HANG, "Hang: no step for 1800 s")
-    assert (
-        reason(spend(hang, hang, failed(ExitClass.HANG, "Hang: no step for 1801 s"))) == "SameErrorRepeated"
-    )
-
-
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_the_ground_that_was_reached_never_shrinks(steps: list[int]) -> None:
     budget, highest = FailureBudget(), None

@@ -6,6 +6,7 @@ import json
 from typing import Any, ClassVar, cast
 
 import pytest
+from kubernetes import client
 
 from controller.cache import Cache
 from controller.client import Client
@@ -93,8 +94,6 @@ async def test_a_policy_that_is_refused_is_told_and_the_budget_does_not_wait_for
 
 @pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])
 def test_policy_admits_the_pods_of_its_owner_alone_and_has_fields_that_kubernetes_knows(kind: str) -> None:
-    from kubernetes import client
-
     owner = {"kind": kind, "metadata": {"name": "digits", "namespace": "default", "uid": "u"}}
     policy = network_policy_of(owner)
     api = client.ApiClient()

@@ -298,15 +298,6 @@ def test_a_check_is_its_own_state_and_recovery_goes_on_after_it(training: Life) 
     ]
 
 
-def test_the_check_before_the_first_world_is_followed_by_forming() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, checking=True, active_check="digits-check-1")
-    life.look(20, formed(1))
-    assert [e[0] for e in life.episodes] == ["Pending", "Checking", "Forming"]
-    assert life.spent == {"Pending": 10, "Checking": 20}
-
-
 def test_a_job_is_down_when_too_few_are_left_and_nobody_is_on_the_way(training: Life) -> None:
     training.look(10, reforming(1), broken_at=later(25))
     assert training.state is JobState.RECOVERING

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.store import Store
 from crds.elasticworker import ExitClass, WorkerPhase
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -14,7 +13,6 @@ from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
 from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches, relaunched
-from reconcilers.observed.observations import Observations
 from reconcilers.observed.run_policy import seconds_to_cleaning
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
@@ -186,17 +184,3 @@ def test_merge_patch_leads_from_one_status_to_the_other(
 ) -> None:
     assert apply(before, merge_patch(before, after)) == after
     assert merge_patch(after, after) == {}
-
-
-def test_age_counts_from_when_we_first_saw_the_value_and_is_forgotten_with_the_object() -> None:
-    now, leases = [100.0], Store()
-    lease = {"metadata": {"name": "a", "namespace": "default", "uid": "lease", "resourceVersion": "1"}}
-    leases.apply(lease)
-    seen = Observations(leases, lambda: now[0])
-    assert seen.age_seconds("lease", "v1") == 0
-    now[0] = 130.0
-    assert seen.age_seconds("lease", "v1") == 30
-    assert seen.age_seconds("lease", "v2") == 0
-    now[0] = 150.0
-    leases.delete(lease)
-    assert seen.age_seconds("lease", "v2") == 0

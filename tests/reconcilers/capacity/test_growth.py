@@ -203,12 +203,6 @@ async def test_of_a_probe_for_many_those_that_have_found_a_node_stay() -> None:
     assert len(stage.members()) == 2, "one restart"
 
 
-async def test_newcomers_to_a_script_that_saves_seldom_join_after_a_quarter_of_an_hour() -> None:
-    stage = await training(room=2, steps_a_checkpoint=10_000)
-    await stage.live(1_000)
-    assert stage.members() == [[0, 1], [0, 1, 2, 3]]
-
-
 async def test_an_extra_worker_that_never_starts_gives_its_node_back_whatever_else_is_probed() -> None:
     stage = await training(most=6)
     while stage.count() == 2:
@@ -220,18 +214,6 @@ async def test_an_extra_worker_that_never_starts_gives_its_node_back_whatever_el
     reason = "1 extra worker is given back: not training 1800 s after having a node"
     assert stage.known()["reason"] == reason
     assert ("ExtraWorkersGivenBack", reason) in stage.events
-
-
-async def test_a_failure_of_anybody_long_after_a_growth_gives_nobody_back() -> None:
-    stage = await training(room=2)
-    await stage.live(1_200)
-    stage.take(0, "UserError")
-    await stage.live(20)
-    assert stage.job()["status"]["rendezvous"]["phase"] == "Reforming", "its next Pod has no node yet"
-    stage.make_room(0)
-    await stage.live(20)
-    assert stage.members()[-2:] == [[0, 1, 2, 3], [0, 1, 2, 3]]
-    assert not [reason for reason, _ in stage.events if reason == "ExtraWorkersGivenBack"]
 
 
 async def test_an_extra_worker_whose_pods_fail_again_and_again_goes_and_the_job_trains_on() -> None:
@@ -248,17 +230,6 @@ async def test_an_extra_worker_whose_pods_fail_again_and_again_goes_and_the_job_
     assert ("ExtraWorkersGivenBack", reason) in stage.events
     await stage.live(1_200)
     assert stage.count() == 3, "nothing is tried again for an hour"
-
-
-async def test_a_worker_that_was_asked_for_and_whose_pods_fail_again_and_again_fails_a_job_that_has_grown() -> (
-    None
-):
-    stage = await training(room=2)
-    await stage.live(120)
-    budget = {"exitClass": "UserError", "alike": 3, "spent": {"UserError": 3}}
-    stage.take(1, "UserError", failureBudget=budget)
-    await stage.live(5)
-    assert stage.job()["status"]["phase"] == "Failed"
 
 
 async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_before() -> None:

@@ -298,12 +298,6 @@ def test_what_goes_back_with_a_checkpoint_is_in_the_model_once(
     assert sorted(cluster.done) == list(range(size))
 
 
-def test_nothing_is_done_twice_without_a_death() -> None:
-    cluster = Cluster(4, Definition("train", 0, 1_000, "", 3, 0), frozenset(), random.Random(1))
-    cluster.quiet()
-    assert sorted(cluster.done) == list(range(1_000))
-
-
 def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
     cluster = Cluster(3, Definition("train", 0, 50, "", 2, 1), frozenset({17}), random.Random(1))
     cluster.choose = random.Random(4)
@@ -328,14 +322,6 @@ def test_what_failed_is_not_leased_again_before_its_worker_has_heard_that_it_cou
         for _ in range(2):
             sets = lease(sets, Crew({0: 1}, [voice], 1), NOW)
     assert sets[0].failed == ((0, 1),) and tries == 4
-
-
-def test_a_set_whose_failures_cannot_be_named_any_more_fails() -> None:
-    known = ShardSet(Definition("train", 0, 10_000, "", 0, 10_000), ((1, 10_000),))
-    assert not known.has_failed
-    scattered = of_numbers(range(0, 10_000, 2))
-    assert len(scattered) > MAX_SCATTERED
-    assert replace(known, waiting=(), failed=scattered).has_failed
 
 
 @pytest.mark.parametrize("place", ["waiting", "failed", "tried"])
