@@ -76,7 +76,6 @@ TAKEN: dict[str, JSON] = {
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
 SILENCES = (Heartbeat.SILENT, Heartbeat.AGENT_LOST, Heartbeat.NODE_LOST)
-GONE = Silence(60.0, Heartbeat.NODE_LOST, "its node is gone")
 LAUNCHED = ("", "certain", "begun")
 """Whether the command is certain to start an agent, or one that nobody can see has begun to."""
 
@@ -459,15 +458,3 @@ def test_20_an_init_container_out_of_memory_is_named_and_so_is_the_remedy() -> N
     assert end.message == (
         "the init container fetch ran out of memory (limit 200Mi): raise its memory limit in the Pod template"
     )
-
-
-@pytest.mark.parametrize("phase", ["Running", "Pending"])
-def test_28_the_end_of_the_training_container_counts_though_a_plain_sidecar_goes_on(phase: str) -> None:
-    """In phase Pending the sidecar is not even there yet."""
-    companion = RUNS if phase == "Running" else STARTS
-    goes_on = pod_with(ended(3, message=WORDS), companion=companion, phase=phase)
-    status = seen(saying(AgentState.RUNNING), goes_on, silence=GONE)
-    assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.USER_ERROR)
-    assert status.last_exit.message == "exit code 3: no dataset at /data/train"
-    done = pod_with(ended(0), companion=companion, phase=phase)
-    assert seen(saying(AgentState.SUCCEEDED), done).phase is WorkerPhase.SUCCEEDED

@@ -44,17 +44,6 @@ def test_a_failure_of_an_earlier_round_does_not_break_this_one() -> None:
     assert decision.rendezvous == world and not decision.breaks
 
 
-def test_lost_worker_holds_the_world_for_its_replacement() -> None:
-    lost = participant(1, None, alive=False, gone_because="no heartbeat")
-    decision = decide(formed(0, 1), [*running(0), lost], bounds(2), NOW)
-    assert decision.rendezvous.phase is REFORMING and decision.rendezvous.round == 1
-    assert "no heartbeat" in decision.rendezvous.reason
-
-    back = replace(participant(1), incarnation=2)
-    again = decide(decision.rendezvous, [*running(0), back], bounds(2), later(1))
-    assert (again.rendezvous.round, again.rendezvous.incarnations) == (2, [1, 2])
-
-
 def test_world_shrinks_to_node_unit_when_replacement_is_late() -> None:
     limits = bounds(6, 2, unit=2, shrink_after_seconds=60)
     lost = participant(5, None, alive=False)
