@@ -10,7 +10,7 @@ from kubernetes import client
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, Conflict, Forbidden
+from controller.errors import AlreadyExists, Forbidden
 from controller.events import EventRecorder
 from controller.reconciler import Request
 from controller.resources import NETWORKPOLICIES, Resource
@@ -46,27 +46,12 @@ class Stores:
         return JOB
 
 
-class Denied:
-    async def create(self, resource: object, obj: dict[str, Any]) -> dict[str, Any]:
-        raise Conflict(409, "Conflict", 'admission webhook "w" denied the request: no budgets')
-
-
 class Told:
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
     def event(self, obj: object, type_: str, reason: str, message: str) -> None:
         self.reasons.append(reason)
-
-
-async def test_a_budget_that_a_webhook_denies_is_told_whatever_code_it_has_and_tried_again() -> None:
-    told = Told()
-    reconciler = CompanionReconciler(
-        cast("Client", Denied()), cast("Cache", Stores()), cast("EventRecorder", told)
-    )
-    with pytest.raises(Conflict):
-        await reconciler.reconcile(Request(JOB.metadata.namespace, JOB.metadata.name))
-    assert told.reasons == ["PodDisruptionBudgetRefused"]
 
 
 async def test_a_policy_that_is_refused_is_told_and_the_budget_does_not_wait_for_it() -> None:

@@ -129,12 +129,18 @@ def figures(round_: int, first: int, last: int, seconds: float = 0.0) -> RoundPr
     return RoundProgress(round=round_, first_step=first, last_step=last, stepping_seconds=seconds)
 
 
-@pytest.fixture
-def training() -> Life:
-    """Submitted at 0, formed at 10, trains from 15 on; a step a second."""
+def formed_life() -> Life:
+    """Submitted at 0, formed at 10."""
     life = Life()
     life.look(phase=JobPhase.PENDING)
     life.look(10, formed(1))
+    return life
+
+
+@pytest.fixture
+def training() -> Life:
+    """Submitted at 0, formed at 10, trains from 15 on; a step a second."""
+    life = formed_life()
     life.told(figures(1, 1, 1), at=15)
     life.look(5.1)
     return life
@@ -166,9 +172,7 @@ def test_a_life_from_its_submission_to_its_end(training: Life) -> None:
 
 @pytest.mark.parametrize(("ran", "trained"), [(3, False), (300, True)])
 def test_a_script_that_failed_at_once_and_told_no_step_has_not_trained(ran: float, trained: bool) -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.workers = [worker(i, agent=report(i, AgentState.RUNNING, 1).to_wire()) for i in (0, 1)]
     life.look(1)
     assert life.state is JobState.TRAINING, "as long as it runs"
@@ -209,9 +213,7 @@ def test_what_a_lost_worker_had_told_is_kept_with_the_change_of_state(training: 
 
 
 def test_training_between_two_looks_is_not_lost_with_the_failure_that_ended_it() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told(figures(1, 1, 31, 30.0), at=45, state=AgentState.FAILED)
     life.look(60, formed(2), broken_at=later(46))
     assert life.spent == {"Pending": 10, "Forming": 5, "Training": 31, "Recovering": 24}
@@ -223,18 +225,14 @@ def test_training_between_two_looks_is_not_lost_with_the_failure_that_ended_it()
 
 
 def test_a_job_that_ends_between_two_looks_has_trained() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told(figures(1, 1, 31, 30.0), at=45, state=AgentState.SUCCEEDED)
     life.look(40, phase=JobPhase.SUCCEEDED)
     assert life.spent == {"Pending": 10, "Forming": 5, "Training": 35}
 
 
 def test_a_failure_before_the_first_step_goes_on_recovering() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.look(5, formed(2), broken_at=later(15))
     life.look(5, formed(3), broken_at=later(20))
     assert life.spent == {"Pending": 10, "Forming": 5, "Recovering": 5}
@@ -250,9 +248,7 @@ def test_growth_is_forming_and_a_restart_is_recovering(training: Life) -> None:
 
 
 def test_a_script_that_tells_no_steps_trains_while_all_its_processes_run() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.look(1)
     assert life.state is JobState.FORMING
     life.told()
@@ -266,9 +262,7 @@ def test_a_script_that_tells_no_steps_trains_while_all_its_processes_run() -> No
 
 
 def test_until_the_first_step_of_all_is_told_the_script_was_only_thought_to_train() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told()
     life.look(1)
     assert life.state is JobState.TRAINING
@@ -334,9 +328,7 @@ def test_a_clock_that_is_wrong_never_makes_more_or_less_time_of_it(training: Lif
 
 @pytest.mark.parametrize("wrong", [-86_400, -3_600, -10, 10, 3_600, 86_400])
 def test_training_time_does_not_depend_on_the_workers_clocks(wrong: float) -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told(figures(1, 1, 31, 30.0), at=45 + wrong)
     life.look(35)
     life.told(figures(1, 1, 61, 60.0), at=75 + wrong, state=AgentState.FAILED)

@@ -59,16 +59,6 @@ def test_the_first_step_is_told_with_its_rank_and_once() -> None:
     assert len(told(earlier)) == 1, "who was earlier, and told late"
 
 
-def test_a_later_round_whose_losses_are_numbers_takes_it_back() -> None:
-    _, after = look(of_world(), trains(0, 9), trains(1))
-    _, later_on = look(
-        of_world(2, warnings=after.to_wire()["status"]["warnings"]),
-        trains(0, round_=2),
-        trains(1, round_=2),
-    )
-    assert said(later_on) is None
-
-
 def test_a_job_that_succeeds_with_it_still_says_so() -> None:
     done = {"state": AgentState.SUCCEEDED}
     plan, after = look(of_world(), trains(0, 20, **done), trains(1, **done))

@@ -100,17 +100,6 @@ def test_a_target_takes_its_sources_task_and_the_others_keep_theirs() -> None:
     assert event.message == "version 2 of the cluster: ps 2 is new, ps 0 leaves"
 
 
-def test_another_pod_of_a_server_is_another_version_and_one_of_a_worker_is_not() -> None:
-    first = evolved(roles_job(), all_of())
-    relaunched = next_cluster(first, all_of() | {("worker", 1): member("worker", 1, incarnation=2)})
-    assert relaunched == first.status.cluster
-    server = member("ps", 1, WorkerPhase.PENDING, incarnation=2)
-    cluster = next_cluster(first, all_of() | {("ps", 1): server})
-    assert (cluster.version, cluster.incarnations, cluster.lost) == (2, [1, 2], [1])
-    lost = next_cluster(first, all_of() | {("ps", 1): member("ps", 1, WorkerPhase.FAILED)})
-    assert (lost.version, lost.lost) == (1, [1])
-
-
 def test_a_server_whose_worker_was_deleted_by_hand_comes_back_as_another_version() -> None:
     first = roles_job()
     begun = evolved(evolved(first, {}), {})
@@ -373,18 +362,6 @@ def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_stil
     assert next_cluster(of, {}).tasks == known.tasks
     some = long_named({"chief": 1, "ps": 16, "worker": 501}, status={"cluster": known.to_wire()})
     assert next_cluster(some, {}).tasks["worker"] == list(range(501))
-
-
-def test_who_takes_anothers_place_in_a_cluster_that_is_full_has_its_task_and_moves_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its number has more digits, and so its address."""
-    counts = {"chief": 1, "ps": 2, "worker": 10}
-    known = next_cluster(roles_job(counts), {})
-    full = roles_job(counts, status={"cluster": known.to_wire()})
-    monkeypatch.setattr("crds.cluster.MAX_CONFIG_BYTES", cluster_of(full).config_bytes())
-    moved = with_slots(DesiredJob.of(full), {"worker": slots_of(full, "worker").without({3}, 10)})
-    assert next_cluster(moved, {}).tasks["worker"] == [0, 1, 2, 10, *range(4, 10)]
 
 
 @pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])

@@ -6,7 +6,7 @@ from typing import Any
 
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.slow import (
@@ -76,13 +76,6 @@ def test_it_is_told_once_and_taken_back() -> None:
     assert said(same) == said(after) and told(again) == []
     over, fast = look(after, trains(0), trains(1))
     assert said(fast) is None and [reason for reason, _ in told(over)] == ["SlowOver"]
-
-
-def test_a_job_that_has_ended_is_slow_no_more() -> None:
-    _, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
-    ends = [trains(i, phase=WorkerPhase.SUCCEEDED) for i in range(2)]
-    plan, ended = look(after, *ends)
-    assert (said(ended), told(plan)) == (None, [])
 
 
 def test_only_rank_0_of_a_world_that_trains_is_heard() -> None:

@@ -64,38 +64,6 @@ def test_what_agents_see_and_the_phase_never_wait(fields: set[str]) -> None:
         assert world_spec({"status": status, "metadata": {}}) == world_spec({"status": {}, "metadata": {}})
 
 
-@pytest.mark.parametrize(
-    ("change", "waits"),
-    [({"message": "b"}, True), ({"status": "True"}, False), ({"reason": "AllHealthy"}, False)],
-)
-def test_a_conditions_message_waits_and_its_status_and_reason_do_not(
-    change: dict[str, str], waits: bool
-) -> None:
-    known = {"type": "NodesChecked", "status": "False", "reason": "FaultyNodes", "message": "a"}
-    patch = {"conditions": [known | change]}
-    assert (seconds_to_write(patch, {"conditions": [known]}, 0.0) > 0) == waits
-    follows = {"conditions": [known | {"type": "WorkersReady"} | change]}
-    stored = {"conditions": [known | {"type": "WorkersReady"}]}
-    assert seconds_to_write(follows, stored, 0.0) > 0, "each look finds it again"
-
-
-@pytest.mark.parametrize(
-    ("after", "waits"),
-    [
-        ([{"message": "b"}], True),
-        ([{"reason": "PodInvalid"}], False),
-        ([], False),
-        ([{}, {"type": "Slow"}], False),
-    ],
-)
-def test_a_warnings_message_waits_and_its_begin_its_reason_and_its_end_do_not(
-    after: list[dict[str, str]], waits: bool
-) -> None:
-    known = {"type": "PodsNotAccepted", "reason": "PodForbidden", "message": "a", "since": "…"}
-    patch = {"warnings": [known | change for change in after]}
-    assert (seconds_to_write(patch, {"warnings": [known]}, 0.0) > 0) == waits
-
-
 @pytest.mark.parametrize("patch", [{"rendezvous": None}, {"goodput": None}, {"goodput": {"state": "Down"}}])
 def test_an_end_and_the_state_of_the_account_do_not_wait(patch: dict[str, Any]) -> None:
     assert seconds_to_write({"message": "x"} | patch, {}, 0.0) == 0

@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from controller.reconciler import Request
 from controller.resources import PODS, Resource
 from crds.intervals import whole
 from crds.shard_set import Definition
@@ -297,21 +296,6 @@ async def test_a_job_that_is_not_to_grow_any_more_comes_back_to_the_count_that_i
     assert "opportunity" not in stage.job()["status"]["scaling"]
     told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
     assert told == ["2 extra workers given back: elasticPolicy.opportunistic is gone from the job"]
-
-
-async def test_a_suspended_job_that_may_not_give_back_tries_again_after_an_hour() -> None:
-    stage = await training(room=2)
-    await stage.live(120)
-    stage.denied = "no"
-    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
-    await stage.live(30)
-    assert stage.count() == 4
-    stage.denied = ""
-    waits = await stage.jobs.reconcile(Request("default", "j"))
-    assert waits.requeue_after_seconds is not None and 3_500 < waits.requeue_after_seconds < 3_601
-    stage.seconds += waits.requeue_after_seconds
-    await stage.live(15)
-    assert stage.count() == 2
 
 
 async def test_a_plan_that_adds_workers_makes_of_extra_ones_such_as_are_asked_for() -> None:
