@@ -80,7 +80,7 @@ class Training(Stage):
             for _ in range(4):
                 before = next(self._versions)
                 self.deliver_all()
-                await self.reconcile_job()
+                await self.look()
                 self.act()
                 if next(self._versions) == before + 1:  # nobody wrote anything
                     break
