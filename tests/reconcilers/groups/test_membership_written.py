@@ -120,22 +120,6 @@ async def test_a_look_that_costs_two_writes_leaves_out_a_group_whose_process_die
     assert published(api) == (4, [(0, 1), (1, 2), (2, 1)]), "an exchange that broke is made again"
 
 
-async def test_a_late_group_is_left_out_by_one_look_until_it_is_back(api: Api) -> None:
-    controller = GroupsController(api)
-    await controller.look_at_job()
-    trains(api, 2, lateVersion=1, lateGroups=[0])
-    await controller.look_at_job()
-    assert published(api) == (2, [(1, 1), (2, 1)])
-    assert api.get(ELASTICWORLDS, JOB)["spec"]["replicas"].keys() == {"version", "address", "port", "groups"}
-    status = api.get(ELASTICJOBS, JOB)["status"]
-    assert status["groups"][0]["message"].startswith("Late: ")
-    assert not status["groups"][1]["message"]
-    trains(api, 0, leftOutVersion=2)
-    await controller.look_at_job()
-    assert published(api) == (3, [(0, 1), (1, 1), (2, 1)])
-    assert not api.get(ELASTICJOBS, JOB)["status"]["groups"][0]["message"]
-
-
 @pytest.mark.parametrize(("groups", "most_bytes"), [(100, 3_000), (1_000, 30_000)])
 def test_the_object_that_all_agents_of_all_groups_watch_stays_small(groups: int, most_bytes: int) -> None:
     views = [able(index, 10_000, address="10.244.131.17") for index in range(groups)]
