@@ -66,11 +66,6 @@ def test_it_renews_soon_after_the_api_server_is_back() -> None:
     )
 
 
-def test_a_server_that_names_a_wait_is_not_asked_sooner() -> None:
-    server = Server(200.0, dict.fromkeys(range(3), error_of(429, b"", "10"))).beat()
-    assert all(after - before >= 10.0 for before, after in pairwise(server.asked_at[:4]))
-
-
 def test_a_defect_ends_no_renewals() -> None:
     server = Server(
         60.0, {0: AttributeError("no such thing"), 2: RuntimeError("can't start new thread")}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.facts.world import WAIT, JobView, Member, next_action
+from agent.facts.world import JobView
 from agent.kube.api import ApiClient, _event, _lines
 from agent.kube.watcher import IDLE_SECONDS, SHORT_SECONDS, Watcher
 from controller.errors import (
@@ -26,7 +26,6 @@ from controller.errors import (
     Unavailable,
     error_of,
 )
-from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 from tests.played.schedule import Schedule, play_seeds
 
@@ -261,11 +260,6 @@ def test_it_wakes_with_changes_alone() -> None:
     assert not is_woken()
     watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
     assert is_woken() and watcher.view() == JobView()
-
-
-def test_a_job_that_is_gone_asks_for_nothing() -> None:
-    gone = JobView()  # the kubelet says when to go
-    assert next_action(gone.world, Member(0, 1), 3, AgentState.RUNNING, gone.phase) == WAIT
 
 
 @pytest.mark.real
