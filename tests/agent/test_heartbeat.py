@@ -5,13 +5,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
 from agent.environment import Environment
-from agent.kube.api import ApiClient
 from agent.report.heartbeat import MAX_WAIT_SECONDS, Heartbeat
 from controller.errors import Unavailable, error_of
-from tests.agent.fake_cluster import FakeCluster
 
 PERIOD_SECONDS = 2.0
 ME = Environment(
@@ -76,13 +72,3 @@ def test_a_defect_ends_no_renewals() -> None:
 def test_who_is_refused_for_good_ends() -> None:
     server = Server(60.0, {3: error_of(404, b"")}).beat()
     assert len(server.renewed_at) > 20, "it may only be late"
-
-
-@pytest.mark.real
-def test_it_renews_a_lease_in_a_cluster(cluster: FakeCluster, patient: None) -> None:
-    environ = {**cluster.environ(0), "DLR_HEARTBEAT_SECONDS": "0.1"}
-    heartbeat = Heartbeat(ApiClient.in_cluster(environ), Environment.read(environ))
-    heartbeat.start()
-    cluster.wait(lambda: len(cluster.renewals) >= 2, "renewals")
-    heartbeat.stop()
-    assert cluster.renewals[0][1]["spec"]["holderIdentity"] == "job-worker-0-1"

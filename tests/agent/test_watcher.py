@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -260,30 +259,6 @@ def test_it_wakes_with_changes_alone() -> None:
     assert not is_woken()
     watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
     assert is_woken() and watcher.view() == JobView()
-
-
-@pytest.mark.real
-def test_it_follows_a_server_that_stops_and_comes_back(cluster: FakeCluster, patient: None) -> None:
-    api = ApiClient.in_cluster(cluster.environ(0))
-    watcher = Watcher(api, "elasticworlds", NAMESPACE, JOB, parse=JobView.parse, missing=JobView())
-    poll = select.poll()
-    poll.register(watcher.fileno(), select.POLLIN)
-
-    def wait_phase(phase: str) -> None:
-        while (watcher.take() or JobView()).phase != phase:
-            assert poll.poll(300_000), f"no {phase}: {watcher.view()}"
-
-    watcher.start()
-    cluster.publish(phase="Pending")
-    wait_phase("Pending")
-    cluster.publish(phase="Running")
-    wait_phase("Running")
-    cluster.stop()
-    cluster.publish(phase="Succeeded")  # missed, but in the history
-    cluster.start()
-    wait_phase("Succeeded")
-    assert cluster.lists == 1
-    watcher.stop()
 
 
 @pytest.mark.real
