@@ -43,7 +43,7 @@ class Served:
             raise answer
         yield answer
 
-    def read(self, monkeypatch: pytest.MonkeyPatch, is_there: bool = True, stop: int | None = 4) -> bytes:
+    def read(self, monkeypatch: pytest.MonkeyPatch, is_there: bool = True, stop: int | None = 4) -> bytearray:
         monkeypatch.setattr(wire, "receive", self)
         monkeypatch.setattr(wire, "is_there", lambda _address: is_there)
         return wire.read("10.0.0.1:1", b"", MARK, 0, stop, itertools.count().__next__)
