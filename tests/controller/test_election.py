@@ -71,11 +71,6 @@ def test_a_deleted_lease_is_waited_for_by_the_configured_timing(
     assert observe(seen, None, 105, timing).free_at == 105 + waits
 
 
-def test_the_duration_is_the_holders_promise_not_ours():
-    seen = observe(None, record("other", duration=60), 100, TIMING)
-    assert decide(seen, "me", 150) is Move.WAIT
-
-
 def test_timing_that_could_overlap_is_refused():
     with pytest.raises(ValueError, match="lease duration > renew deadline > retry period"):
         ElectionTiming(10, 10, 2)

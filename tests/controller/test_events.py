@@ -28,12 +28,6 @@ def occurrence(message="m", reason="R", subject=SUBJECT):
     return Occurrence(subject, "Normal", reason, message)
 
 
-def test_the_same_again_raises_the_count():
-    correlator = Correlator()
-    first = correlator.observe(occurrence(), 0)
-    assert correlator.observe(occurrence(), 1) is first and first.count == 2
-
-
 def test_too_many_similar_become_one_combined_series():
     correlator = Correlator()
     series = [correlator.observe(occurrence(f"step {n}"), n) for n in range(20)]

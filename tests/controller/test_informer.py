@@ -91,14 +91,6 @@ async def test_a_stopped_server_is_noticed_and_nothing_is_missed_when_it_goes_on
         await heard.until(lambda: cache.store(PODS).get("ns", "meanwhile"))
 
 
-async def test_an_idle_watch_is_opened_again_without_a_list():
-    async with served(PODS) as (api, _, cache):
-        await cache.wait_synced(300)
-        await asyncio.sleep(600)
-        assert api.watches >= 3
-        assert len([query for _, _, query, _, _ in api.requests if "watch" not in query]) == 1
-
-
 async def test_resources_asked_for_later_are_watched_too():
     async with served(PODS) as (api, _, cache):
         await cache.wait_synced(300)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import crds
 from crds import names
 from crds.cluster import MAX_CONFIG_BYTES, Cluster
-from crds.ranges import as_ranges, from_ranges
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.job.published import world_spec
@@ -31,13 +30,6 @@ def manifest(**types: Object) -> Object:
         "metadata": {"name": "wide", "namespace": "ads"},
         "spec": {"replicaSpecs": {t: {"template": RUNS} | spec for t, spec in specs.items() if spec}},
     }
-
-
-def test_tasks_are_short_where_they_are_in_order_and_nonsense_is_refused() -> None:
-    assert as_ranges([0, 1, 2, 9, 4]) == "0-2,9,4"
-    for text in ("a", "1-", "1,,2", "-3"):
-        with pytest.raises(ValueError, match="is no range"):
-            from_ranges(text)
 
 
 def parsed(job: dict[str, Any]) -> Cluster | None:

@@ -6,7 +6,6 @@ import json
 import time
 from contextlib import suppress
 
-import orjson
 import pytest
 from aiohttp import web
 
@@ -41,12 +40,6 @@ def nested(levels):
     return "[" * levels + "]" * levels
 
 
-UNPARSABLE = {
-    "1,100 levels": nested(1_100),
-    "10,000 levels": nested(10_000),
-}
-
-
 def serve_as(monkeypatch, text):
     """The fake server sends this JSON, which Python does not write, in the place of a text."""
 
@@ -78,26 +71,6 @@ async def stop(task):
 def line(kind, text, version=7):
     metadata = f'{{"name":"evil","namespace":"team-b","uid":"u","resourceVersion":"{version}"}}'
     return f'{{"type":"{kind}","object":{{"metadata":{metadata},"spec":{{"x":{text}}}}}}}'.encode()
-
-
-@pytest.mark.parametrize("text", UNPARSABLE.values(), ids=UNPARSABLE.keys())
-async def test_a_line_that_cannot_be_parsed_is_skipped_and_the_version_goes_on(text):
-    class Lines:
-        async def lines(self, _):
-            good = orjson.dumps(
-                {
-                    "type": "ADDED",
-                    "object": {"metadata": {"name": "good", "uid": "g", "resourceVersion": "8"}},
-                }
-            )
-            return [line("ADDED", text), good]
-
-    informer = Informer(None, ELASTICJOBS, SHAPES[ELASTICJOBS])
-    informer._version, informer._stream = "5", Lines()
-    await informer.advance()
-    assert informer._version == "8" and informer.last_error is None
-    assert [raw["metadata"]["name"] for raw in informer.store.list()] == ["good"]
-    assert list(informer.intake.unreadable) == [("team-b", "evil")]
 
 
 @pytest.mark.parametrize(

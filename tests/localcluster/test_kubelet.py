@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from controller.resources import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS
+from controller.resources import CONFIGMAPS, EVENTS, NODES, PODS
 from localcluster.kubelet.container import Isolation
 from localcluster.kubelet.node_objects import POWER_ANNOTATION
 from localcluster.paths import Home
@@ -85,23 +85,6 @@ async def test_a_pod_runs_and_succeeds(seen: Observer, name: str) -> None:
     assert seen.log(name) == ["hello"]
     assert await events_of(seen, name, "Scheduled")
     assert await events_of(seen, name, "Started") == ["Started container main"]
-
-
-async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
-    metadata = {"name": name}
-    await seen.client.create(CONFIGMAPS.path("default"), {"metadata": metadata, "data": {"KEY": "from-map"}})
-    await seen.client.create(SECRETS.path("default"), {"metadata": metadata, "data": {"word": "c2VjcmV0"}})
-    env = [
-        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": name, "key": "word"}}},
-        {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "no", "key": "no", "optional": True}}},
-    ]
-    more = {"env": env, "envFrom": [{"prefix": "P_", "configMapRef": {"name": name}}]}
-    await seen.create(name, shell('echo "$NODE $IP $WORD [$NONE] $P_KEY"', **more))
-    pod = await seen.until_phase(name, "Succeeded")
-    node, address = pod["spec"]["nodeName"], pod["status"]["podIP"]
-    assert seen.log(name) == [f"{node} {address} secret [] from-map"]
 
 
 async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> None:

@@ -64,9 +64,6 @@ def test_bad_expression_is_refused(expression: dict) -> None:
         from_expressions([expression])
 
 
-names = st.from_regex(r"[a-z]([a-z0-9-]{0,5}[a-z0-9])?", fullmatch=True)
-
-
 POD = {
     "metadata": {"name": "a", "labels": LABELS},
     "spec": {"nodeName": "node-0", "hostNetwork": True, "priority": 3},

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from localcluster.kubelet import shim
@@ -22,7 +19,6 @@ from localcluster.kubelet.container import (
     Isolation,
     StartRefused,
     detect_isolation,
-    shim_command,
 )
 from tests.localcluster.running import best_isolation, living, until_living, until_none_living
 
@@ -198,37 +194,6 @@ async def test_a_mount_without_privileges_is_refused_clearly(tmp_path: Path, mar
         await process.start(spec)
     assert refused.value.reason == "CreateContainerConfigError"
     await process.gone
-
-
-@pytest.mark.parametrize("isolation", AVAILABLE, ids=lambda isolation: isolation.value)
-async def test_nothing_survives_a_killed_kubelet(tmp_path: Path, marker: str, isolation: Isolation) -> None:
-    """A stand-in for the kubelet starts a shim, and is killed."""
-    spec = described(tmp_path, marker, "echo ready;" + FAMILY + "sleep 1000")
-    task = {
-        "isolation": isolation.value,
-        "argv": spec.argv,
-        "env": spec.env,
-        "cwd": spec.cwd,
-        "log": spec.log,
-        "hostname": "",
-        "mounts": [],
-    }
-    told = orjson.dumps(task) + b"\n"
-    command = shim_command("localcluster.kubelet.shim", "test")
-    code = f"""
-import subprocess, time
-shim = subprocess.Popen({command!r}, stdin=subprocess.PIPE)
-shim.stdin.write({told!r})
-shim.stdin.flush()
-time.sleep(1000)
-"""
-    kubelet = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
-    await until_living(marker, 4)
-    while texts(tmp_path, "stdout") != ["ready"]:  # noqa: ASYNC110 - the log is a file
-        await asyncio.sleep(0.02)
-    kubelet.kill()
-    kubelet.wait()
-    assert await until_none_living(marker) == []
 
 
 def test_the_probe_of_what_this_host_lets_us_have_leaves_nothing(tmp_path: Path) -> None:

@@ -146,22 +146,6 @@ async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:
     assert (await bot.post(roles, role("more", rule([""], ["secrets"], ["get"])))).code == 201
 
 
-async def test_a_rule_for_one_name_allows_a_list_and_watch_of_that_name(api: Api) -> None:
-    bot = await bot_of(api)
-    await grant(api, rule([""], ["secrets"], ["get", "list", "watch"], ["mine"]))
-    secrets = "/api/v1/namespaces/default/secrets"
-    for name in ("mine", "other"):
-        kind = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
-        await api.created(secrets, {**kind, "stringData": {"key": name}})
-    only = "metadata.name=mine"
-    assert (await bot.get(secrets, fieldSelector=only)).names == ["mine"]
-    async with bot.watch(secrets, fieldSelector=only) as events:
-        assert await events.seen(1) == [("ADDED", "mine")]
-    assert (await bot.get(f"{secrets}/mine")).code == 200
-    for path, query in ((f"{secrets}/other", {}), (secrets, {}), (secrets, {"fieldSelector": only[:-1]})):
-        assert (await bot.get(path, **query)).code == 403
-
-
 def policy(name: str, **spec: Any) -> dict[str, Any]:
     rules = [
         {

@@ -3,7 +3,7 @@
 import aiohttp
 import pytest
 
-from localcluster.apiserver.server import Serving, serve
+from localcluster.apiserver.server import Serving
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CONFIG_MAPS, PODS, Api, config_map, pod
 
@@ -43,19 +43,3 @@ async def test_a_dropped_watch_is_forgotten(home: Home, api: Api, serving: Servi
             raise aiohttp.ClientConnectionError
     await api.created(CONFIG_MAPS, config_map("one"))
     await api.eventually(CONFIG_MAPS, lambda _: not collection._broad)
-
-
-async def test_watches_survive_a_restart_only_from_the_last_version(home: Home) -> None:
-    from tests.localcluster.apiserver.conftest import connected
-
-    async with serve(home) as serving, connected(home, serving) as api:
-        await api.created(CONFIG_MAPS, config_map("one"))
-        await api.delete(f"{CONFIG_MAPS}/one")
-        old, last = 1, await version(api)
-    async with serve(home) as serving, connected(home, serving) as api:
-        async with api.watch(CONFIG_MAPS, resourceVersion=old) as events:
-            assert (await events.next())["object"]["code"] == 410
-        async with api.watch(CONFIG_MAPS, resourceVersion=last) as events:
-            created = await api.created(CONFIG_MAPS, config_map("two"))
-            assert await events.next() == {"type": "ADDED", "object": created}
-        assert int(created["metadata"]["resourceVersion"]) > int(last)
