@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,14 @@ class Reply:
     @property
     def body(self) -> JSON:
         return json.loads(self.text)
+
+    @property
+    def message(self) -> str:
+        return str(self.body["message"])
+
+    @property
+    def names(self) -> list[str]:
+        return names(self.body)
 
     def expect(self, *statuses: int) -> JSON:
         """The body, of a reply that must have one of these statuses."""
@@ -109,12 +117,11 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         body: Any = None,
-        raw: bytes | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Reply:
         headers = {**self.access.headers, "Accept": accept}
-        data = raw if raw is not None else (None if body is None else json.dumps(body).encode())
+        data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = content_type
         async with self.session.request(
@@ -168,19 +175,17 @@ class Api:
     ) -> Reply:
         return await self.call("DELETE", resource.path(namespace, name), body=options, query=query)
 
+    def watch(
+        self, resource: Resource, namespace: str | None = None, **query: str
+    ) -> AbstractAsyncContextManager[Watch]:
+        return self.watch_path(resource.path(namespace), **query)
+
     @asynccontextmanager
-    async def watch(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        accept: str = "application/json",
-        **query: str,
-    ) -> AsyncIterator[Watch]:
+    async def watch_path(self, path: str, **query: str) -> AsyncIterator[Watch]:
         async with self.session.get(
-            self.access.server + resource.path(namespace),
+            self.access.server + path,
             params={"watch": "true", **query},
-            headers={**self.access.headers, "Accept": accept},
+            headers={**self.access.headers, "Accept": "application/json"},
             ssl=self.access.tls,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS),
         ) as response:
@@ -195,9 +200,6 @@ def revision(obj: JSON) -> int:
 
 def names(body: JSON) -> list[str]:
     return [item["metadata"]["name"] for item in body["items"]]
-
-
-"""The cause that is added where a fault keeps the kind's rules from being asked."""
 
 
 def causes(status: JSON) -> dict[str, str]:

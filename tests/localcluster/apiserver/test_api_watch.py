@@ -19,19 +19,19 @@ async def test_pages_count_what_remains_and_refuse_forged_tokens(api: Api) -> No
         await api.created(PODS, pod(f"pod-{number}"))
     page = await api.get(PODS, limit=1)
     assert page.body["metadata"]["remainingItemCount"] == 2
-    assert (await api.get(PODS, **{"continue": "nonsense"})).code == 400
+    assert (await api.get(PODS, **{"continue": "nonsense"})).status == 400
     token = page.body["metadata"]["continue"]
     answer = await api.get(CONFIG_MAPS, **{"continue": token})
-    assert (answer.code, answer.reason) == (410, "Expired")
+    assert (answer.status, answer.body["reason"]) == (410, "Expired")
 
 
 async def test_lists_of_other_moments_are_refused(api: Api) -> None:
     current = int(await version(api))
-    assert (await api.get(CONFIG_MAPS, resourceVersion=current, resourceVersionMatch="Exact")).code == 200
-    assert (await api.get(CONFIG_MAPS, resourceVersion=1, resourceVersionMatch="Exact")).code == 410
-    assert (await api.get(CONFIG_MAPS, resourceVersion=1)).code == 200
+    assert (await api.get(CONFIG_MAPS, resourceVersion=current, resourceVersionMatch="Exact")).status == 200
+    assert (await api.get(CONFIG_MAPS, resourceVersion=1, resourceVersionMatch="Exact")).status == 410
+    assert (await api.get(CONFIG_MAPS, resourceVersion=1)).status == 200
     answer = await api.get(CONFIG_MAPS, resourceVersion=current + 100)
-    assert (answer.code, answer.reason) == (504, "Timeout")
+    assert (answer.status, answer.body["reason"]) == (504, "Timeout")
 
 
 async def test_a_dropped_watch_is_forgotten(home: Home, api: Api, serving: Serving) -> None:
