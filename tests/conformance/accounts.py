@@ -8,12 +8,7 @@ from typing import Any
 from .backend import Backend
 from .objects import manifest, serviceaccount
 from .rawapi import Api
-from .resources import (
-    ROLEBINDINGS,
-    ROLES,
-    SERVICEACCOUNTS,
-    Resource,
-)
+from .resources import ROLEBINDINGS, ROLES, SERVICEACCOUNTS, Resource
 from .waiting import eventually
 
 JSON = dict[str, Any]

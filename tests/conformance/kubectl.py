@@ -104,11 +104,7 @@ class Kubectl:
         return output
 
     async def _run(
-        self,
-        arguments: tuple[str, ...],
-        namespace: str | None,
-        text: str | None,
-        environment: dict[str, str],
+        self, arguments: tuple[str, ...], namespace: str | None, text: str | None, environment: dict[str, str]
     ) -> Output:
         process = await asyncio.create_subprocess_exec(
             *self._command(arguments, namespace),

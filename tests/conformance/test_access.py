@@ -11,11 +11,7 @@ from .backend import Backend
 from .conftest import Maker
 from .objects import unschedulable_pod
 from .rawapi import Api
-from .resources import (
-    PODS,
-    SELF_REVIEWS,
-    WIDGETS,
-)
+from .resources import PODS, SELF_REVIEWS, WIDGETS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real

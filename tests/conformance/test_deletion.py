@@ -10,13 +10,7 @@ from .backend import Backend
 from .conftest import Maker
 from .objects import lease, owned_by, unschedulable_pod, widget
 from .rawapi import Api, names
-from .resources import (
-    CONFIGMAPS,
-    LEASES,
-    PODS,
-    WIDGETS,
-    Resource,
-)
+from .resources import CONFIGMAPS, LEASES, PODS, WIDGETS, Resource
 from .waiting import eventually
 
 pytestmark = pytest.mark.real

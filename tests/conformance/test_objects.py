@@ -9,10 +9,7 @@ import pytest
 
 from .conftest import Maker
 from .objects import widget
-from .rawapi import (
-    Api,
-    revision,
-)
+from .rawapi import Api, revision
 from .resources import WIDGETS
 
 pytestmark = pytest.mark.real

@@ -11,10 +11,7 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import condition
 from .rawapi import Api, revision
-from .resources import (
-    WG,
-    WIDGETS,
-)
+from .resources import WG, WIDGETS
 
 pytestmark = pytest.mark.real
 

@@ -10,22 +10,11 @@ import pytest
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import (
-    ConfigError,
-    NamespaceTerminating,
-    Unavailable,
-)
+from controller.errors import ConfigError, NamespaceTerminating, Unavailable
 from controller.events import EventRecorder
 from controller.kubeconfig import load_connection
 from controller.leader.lease_namespace import find_lease_namespace
-from controller.resources import (
-    CONFIGMAPS,
-    EVENTS,
-    NAMESPACES,
-    ROLEBINDINGS,
-    ROLES,
-    SERVICEACCOUNTS,
-)
+from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, ROLEBINDINGS, ROLES, SERVICEACCOUNTS
 from controller.shape import WHOLE
 from controller.watch.informer import WatchTiming
 from tests.conformance.backend import EmbeddedCluster

@@ -17,9 +17,7 @@ from controller.leader.election import (
     with_answer,
     with_claim_sent,
 )
-from controller.leader.election import (
-    decide as decided,
-)
+from controller.leader.election import decide as decided
 from controller.leader.elector import Elector, LeadershipLost, NotLeader
 from tests.controller.lease_api import ANSWER_LOST, LOST, PROMPT, Fate, LeaseApi, LeaseClient
 

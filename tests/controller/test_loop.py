@@ -52,14 +52,7 @@ class Reports(Reporter):
             raise self.problem
 
 
-def play(
-    reconciler,
-    seconds=10.0,
-    workers=1,
-    timeout_seconds=120.0,
-    requests=(JOB,),
-    reporter=None,
-):
+def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(JOB,), reporter=None):
     """Runs it for that long in virtual time, starting with `requests`; returns the metrics' reader."""
     registry, samples = CollectorRegistry(), {}
 

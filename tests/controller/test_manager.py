@@ -105,10 +105,7 @@ class Marking(Reconciler):
 
 
 def make_manager(client, **options):
-    manager = Manager(
-        client,
-        ManagerOptions(**{"listen": NO_PORTS, "graceful_seconds": 300.0} | options),
-    )
+    manager = Manager(client, ManagerOptions(**{"listen": NO_PORTS, "graceful_seconds": 300.0} | options))
     manager.cache.keep_only({ELASTICJOBS: WHOLE, PODS: WHOLE})
     reconciler = Marking(manager)
     ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(PODS).with_workers(2).build(reconciler)

@@ -8,12 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.serving.servers import (
-    Health,
-    Listen,
-    ServeError,
-    serve,
-)
+from controller.serving.servers import Health, Listen, ServeError, serve
 
 pytestmark = pytest.mark.real
 

@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 from controller.api.fairness import FairQueue
 from controller.clock import monotonic as now
-from controller.queue.workqueue import (
-    BACKOFF_CAP_SECONDS,
-    READY_AT_ONCE,
-    QueueShutDown,
-    WorkQueue,
-)
+from controller.queue.workqueue import BACKOFF_CAP_SECONDS, READY_AT_ONCE, QueueShutDown, WorkQueue
 from controller.reconciler import Request
 
 

@@ -82,9 +82,7 @@ def test_what_is_no_set_is_refused(text: str) -> None:
         max_size=60,
     )
 )
-def test_leases_are_read_as_they_were_written(
-    leases: dict[int, tuple[int, int, Intervals]],
-) -> None:
+def test_leases_are_read_as_they_were_written(leases: dict[int, tuple[int, int, Intervals]]) -> None:
     written = tuple(Lease(worker, *leases[worker]) for worker in sorted(leases))
     assert leases_from_text(leases_to_text(written)) == written
 

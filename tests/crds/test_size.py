@@ -179,12 +179,7 @@ def of_growth(*, full: str) -> dict[str, Any]:
         "usage": {
             "round": 1_233,
             "worlds": [
-                {
-                    "workers": count,
-                    "steps": 1_234_567,
-                    "seconds": 12_345_678.123,
-                    "samplesPerStep": 16_384,
-                }
+                {"workers": count, "steps": 1_234_567, "seconds": 12_345_678.123, "samplesPerStep": 16_384}
                 for count in range(WORKERS, WORKERS + MAX_WORLD_SIZES)
             ],
             "memoryPeakBytes": {"worker": 1_832_735_283_200},

@@ -11,14 +11,7 @@ import pytest
 import deploy
 from dlr.commands.doctor.rights import rights_of_controller
 from reconcilers.worker.access import rules_of
-from tests.deploy.api_server import (
-    GROUP,
-    Server,
-    eventually,
-    install,
-    running_controller,
-    running_server,
-)
+from tests.deploy.api_server import GROUP, Server, eventually, install, running_controller, running_server
 
 pytestmark = pytest.mark.real
 

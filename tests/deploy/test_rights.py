@@ -11,14 +11,7 @@ import yaml
 
 import deploy
 import localcluster
-from tests.deploy.api_server import (
-    GROUP,
-    Server,
-    eventually,
-    install,
-    running_controller,
-    running_server,
-)
+from tests.deploy.api_server import GROUP, Server, eventually, install, running_controller, running_server
 
 pytestmark = pytest.mark.real
 

@@ -13,9 +13,7 @@ from controller import salvage
 from controller.cache import Cache
 from controller.errors import ApiError
 from controller.watch.informer import Informer
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import client_of, fake_api
 

@@ -24,12 +24,7 @@ from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
 from reconcilers.metrics import JobMetrics
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    NODECHECKS,
-    SCALEPLANS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.reconciled import sentence
 from reconcilers.setup import add_indexes
 from reconcilers.worker.worker_status import REPORT_READABLE

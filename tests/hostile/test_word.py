@@ -29,14 +29,7 @@ from reconcilers.cordon.options import CordonOptions
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
-from reconcilers.nodecheck.claims import (
-    HOLD_SECONDS,
-    REST_SECONDS,
-    Claim,
-    Precedence,
-    in_the_way,
-    to_yield,
-)
+from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Claim, Precedence, in_the_way, to_yield
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import CheckedWorkers, JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE

@@ -103,10 +103,7 @@ async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> 
     assert seen.log(name) == ["late"]
 
 
-@pytest.mark.skipif(
-    best_isolation() is Isolation.NONE,
-    reason="this host allows no mount namespaces",
-)
+@pytest.mark.skipif(best_isolation() is Isolation.NONE, reason="this host allows no mount namespaces")
 async def test_volumes_are_mounted(seen: Observer, name: str, tmp_path: Path) -> None:
     data = {"a.txt": "alpha", "b.txt": "beta"}
     await seen.client.create(CONFIGMAPS.path("default"), {"metadata": {"name": name}, "data": data})

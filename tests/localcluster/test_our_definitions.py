@@ -126,10 +126,7 @@ def test_a_report_replaces_no_later_one_and_is_of_no_later_incarnation(
 
 
 def test_policies_are_taken_by_kubernetes() -> None:
-    checks = {
-        "ValidatingAdmissionPolicy": policy_faults,
-        "ValidatingAdmissionPolicyBinding": binding_faults,
-    }
+    checks = {"ValidatingAdmissionPolicy": policy_faults, "ValidatingAdmissionPolicyBinding": binding_faults}
     found = [(obj, checks[obj["kind"]]) for obj in deploy.documents() if obj["kind"] in checks]
     assert found
     for obj, check in found:

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcluster.selectors import (
-    SelectorError,
-    from_expressions,
-    parse_fields,
-    parse_labels,
-)
+from localcluster.selectors import SelectorError, from_expressions, parse_fields, parse_labels
 
 LABELS = {"app": "digits", "elastic.iml.github.io/rank": "3", "tier": ""}
 

@@ -14,11 +14,7 @@ from localcluster.apiserver import rbac, tokens
 from localcluster.apiserver.server import Serving
 from localcluster.apiserver.tokens import Claims, Reference
 from localcluster.paths import Home
-from tests.localcluster.apiserver.api import (
-    WIDGETS,
-    Api,
-    widget,
-)
+from tests.localcluster.apiserver.api import WIDGETS, Api, widget
 
 pytestmark = pytest.mark.real
 

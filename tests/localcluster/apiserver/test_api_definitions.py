@@ -6,13 +6,7 @@ import copy
 
 import pytest
 
-from tests.localcluster.apiserver.api import (
-    CRDS,
-    WIDGETS,
-    Api,
-    widget,
-    widget_definition,
-)
+from tests.localcluster.apiserver.api import CRDS, WIDGETS, Api, widget, widget_definition
 
 pytestmark = pytest.mark.real
 
