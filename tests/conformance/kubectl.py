@@ -45,19 +45,14 @@ class Stream:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
-    async def line(self, timeout_seconds: float = LINE_TIMEOUT_SECONDS) -> str:
-        assert self.process.stdout
-        line = await asyncio.wait_for(self.process.stdout.readline(), timeout_seconds)
-        return line.decode().rstrip("\n")
-
-    async def until(self, wanted: str, timeout_seconds: float = LINE_TIMEOUT_SECONDS) -> list[str]:
+    async def until(self, wanted: str) -> list[str]:
         """All lines up to and with the first that holds `wanted`."""
+        assert self.process.stdout
         seen: list[str] = []
-        async with asyncio.timeout(timeout_seconds):
-            while not seen or wanted not in seen[-1]:
-                line = await self.line(timeout_seconds)
-                assert line or not self.process.stdout or not self.process.stdout.at_eof(), seen
-                seen.append(line)
+        while not seen or wanted not in seen[-1]:
+            line = await asyncio.wait_for(self.process.stdout.readline(), LINE_TIMEOUT_SECONDS)
+            assert line, seen
+            seen.append(line.decode().rstrip("\n"))
         return seen
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,31 +72,26 @@ class Watch:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
 
-    async def next(self, timeout_seconds: float = EVENT_TIMEOUT_SECONDS) -> JSON:
-        line = await asyncio.wait_for(self.response.content.readline(), timeout_seconds)
+    async def next(self) -> JSON:
+        line = await asyncio.wait_for(self.response.content.readline(), EVENT_TIMEOUT_SECONDS)
         if not line:
             raise WatchEnded
         return json.loads(line)
 
-    async def until(
-        self, wanted: Callable[[JSON], bool], timeout_seconds: float = EVENT_TIMEOUT_SECONDS
-    ) -> list[JSON]:
+    async def until(self, wanted: Callable[[JSON], bool]) -> list[JSON]:
         """All events up to and with the first that is wanted."""
         seen: list[JSON] = []
-        async with asyncio.timeout(timeout_seconds):
-            while not seen or not wanted(seen[-1]):
-                seen.append(await self.next(timeout_seconds))
+        while not seen or not wanted(seen[-1]):
+            seen.append(await self.next())
         return seen
 
-    async def rest(self, timeout_seconds: float = EVENT_TIMEOUT_SECONDS) -> list[JSON]:
+    async def rest(self) -> list[JSON]:
         """All events until the server closes the stream."""
         seen: list[JSON] = []
-        async with asyncio.timeout(timeout_seconds):
+        with suppress(WatchEnded):
             while True:
-                try:
-                    seen.append(await self.next(timeout_seconds))
-                except WatchEnded:
-                    return seen
+                seen.append(await self.next())
+        return seen
 
 
 @dataclass(frozen=True)

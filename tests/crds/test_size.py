@@ -82,7 +82,7 @@ OF_OTHER_JOBS = (
 )
 """Warnings that do not come together with all others."""
 WARNING_TYPES = [kind.type for kind in WARNINGS if kind.type not in OF_OTHER_JOBS]
-CLASSES = (
+CLASSES = [
     "UserError",
     "OOM",
     "Killed",
@@ -92,7 +92,7 @@ CLASSES = (
     "CheckFailed",
     "Hang",
     "Unknown",
-)
+]
 
 
 def some(number: int, of: int = WORKERS) -> list[int]:
