@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 OPTION = "--conformance-kubeconfig"
 VARIABLE = "DLR_CONFORMANCE_KUBECONFIG"
-NODE_START_SECONDS = 300.0
-CONTROLLER_START_SECONDS = 300.0
 
 _KUBECTLS = found_kubectls()
 
@@ -69,9 +67,7 @@ async def _install_widgets(backend: Backend) -> None:
             (await api.put(CRDS, definition)).expect(200)
         else:
             created.expect(201)
-        await eventually(
-            lambda: api.list(WIDGETS), within_seconds=300, until=lambda reply: reply.status == 200
-        )
+        await eventually(lambda: api.list(WIDGETS), until=lambda reply: reply.status == 200)
 
 
 async def _remove_widgets(backend: Backend) -> None:
@@ -115,9 +111,7 @@ async def api(backend: Backend) -> AsyncIterator[Api]:
 async def _default_account(api: Api, namespace: str) -> None:
     """Wait for what the controllers of a control plane put into every new namespace; Pods need it."""
     await eventually(
-        lambda: api.get(SERVICEACCOUNTS, namespace, "default"),
-        within_seconds=CONTROLLER_START_SECONDS,
-        until=lambda reply: reply.status == 200,
+        lambda: api.get(SERVICEACCOUNTS, namespace, "default"), until=lambda reply: reply.status == 200
     )
 
 
@@ -175,7 +169,7 @@ def nodes(backend: Backend, controllers: None) -> None:
                 return any(map(ready, (await api.list(NODES)).expect(200)["items"]))
 
             try:
-                return await eventually(probe, within_seconds=NODE_START_SECONDS)
+                return await eventually(probe)
             except AssertionError:
                 return False
 
@@ -216,5 +210,5 @@ def make(api: Api, namespace: str) -> Maker:
 
 
 @pytest.fixture
-def accounts(api: Api, backend: Backend, namespace: str) -> Accounts:
-    return Accounts(api, backend, namespace)
+def accounts(api: Api, namespace: str) -> Accounts:
+    return Accounts(api, namespace)

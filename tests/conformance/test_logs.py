@@ -16,7 +16,6 @@ from .waiting import eventually
 
 JSON = dict[str, Any]
 
-POD_START_SECONDS = 300.0
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nodes")]
 
@@ -25,9 +24,7 @@ async def reaches(api: Api, namespace: str, name: str, *phases: str) -> JSON:
     async def probe() -> JSON:
         return (await api.get(PODS, namespace, name)).expect(200)
 
-    return await eventually(
-        probe, within_seconds=POD_START_SECONDS, until=lambda body: body["status"].get("phase") in phases
-    )
+    return await eventually(probe, until=lambda body: body["status"].get("phase") in phases)
 
 
 async def finished(api: Api, namespace: str, *containers: JSON) -> JSON:
@@ -77,9 +74,7 @@ async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, name
         found = (await api.get(PODS, namespace, "p")).expect(200)["status"].get("containerStatuses")
         return found[0] if found else {"restartCount": 0, "state": {}}
 
-    again = await eventually(
-        status, within_seconds=POD_START_SECONDS, until=lambda s: s["restartCount"] >= 1 and "lastState" in s
-    )
+    again = await eventually(status, until=lambda s: s["restartCount"] >= 1 and "lastState" in s)
     assert again["lastState"]["terminated"]["exitCode"] == 3
     output = await kubectl.run("logs", "p", "--previous", namespace=namespace)
     assert output.stdout == "tried\n"

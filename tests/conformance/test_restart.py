@@ -41,9 +41,7 @@ async def own_api(cluster: EmbeddedCluster) -> AsyncIterator[Api]:
     async with aiohttp.ClientSession() as session:
         api = Api(session, Access.from_kubeconfig(cluster.kubeconfig))
         (await api.create(CRDS, widget_crd())).expect(201)
-        await eventually(
-            lambda: api.list(WIDGETS), within_seconds=300, until=lambda reply: reply.status == 200
-        )
+        await eventually(lambda: api.list(WIDGETS), until=lambda reply: reply.status == 200)
         (await api.create(NAMESPACES, {"metadata": {"name": "kept"}})).expect(201)
         yield api
 
@@ -168,9 +166,7 @@ async def test_everything_is_as_it_was_after_a_restart(cluster: EmbeddedCluster,
     before = [(await own_api.create(resource, obj)).expect(201) for resource, obj in kept]
     path = SERVICEACCOUNTS.path("kept", "default", "token")
     await eventually(
-        lambda: own_api.get(SERVICEACCOUNTS, "kept", "default"),
-        within_seconds=300,
-        until=lambda reply: reply.status == 200,
+        lambda: own_api.get(SERVICEACCOUNTS, "kept", "default"), until=lambda reply: reply.status == 200
     )
     token = (await own_api.call("POST", path, body={"spec": {}})).expect(201)["status"]["token"]
     kubeconfig = cluster.kubeconfig.read_bytes()

@@ -15,7 +15,8 @@ from localcluster.apiserver.server import Serving, serve
 from localcluster.paths import Home
 from tests.conformance import rawapi
 from tests.conformance.backend import Access
-from tests.localcluster.apiserver.api import CRDS, Api, widget_definition
+from tests.conformance.objects import widget_crd
+from tests.localcluster.apiserver.api import CRDS, Api
 
 
 def start(home: Home, port: int = 0) -> subprocess.Popen[str]:
@@ -51,5 +52,5 @@ async def api(home: Home, serving: Serving) -> AsyncIterator[Api]:
 @pytest.fixture
 async def widgets(api: Api) -> Api:
     """The server with a CRD that tests are written against."""
-    await api.created(CRDS, widget_definition())
+    await api.created(CRDS, widget_crd())
     return api

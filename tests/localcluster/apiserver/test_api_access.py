@@ -14,6 +14,7 @@ from localcluster.apiserver import rbac, tokens
 from localcluster.apiserver.server import Serving
 from localcluster.apiserver.tokens import Claims, Reference
 from localcluster.paths import Home
+from tests.conformance import resources
 from tests.localcluster.apiserver.api import WIDGETS, Api, widget
 
 pytestmark = pytest.mark.real
@@ -151,10 +152,10 @@ async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:
 def policy(name: str, **spec: Any) -> dict[str, Any]:
     rules = [
         {
-            "apiGroups": ["example.com"],
-            "apiVersions": ["v1"],
+            "apiGroups": [resources.WIDGETS.group],
+            "apiVersions": ["*"],
             "operations": ["CREATE", "UPDATE"],
-            "resources": ["widgets", "widgets/status"],
+            "resources": [resources.WIDGETS.plural],
         }
     ]
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy"}

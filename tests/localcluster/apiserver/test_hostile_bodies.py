@@ -18,20 +18,12 @@ from hypothesis import strategies as st
 
 from controller.kubeconfig import load_connection
 from localcluster.paths import Home
+from tests.conformance.objects import widget_crd
 from tests.conformance.rawapi import APPLY_PATCH as APPLY
 from tests.conformance.rawapi import JSON_PATCH
 from tests.conformance.rawapi import MERGE_PATCH as MERGE
 from tests.conformance.rawapi import STRATEGIC_PATCH as STRATEGIC
-from tests.localcluster.apiserver.api import (
-    CONFIG_MAPS,
-    CRDS,
-    PODS,
-    WIDGETS,
-    config_map,
-    pod,
-    widget,
-    widget_definition,
-)
+from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, PODS, WIDGETS, config_map, pod, widget
 from tests.localcluster.running import Part
 
 pytestmark = pytest.mark.real
@@ -152,7 +144,7 @@ VALID: list[tuple[str, dict[str, Any]]] = [
         ),
     ),
     (CONFIG_MAPS, config_map("one", labels={"a": "b"}, finalizers=["a/b"], annotations={"c": "d"})),
-    (CRDS, widget_definition()),
+    (CRDS, widget_crd()),
     (WIDGETS, {**widget("one", {"size": 3, "replicas": 2}), "status": {"phase": "Up"}}),
     (
         f"{RBAC}/roles",
@@ -308,7 +300,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 def client(home: Home) -> Client:
     http.client._MAXHEADERS = 1000  # type: ignore[attr-defined]  # warnings are headers
     client = Client(home)
-    for definition in (bag_definition(), widget_definition()):
+    for definition in (bag_definition(), widget_crd()):
         assert client("POST", CRDS, json.dumps(definition).encode())[0] == 201
     return client
 
