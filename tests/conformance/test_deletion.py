@@ -112,15 +112,6 @@ async def test_orphaning_keeps_dependents_and_forgets_the_owner(
     assert "deletionTimestamp" not in metadata
 
 
-async def test_a_dependent_lives_while_one_owner_lives(api: Api, make: Maker, controllers: None) -> None:
-    one, two = await make.widget("one"), await make.widget("two")
-    both = [owned_by(one), owned_by(two, controller=False)]
-    await make.configmap("child", ownerReferences=both)
-    await api.delete(WIDGETS, make.namespace, "one")
-    metadata = await child_becomes(make, lambda m: len(m["ownerReferences"]) == 1)
-    assert metadata["ownerReferences"][0]["name"] == "two"
-    await api.delete(WIDGETS, make.namespace, "two")
-    await gone(make, CONFIGMAPS, "child")
 
 
 async def test_a_new_owner_of_the_same_name_is_another_owner(

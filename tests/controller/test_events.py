@@ -115,7 +115,7 @@ def record(api, *waits_and_events):
         async with recording(api) as recorder:
             for item in waits_and_events:
                 if isinstance(item, tuple):
-                    recorder.event(JOB, *item)
+                    recorder.event(*item if isinstance(item[0], dict) else (JOB, *item))
                 else:
                     await asyncio.sleep(item)
             await recorder.flush(3600)
@@ -197,35 +197,20 @@ async def test_recording_never_raises_and_never_waits():
     assert len(recorder._pending["ns"]) == 1000
 
 
+def of_namespace(namespace, number):
+    metadata = {"name": f"j{number}", "namespace": namespace, "uid": f"{number}"}
+    return {**JOB, "metadata": metadata}, "Normal", "R", "m"
+
+
 def test_thousands_of_events_in_one_namespace_keep_none_of_another_waiting():
-    api = EventApi()
-
-    async def scenario():
-        async with recording(api) as recorder:
-            for number in range(3_000):
-                metadata = {
-                    "name": f"j{number}",
-                    "namespace": "evil" if number < 2_999 else "ns",
-                    "uid": f"{number}",
-                }
-                recorder.event({**JOB, "metadata": metadata}, "Normal", "R", "m")
-            await recorder.flush(60)
-
-    asyncio.run(scenario())
-    namespaces = [event["metadata"]["namespace"] for event in api.events.values()]
+    flood = [of_namespace("evil", number) for number in range(2_999)]
+    events = record(EventApi(), *flood, of_namespace("ns", 2_999))
+    namespaces = [event["metadata"]["namespace"] for event in events]
     assert namespaces.index("ns") == 1 and len(namespaces) == 1_001
 
 
 def test_cluster_scoped_objects_have_their_events_in_default():
-    api = EventApi()
-
-    async def scenario():
-        async with recording(api) as recorder:
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n" * 253, "uid": "u"}}
-            recorder.event(node, "Warning", "R", "m" * 5000)
-            await recorder.flush(10)
-
-    asyncio.run(scenario())
-    (event,) = api.events.values()
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n" * 253, "uid": "u"}}
+    (event,) = record(EventApi(), (node, "Warning", "R", "m" * 5000))
     assert event["metadata"]["namespace"] == "default" and "namespace" not in event["involvedObject"]
     assert len(event["metadata"]["name"]) <= 253 and len(event["message"]) == 1024

@@ -17,6 +17,7 @@ import yaml
 
 import deploy
 from localcluster.paths import Home
+from tests.localcluster.running import Part
 
 JSON = dict[str, Any]
 
@@ -86,15 +87,13 @@ def eventually(what: str, condition: Callable[[], Any]) -> Any:
 @contextmanager
 def running_server(folder: Path) -> Iterator[Server]:
     home = Home(folder / "home")
-    command = [sys.executable, "-m", "localcluster.apiserver", "--home", str(home.root), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("listening")
-            yield Server(home.kubeconfig, folder)
-        finally:
-            process.terminate()
-            process.wait(timeout=300)
+    home.create()
+    server = Part(home, "apiserver", "--port", "0")
+    server.start()
+    try:
+        yield Server(home.kubeconfig, folder)
+    finally:
+        server.end()
 
 
 def install(server: Server, documents: Sequence[JSON]) -> None:

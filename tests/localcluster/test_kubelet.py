@@ -157,24 +157,6 @@ async def test_temporary_files_go_with_the_pod(seen: Observer, name: str) -> Non
             await asyncio.sleep(0.02)
 
 
-async def test_the_token_speaks_for_the_pod(seen: Observer, name: str) -> None:
-    program = """
-import json, os, ssl, urllib.request
-folder = os.environ.get("DLR_SERVICEACCOUNT_DIR", "/var/run/secrets/kubernetes.io/serviceaccount")
-where = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
-request = urllib.request.Request(
-    where + "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-    json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).encode(),
-    {"Authorization": "Bearer " + open(folder + "/token").read(), "Content-Type": "application/json"},
-)
-trusted = ssl.create_default_context(cafile=folder + "/ca.crt")
-print(urllib.request.urlopen(request, context=trusted).read().decode())
-"""
-    await seen.create(name, {"name": "main", "image": "x", "command": ["python", "-c", program]})
-    await seen.until_phase(name, "Succeeded")
-    said = seen.log(name)[0]
-    assert "system:serviceaccount:default:default" in said
-    assert name in said
 
 
 async def test_deletion_gives_its_own_grace_and_no_more(seen: Observer, name: str) -> None:

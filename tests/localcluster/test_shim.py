@@ -126,29 +126,6 @@ async def test_a_missing_command_is_refused_in_kubernetes_words(
     await process.gone
 
 
-async def test_terminate_reaches_only_the_main_process(
-    runtime: ContainerRuntime, tmp_path: Path, marker: str
-) -> None:
-    process = runtime.create()
-    script = "trap 'echo bye; exit 7' TERM; sleep 1000 & echo ready; wait"
-    await process.start(described(tmp_path, marker, script))
-    while texts(tmp_path, "stdout") != ["ready"]:  # noqa: ASYNC110 - the log is a file
-        await asyncio.sleep(0.02)
-    process.terminate()
-    assert await finish(process) == 7
-    assert texts(tmp_path, "stdout") == ["ready", "bye"]
-    assert await until_none_living(marker) == []
-
-
-async def test_kill_ends_everything(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
-    process = runtime.create()
-    await process.start(described(tmp_path, marker, "trap '' TERM;" + FAMILY + "sleep 1000"))
-    await until_living(marker, 4)
-    process.kill()
-    assert await finish(process) == 137
-    assert await until_none_living(marker) == []
-
-
 async def test_daemons_end_with_the_main_process(
     runtime: ContainerRuntime, tmp_path: Path, marker: str
 ) -> None:

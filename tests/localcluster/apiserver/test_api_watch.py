@@ -14,13 +14,11 @@ async def version(api: Api) -> str:
     return str((await api.get(CONFIG_MAPS)).body["metadata"]["resourceVersion"])
 
 
-async def test_pages_count_what_remains_and_refuse_forged_tokens(api: Api) -> None:
-    for number in range(3):
+async def test_forged_tokens_of_pages_are_refused(api: Api) -> None:
+    for number in range(2):
         await api.created(PODS, pod(f"pod-{number}"))
-    page = await api.get(PODS, limit=1)
-    assert page.body["metadata"]["remainingItemCount"] == 2
+    token = (await api.get(PODS, limit=1)).body["metadata"]["continue"]
     assert (await api.get(PODS, **{"continue": "nonsense"})).status == 400
-    token = page.body["metadata"]["continue"]
     answer = await api.get(CONFIG_MAPS, **{"continue": token})
     assert (answer.status, answer.body["reason"]) == (410, "Expired")
 

@@ -171,15 +171,6 @@ VALID: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     (
-        f"{ADMISSION}/validatingadmissionpolicybindings",
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": "one"},
-            "spec": {"policyName": "one", "validationActions": ["Warn"]},
-        },
-    ),
-    (
         "/api/v1/namespaces",
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "one"}, "spec": {"finalizers": ["x"]}},
     ),
