@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from controller.resources import ROLEBINDINGS, ROLES, SERVICEACCOUNTS, Resource
+
 from .objects import manifest, serviceaccount
 from .rawapi import Api
-from .resources import ROLEBINDINGS, ROLES, SERVICEACCOUNTS, Resource
 from .waiting import eventually
 
 JSON = dict[str, Any]

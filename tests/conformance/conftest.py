@@ -12,20 +12,21 @@ from typing import Any, TypeVar
 import aiohttp
 import pytest
 
+from controller.resources import CONFIGMAPS, NAMESPACES, NODES, SERVICEACCOUNTS
+from e2e.cluster import every_kubectl
+
 from .accounts import Accounts
 from .backend import Backend, EmbeddedCluster
-from .kubectl import Binary, Kubectl, found_kubectls
+from .kubectl import Kubectl
 from .objects import configmap, unique, widget, widget_crd
 from .rawapi import Api
-from .resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEACCOUNTS, WIDGETS
+from .resources import CRDS, WIDGETS
 from .waiting import eventually
 
 T = TypeVar("T")
 
 OPTION = "--conformance-kubeconfig"
 VARIABLE = "DLR_CONFORMANCE_KUBECONFIG"
-
-_KUBECTLS = found_kubectls()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,14 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kubectl_binary" in metafunc.fixturenames:
-        found = _KUBECTLS or [pytest.param(None, marks=pytest.mark.skip(reason="no supported kubectl found"))]
-        ids = [f"kubectl-1.{binary.minor}" for binary in _KUBECTLS] or ["no-kubectl"]
-        metafunc.parametrize("kubectl_binary", found, ids=ids, scope="session")
-
-
-def pytest_report_header() -> str:
-    return "conformance kubectls: " + (", ".join(binary.version for binary in _KUBECTLS) or "none found")
+    if "kubectl_program" in metafunc.fixturenames:
+        metafunc.parametrize("kubectl_program", every_kubectl(), ids=lambda program: Path(program).name)
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
@@ -177,16 +172,9 @@ def nodes(backend: Backend, controllers: None) -> None:
         pytest.skip("this cluster has no Ready node to run Pods")
 
 
-@pytest.fixture(scope="package")
-def kubectl_homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kubectl")
-
-
 @pytest.fixture
-def kubectl(kubectl_binary: Binary, backend: Backend, kubectl_homes: Path) -> Kubectl:
-    home = kubectl_homes / kubectl_binary.version
-    home.mkdir(exist_ok=True)
-    return Kubectl(kubectl_binary, backend.kubeconfig, home)
+def kubectl(kubectl_program: str, backend: Backend, tmp_path: Path) -> Kubectl:
+    return Kubectl(kubectl_program, backend.kubeconfig, tmp_path)
 
 
 class Maker:

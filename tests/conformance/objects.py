@@ -7,7 +7,9 @@ import os
 import secrets
 from typing import Any
 
-from .resources import BUDGETS, CONFIGMAPS, DEPLOYMENTS, LEASES, PODS, SERVICEACCOUNTS, WG, WIDGETS, Resource
+from controller.resources import CONFIGMAPS, LEASES, PODS, SERVICEACCOUNTS, Resource
+
+from .resources import BUDGETS, DEPLOYMENTS, WG, WIDGETS
 
 JSON = dict[str, Any]
 

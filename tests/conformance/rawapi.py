@@ -11,8 +11,9 @@ from typing import Any
 
 import aiohttp
 
+from controller.resources import Resource
+
 from .backend import Access
-from .resources import Resource
 
 JSON = dict[str, Any]
 
@@ -135,7 +136,7 @@ class Api:
     async def get(
         self, resource: Resource, namespace: str | None, name: str, *, sub: str = "", **options: Any
     ) -> Reply:
-        return await self.call("GET", resource.path(namespace, name, sub), **options)
+        return await self.call("GET", resource.path(namespace, name, sub or None), **options)
 
     async def list(self, resource: Resource, namespace: str | None = None, **query: str) -> Reply:
         return await self.call("GET", resource.path(namespace), query=query)
@@ -148,7 +149,7 @@ class Api:
 
     async def put(self, resource: Resource, obj: JSON, *, sub: str = "", **query: str) -> Reply:
         metadata = obj["metadata"]
-        path = resource.path(metadata.get("namespace"), metadata["name"], sub)
+        path = resource.path(metadata.get("namespace"), metadata["name"], sub or None)
         return await self.call("PUT", path, body=obj, query=query)
 
     async def patch(
@@ -162,7 +163,7 @@ class Api:
         content_type: str = MERGE_PATCH,
         **query: str,
     ) -> Reply:
-        path = resource.path(namespace, name, sub)
+        path = resource.path(namespace, name, sub or None)
         return await self.call("PATCH", path, body=patch, content_type=content_type, query=query)
 
     async def delete(

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from controller.resources import PODS
+
 from .accounts import POD_NAME_EXTRA, Accounts, rule
 from .conftest import Maker
 from .objects import unschedulable_pod
 from .rawapi import Api
-from .resources import PODS, SELF_REVIEWS, WIDGETS
+from .resources import SELF_REVIEWS, WIDGETS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from controller.resources import CONFIGMAPS, LEASES, PODS, Resource
+
 from .conftest import Maker
 from .objects import lease, owned_by, unschedulable_pod, widget
 from .rawapi import Api, names
-from .resources import CONFIGMAPS, LEASES, PODS, WIDGETS, Resource
+from .resources import WIDGETS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -110,8 +112,6 @@ async def test_orphaning_keeps_dependents_and_forgets_the_owner(
     await gone(make, WIDGETS, "owner")
     metadata = await child_becomes(make, lambda metadata: not metadata.get("ownerReferences"))
     assert "deletionTimestamp" not in metadata
-
-
 
 
 async def test_a_new_owner_of_the_same_name_is_another_owner(

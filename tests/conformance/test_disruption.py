@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from controller.resources import NODES, PODS, Resource
+
 from .kubectl import Kubectl
 from .objects import budget, manifest, pod, unschedulable_pod
 from .rawapi import Api, Reply, names
-from .resources import BUDGETS, NODES, PODS, Resource
+from .resources import BUDGETS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real

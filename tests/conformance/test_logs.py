@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from controller.resources import PODS
+
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import container, pod
 from .rawapi import Api
-from .resources import PODS
 from .waiting import eventually
 
 JSON = dict[str, Any]

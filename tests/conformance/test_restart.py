@@ -12,10 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from controller.resources import CONFIGMAPS, LEASES, NAMESPACES, SERVICEACCOUNTS
+
 from .backend import Access, EmbeddedCluster
 from .objects import configmap, lease, unique, widget, widget_crd
 from .rawapi import Api, WatchEnded, revision
-from .resources import CONFIGMAPS, CRDS, LEASES, NAMESPACES, SERVICEACCOUNTS, WIDGETS
+from .resources import CRDS, WIDGETS
 from .waiting import eventually
 
 JSON = dict[str, Any]

@@ -96,6 +96,17 @@ def running_server(folder: Path) -> Iterator[Server]:
         server.end()
 
 
+def a_job(name: str) -> JSON:
+    """One of two workers."""
+    template = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}}
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": {"replicaSpecs": {"worker": {"replicas": 2, "template": template}}},
+    }
+
+
 def install(server: Server, documents: Sequence[JSON]) -> None:
     for document in documents:
         server.as_admin("POST", collection_of(document), document)

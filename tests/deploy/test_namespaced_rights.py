@@ -11,7 +11,15 @@ import pytest
 import deploy
 from dlr.commands.doctor.rights import rights_of_controller
 from reconcilers.worker.access import rules_of
-from tests.deploy.api_server import GROUP, Server, eventually, install, running_controller, running_server
+from tests.deploy.api_server import (
+    GROUP,
+    Server,
+    a_job,
+    eventually,
+    install,
+    running_controller,
+    running_server,
+)
 
 pytestmark = pytest.mark.real
 
@@ -19,20 +27,9 @@ JSON = dict[str, Any]
 
 JOBS = "team-a"
 OTHER = "team-b"
-JOB = {
-    "apiVersion": "elastic.iml.github.io/v1alpha1",
-    "kind": "ElasticJob",
-    "metadata": {"name": "digits"},
-    "spec": {
-        "replicaSpecs": {
-            "worker": {
-                "replicas": 2,
-                "template": {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}},
-            }
-        }
-    },
-}
 DOCUMENTS = deploy.documents(jobs_namespace=JOBS)
+
+JOB = a_job("digits")
 
 
 @pytest.fixture(scope="module")

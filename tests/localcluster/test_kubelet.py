@@ -157,8 +157,6 @@ async def test_temporary_files_go_with_the_pod(seen: Observer, name: str) -> Non
             await asyncio.sleep(0.02)
 
 
-
-
 async def test_deletion_gives_its_own_grace_and_no_more(seen: Observer, name: str) -> None:
     stubborn = shell(
         f"trap '' TERM; echo {name}; while :; do sleep 0.1; done", env=[{"name": "M", "value": name}]

@@ -7,13 +7,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import controller.resources
 from tests.conformance import objects, rawapi, resources
 from tests.conformance.rawapi import MERGE_PATCH, Reply, Watch
 from tests.conformance.waiting import eventually
 
 WIDGETS = resources.WIDGETS.path("default")
-PODS = resources.PODS.path("default")
-CONFIG_MAPS = resources.CONFIGMAPS.path("default")
+PODS = controller.resources.PODS.path("default")
+CONFIG_MAPS = controller.resources.CONFIGMAPS.path("default")
 CRDS = resources.CRDS.path()
 
 
