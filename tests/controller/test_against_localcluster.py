@@ -1,8 +1,7 @@
-"""Client, cache, election and events against the embedded API server: TLS, a token, kill -9, SIGSTOP."""
+"""Client, cache, election and events against the embedded API server: TLS, a token, kill -9."""
 
 import asyncio
-import signal
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
@@ -18,6 +17,7 @@ from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, ROLEBINDINGS, R
 from controller.shape import WHOLE
 from controller.watch.informer import WatchTiming
 from tests.conformance.backend import EmbeddedCluster
+from tests.controller.waiting import background, eventually
 
 pytestmark = pytest.mark.real
 
@@ -30,7 +30,6 @@ def cluster(tmp_path_factory):
     cluster = EmbeddedCluster(tmp_path_factory.mktemp("cluster") / "home", with_nodes=False)
     cluster.start()
     yield cluster
-    cluster.apiserver.send_signal(signal.SIGCONT)
     cluster.stop()
 
 
@@ -42,23 +41,6 @@ async def client_to(cluster, **options):
 
 def patient_client(connection, **options):
     return Client(connection, **{"call_timeout_seconds": 300.0} | options)
-
-
-@asynccontextmanager
-async def background(coroutine):
-    task = asyncio.create_task(coroutine)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def eventually(condition, seconds=300):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - a change in another process
-            await asyncio.sleep(0.02)
 
 
 def config_map(name, **data):

@@ -1,5 +1,5 @@
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +15,7 @@ from controller.events import (
     Subject,
 )
 from controller.resources import EVENTS
+from tests.controller.waiting import background
 
 JOB = {
     "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -103,11 +104,8 @@ class EventApi:
 @asynccontextmanager
 async def recording(api):
     recorder = EventRecorder(api, "dlr-controller")
-    task = asyncio.create_task(recorder.run())
-    yield recorder
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with background(recorder.run()):
+        yield recorder
 
 
 def record(api, *waits_and_events):

@@ -1,7 +1,7 @@
 """Cache and informer against a tiny server in memory: what a watch goes through in its life."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import orjson
@@ -18,6 +18,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import FakeApi, memory_client
 from tests.controller.test_client import PODS_PATH, pod
+from tests.controller.waiting import background
 
 
 @asynccontextmanager
@@ -35,13 +36,8 @@ async def running_cache(client, *resources):
     cache.keep_only({PODS: WHOLE, ELASTICJOBS: SHAPES[ELASTICJOBS]})
     for resource in resources:
         cache.store(resource)
-    task = asyncio.create_task(cache.run())
-    try:
+    async with background(cache.run()):
         yield cache
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 class Heard:

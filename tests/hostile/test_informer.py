@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import time
-from contextlib import suppress
 
 import pytest
 from aiohttp import web
@@ -16,6 +15,7 @@ from controller.watch.informer import Informer
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import client_of, fake_api
+from tests.controller.waiting import background, eventually
 
 pytestmark = pytest.mark.real
 
@@ -52,18 +52,6 @@ def serve_as(monkeypatch, text):
 
     monkeypatch.setattr("tests.controller.fake_api._send", send)
     monkeypatch.setattr("tests.controller.fake_api.web.json_response", json_response)
-
-
-async def until(condition):
-    async with asyncio.timeout(300):
-        while not condition():  # noqa: ASYNC110 it is any condition
-            await asyncio.sleep(0.01)
-
-
-async def stop(task):
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 def line(kind, text, version=7):
@@ -128,28 +116,26 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
         cache.add_unreadable_handler(
             lambda resource, found: seen.append((resource, found.obj["metadata"]["name"]))
         )
-        running = asyncio.create_task(cache.run())
-        await cache.wait_synced(300)
-        api.put(JOBS, job("evil", "team-b", x="@hostile@"))
-        api.put(JOBS, job("after"))
-        await until(lambda: store.get("team-a", "after"))
-        assert store.get("team-b", "evil") is None and seen == [(ELASTICJOBS, "evil")]
-        assert cache.unreadable_counts()[ELASTICJOBS.group_resource] == 1
-        await stop(running)
+        async with background(cache.run()):
+            await cache.wait_synced(300)
+            api.put(JOBS, job("evil", "team-b", x="@hostile@"))
+            api.put(JOBS, job("after"))
+            await eventually(lambda: store.get("team-a", "after"))
+            assert store.get("team-b", "evil") is None and seen == [(ELASTICJOBS, "evil")]
+            assert cache.unreadable_counts()[ELASTICJOBS.group_resource] == 1
 
         again = Cache(client)
         again.keep_only(SHAPES)
         store = again.store(ELASTICJOBS)
-        running = asyncio.create_task(again.run())
-        await again.wait_synced(300)
-        assert {raw["metadata"]["name"] for raw in store.list()} == {"good", "after"}
-        assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 1
+        async with background(again.run()):
+            await again.wait_synced(300)
+            assert {raw["metadata"]["name"] for raw in store.list()} == {"good", "after"}
+            assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 1
 
-        api.put(JOBS, job("evil", "team-b"))
-        await until(lambda: store.get("team-b", "evil"))
-        assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 0, "it comes back by itself"
-        api.put(JOBS, job("evil", "team-b", x="@hostile@"))
-        await until(lambda: store.get("team-b", "evil") is None)
-        api.remove(JOBS, job("evil", "team-b"))
-        await until(lambda: not again.unreadable_counts()[ELASTICJOBS.group_resource])
-        await stop(running)
+            api.put(JOBS, job("evil", "team-b"))
+            await eventually(lambda: store.get("team-b", "evil"))
+            assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 0, "it comes back by itself"
+            api.put(JOBS, job("evil", "team-b", x="@hostile@"))
+            await eventually(lambda: store.get("team-b", "evil") is None)
+            api.remove(JOBS, job("evil", "team-b"))
+            await eventually(lambda: not again.unreadable_counts()[ELASTICJOBS.group_resource])
