@@ -124,12 +124,6 @@ def test_a_gpu_asked_for_and_not_there_is_one_sentence(
 
 
 @pytest.mark.real
-def test_a_device_state_that_hangs_ends_the_check(endings: dict[str, Report]) -> None:
-    endings["device_state"] = failing(ProbeEnding.TIMED_OUT, "no end after 30 s")
-    assert [done.probe for done in suite.run_local(require_gpu=False)] == ["device_state"]
-
-
-@pytest.mark.real
 def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Probe] = []
 

@@ -18,7 +18,6 @@ from healthcheck.stragglers import (
     PairSpeeds,
     own_figures,
     references_of,
-    slowdown,
 )
 from tests.healthcheck.build import Group, fleet, measuring, play
 
@@ -112,12 +111,6 @@ def test_whatever_a_clock_shows_is_judged(values: list[float], metric: Metric) -
     rounds = (RoundResult(1, tuple(groups)),)
     judge = PairSpeeds(rounds, fleet(len(values) + 1), LIMITS).judge
     assert all(str(found) for group in groups for found in judge(group))
-
-
-@given(METRICS, st.floats(0, 1e3), st.floats(0, 1e3))
-def test_a_slowdown_is_a_ratio_of_times(metric: Metric, value: float, typical: float) -> None:
-    times = slowdown(metric, value, typical)
-    assert times >= 0 and (value != typical or times in (0.0, 1.0))
 
 
 @given(st.lists(st.floats(10, 60), min_size=2, max_size=16), st.lists(st.floats(10, 60), max_size=16))

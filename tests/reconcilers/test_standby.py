@@ -47,18 +47,6 @@ def lost(index: int) -> Participant:
 # --- the world ----------------------------------------------------------------------------------------
 
 
-def test_a_standby_steps_into_a_lost_rank_in_the_decision_that_sees_the_loss() -> None:
-    decision = decide(world_of(0, 1), [*running(0), lost(1), participant(2)], LIMITS, NOW)
-    world = decision.rendezvous
-    assert (world.phase, world.round, world.members) == (FORMED, 2, [0, 2])
-    assert [b.index for b in decision.breaks] == [1] and decision.look_again_seconds is None
-
-
-def test_who_has_been_lost_stands_by_when_it_is_back() -> None:
-    people = [participant(0, AgentState.RUNNING, 1), participant(1), participant(2, AgentState.RUNNING, 1)]
-    assert decide(world_of(0, 2), people, LIMITS, NOW).rendezvous == world_of(0, 2)
-
-
 def test_who_was_in_the_broken_world_comes_before_who_stands_by() -> None:
     broken = world_of(1, 2).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
     world = decide(broken, [participant(0), participant(1), participant(2)], LIMITS, NOW).rendezvous
@@ -255,16 +243,6 @@ async def test_a_larger_count_is_one_round_and_another_stands_by() -> None:
     assert status["replicaStatuses"]["worker"]["standby"] == 1
 
 
-async def test_standby_can_be_asked_for_and_given_up_while_the_job_trains() -> None:
-    stage = await training(2, 0)
-    stage.edit_job(standby=2)
-    await stage.settle()
-    assert standbys(stage) == [2, 3]
-    stage.edit_job(standby=0)
-    await stage.settle()
-    assert members(stage) == [[0, 1]] and len(stage.workers()) == 2
-
-
 async def test_a_plan_moves_a_member_in_one_round() -> None:
     stage = await training(2, 1)
     stage.add_plan(migratePods=[{"name": "j-worker-1"}])
@@ -455,16 +433,6 @@ async def test_a_standby_takes_the_place_of_rank_0_once_its_agent_has_reported_t
     assert members(stage) == [[0, 1], [1, 2]]
 
 
-async def test_a_lost_pod_is_replaced_soon_where_the_next_world_does_not_begin() -> None:
-    stage = await training(2, 1)
-    lose(stage, 1)
-    for _ in range(2):
-        await look(stage)
-    stage.seconds += SPARE_POD_SECONDS
-    await look(stage)
-    assert members(stage) == [[0, 1], [0, 2]] and incarnations(stage) == [1, 2, 1]
-
-
 async def test_a_controller_that_has_just_started_waits_no_longer_than_another() -> None:
     """Though the clock of the one before may have been hours ahead: it is compared with none."""
     stage = await training(2, 1)
@@ -489,15 +457,6 @@ async def test_a_pod_that_the_next_world_needs_is_replaced_in_the_very_look(stan
     await look(stage)
     assert stage.job()["status"]["rendezvous"]["phase"] == "Reforming"
     assert incarnations(stage)[: standby + 1] == [2] * (standby + 1)
-
-
-async def test_a_second_loss_while_the_world_begins_has_both_pods_replaced_at_once() -> None:
-    stage = await training(2, 1)
-    lose(stage, 1)
-    await look(stage)
-    lose(stage, 0)
-    await look(stage)
-    assert incarnations(stage) == [2, 2, 1]
 
 
 @given(

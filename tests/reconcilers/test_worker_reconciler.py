@@ -190,19 +190,6 @@ async def test_a_pod_that_may_not_be_deleted_keeps_no_slot_from_its_next_one(
     assert "deletionTimestamp" in api.get(PODS, POD)["metadata"]
 
 
-async def test_the_lease_that_only_the_cache_still_has_is_made(api: Api, controller: Controller) -> None:
-    await running(api, controller)
-    api.remove(ELASTICJOBS, JOB)
-    api.collect()
-    api.apply_job()
-    for resource in (ELASTICJOBS, ELASTICWORKERS):  # their watches are quicker than that of Leases
-        obj = next(obj for (kind, _), obj in api.objects.items() if kind is resource)
-        controller.cache.take(resource, None, obj)
-    await controller.look(late=True)
-    assert owner_of(api.get(LEASES, WORKER)) == api.worker()["metadata"]["uid"]
-    assert api.pod() is not None
-
-
 async def test_a_worker_of_an_earlier_job_gets_no_pod(api: Api, controller: Controller) -> None:
     api.remove(ELASTICJOBS, JOB)
     stale = api.worker()
@@ -478,14 +465,6 @@ async def test_a_worker_that_starts_quickly_costs_one_write_of_its_status(
     assert len(api.requests) == 7, "and nothing is read"
 
 
-async def test_a_pod_that_takes_longer_is_told_to_be_pending(api: Api, controller: Controller) -> None:
-    first = await controller.look()
-    assert api.status == {} and first.requeue_after_seconds == START_SECONDS
-    api.seconds += START_SECONDS
-    await controller.look()
-    assert (api.status["phase"], api.status["podName"]) == ("Pending", POD)
-
-
 async def test_that_an_extra_workers_pod_has_a_node_is_told_before_it_runs(
     api: Api, controller: Controller
 ) -> None:
@@ -532,21 +511,6 @@ async def test_a_pod_that_goes_before_it_was_written_down_has_ended_all_the_same
     assert api.status["restarts"] == {"Killed": 1} and api.pod() is None
 
 
-async def test_an_end_is_written_for_the_version_that_it_was_decided_from(
-    api: Api, controller: Controller
-) -> None:
-    await running(api, controller)
-    api.remove(PODS, POD)
-    controller.deliver()
-    progress = {"step": 7, "time": "2026-01-01T12:00:00Z"}
-    api.patch(ELASTICWORKERS, WORKER, {"status": {"agent": {"progress": progress}}})
-    with pytest.raises(Conflict):
-        await controller.look(late=True)
-    assert not api.status["restarts"]
-    await controller.look()
-    assert api.status["restarts"] == {"Killed": 1}
-
-
 async def test_why_a_pod_ended_outlives_it_when_the_write_was_refused(
     api: Api, controller: Controller
 ) -> None:
@@ -572,20 +536,6 @@ async def test_what_ends_nothing_is_written_beside_the_agents_reports(
     api.report("Running")
     await controller.look(late=True)
     assert api.status["nodeName"] == "node-7"
-
-
-async def test_pod_of_a_later_incarnation_is_not_deleted_by_one_who_has_not_heard_of_it(
-    api: Api, controller: Controller
-) -> None:
-    await running(api, controller)
-    controller.deliver()
-    raised = api.put(ELASTICWORKERS, merged(api.worker(), {"spec": {"incarnation": 2}}))
-    await Controller(api).look()
-    pod = api.get(PODS, f"{WORKER}-2")
-    controller.cache.take(PODS, None, pod)
-    await controller.look(late=True)
-    assert raised["spec"]["incarnation"] == 2
-    assert "deletionTimestamp" not in api.get(PODS, f"{WORKER}-2")["metadata"]
 
 
 @pytest.mark.parametrize(
@@ -656,31 +606,6 @@ async def test_a_report_that_cannot_be_read_is_told_once_until_there_is_another(
 
 
 # --- Ends are counted once ------------------------------------------------------------------------------------
-
-
-async def test_a_late_word_of_an_ex_leader_does_not_count_the_same_end_twice(api: Api) -> None:
-    """The finding: `phase: Running` is written without a resourceVersion."""
-    before, after = Controller(api), Controller(api)
-    await before.look()
-    api.pod_phase("Running")
-    api.report()
-    before.in_flight = []
-    with pytest.raises(Deposed):
-        await before.look()
-    await after.look()
-    api.pod_phase("Failed", containerStatuses=[terminated(1)])
-    await after.look()
-    ended = api.status
-    assert (
-        ended["restarts"] == {"UserError": 1} and ended["lastExit"]["podUid"] == api.pod()["metadata"]["uid"]
-    )  # type: ignore[index]
-    (late,) = before.in_flight
-    late()
-    assert api.status["phase"] == "Running"
-    await after.look_until_quiet()
-    assert (api.status["phase"], api.status["restarts"]) == ("Failed", {"UserError": 1})
-    assert api.status["failureBudget"] == ended["failureBudget"]
-    assert api.status["history"] == ended["history"]
 
 
 ACTIONS = [

@@ -24,16 +24,6 @@ def after(seen_worker: ElasticWorker, **seen: Any) -> Any:
     return observe(seen_worker, Observation(**seen), NOW)
 
 
-def test_running_pod_makes_a_running_worker_and_records_it() -> None:
-    status = after(worker(phase=None), pod=pod())
-    assert (status.phase, status.pod_name, status.pod_uid, status.node_name) == (
-        WorkerPhase.RUNNING,
-        "digits-worker-0-1",
-        "uid-0-1",
-        "node-0",
-    )
-
-
 def test_what_the_node_shares_with_others_is_in_the_status_where_it_is_asked_for() -> None:
     node = {"metadata": {"name": "node-0", "labels": {"rack": "r7"}}}
     status = after(worker(phase=None), pod=pod(), node=node, topology_keys=["rack", "switch"])
@@ -49,13 +39,6 @@ def test_an_end_is_of_the_machine_that_the_pod_was_first_seen_on() -> None:
     later_on = {"pod": pod(phase="Failed"), "node": {"metadata": {"name": "node-0", "uid": "m2"}}}
     ended = after(worker().model_copy(update={"status": runs}), **later_on)
     assert (ended.last_exit.node_name, ended.last_exit.node_uid) == ("node-0", "m1")
-
-
-def test_failed_pod_is_classified_counted_and_kept() -> None:
-    status = after(worker(), pod=pod(phase="Failed", containerStatuses=[terminated(1)]))
-    assert status.phase is WorkerPhase.FAILED
-    assert (status.restarts, status.restart_count) == ({"UserError": 1}, 1)
-    assert status.last_exit.exit_class is ExitClass.USER_ERROR and status.last_exit.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -256,10 +239,6 @@ def test_an_end_that_a_late_write_took_back_is_not_counted_again() -> None:
         again = after(late, pod=seen)
         assert (again.phase, again.restarts, again.message) == (ended.phase, ended.restarts, ended.message)
         assert (again.failure_budget, again.quick_exits) == (ended.failure_budget, ended.quick_exits)
-
-
-def test_pod_that_was_never_seen_is_not_gone() -> None:
-    assert after(worker(phase=None), pod=None).phase is WorkerPhase.PENDING
 
 
 def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
