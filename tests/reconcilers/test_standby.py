@@ -18,12 +18,12 @@ from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.job.workers import SPARE_POD_SECONDS, needs_standby_update, plan_relaunches, standing_by
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.world.decision import decide
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.world.decision import ActiveCheck, Constraints, decide
 from reconcilers.world.participants import Bounds, Participant
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
-from tests.reconcilers.job_stage import Stage as CheckedStage
-from tests.reconcilers.job_stage import at, checked_job
+from tests.reconcilers.job_stage import at
+from tests.reconcilers.life import Run, beginning, edit, lose_pod, submit
 from tests.reconcilers.scale_stage import JOB, Stage
 from tests.reconcilers.test_scale import CHAOS, KINDS, play
 
@@ -148,59 +148,27 @@ def test_a_newcomer_of_a_job_without_standby_does_not_stand_by() -> None:
 # --- checks -------------------------------------------------------------------------------------------
 
 
-def checked_stage() -> CheckedStage:
-    """Three workers on nodes of their own; two train and have been checked, the third has just come."""
-    wanting = checked_job(2, worker={"standby": 1})
-    stage = CheckedStage(wanting, [at(0, "a"), at(1, "b"), worker(2, nodeName=None)])
-    assert stage.look().check == (0, 1)
-    stage.look()
-    stage.conclude()
-    stage.look()
-    stage.act()
-    assert stage.world.members == [0, 1]
-    stage.put(at(2, "c", observed_round=1))
-    return stage
-
-
 def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in() -> None:
-    stage = checked_stage()
-    assert stage.look().check == (2,)
-    stage.look()
-    assert (stage.world.round, stage.active) == (1, "digits-check-2"), "training goes on"
-    stage.conclude()
-    assert stage.look().check == () and stage.world.round == 1
-    stage.lose(1)
-    assert stage.look().check == ()
-    assert (stage.world.round, stage.world.members) == (2, [0, 2])
-    assert len(stage.checks) == 2
+    api = beginning()
+    submit(api, nodeCheck={"enabled": True})
+    asyncio.run(Run(api).settle())
+    edit(api, {"replicaSpecs": {"worker": {"standby": 1}}})
+    asyncio.run(Run(api).settle())
+    assert api.get(ELASTICJOBS, JOB)["status"]["rendezvous"]["round"] == 1, "training goes on"
+    lose_pod(api, 1)
+    asyncio.run(Run(api).settle())
+    world = in_lists(api.get(ELASTICJOBS, JOB)["status"]["rendezvous"])
+    assert (world["round"], world["members"]) == (2, [0, 2, 3])
+    assert [check["spec"]["workers"] for check in api.list(NODECHECKS)] == [[0, 1, 2], [3], [1]]
 
 
-def test_a_loss_while_one_who_stands_by_is_tested_takes_another() -> None:
-    stage = checked_stage()
-    stage.job = checked_job(2, worker={"standby": 2})
-    stage.workers.append(at(3, "d", observed_round=1))
-    assert stage.look().check == (2, 3)
-    stage.look()
-    stage.conclude()
-    stage.look()
-    stage.put(at(3, "e", incarnation=2, observed_round=1))
-    assert stage.look().check == (3,)
-    stage.look()
-    stage.lose(0)
-    stage.look()
-    assert (stage.active, stage.world.round, stage.world.members) == ("digits-check-3", 2, [1, 2])
-
-
-def test_a_loss_waits_for_the_check_where_only_the_tested_could_step_in() -> None:
-    stage = checked_stage()
-    stage.look()
-    stage.look()
-    stage.lose(1)
-    stage.look()
-    assert stage.world.phase is REFORMING
-    stage.conclude()
-    stage.look()
-    assert (stage.world.round, stage.world.members) == (2, [0, 2])
+def test_a_loss_while_one_who_stands_by_is_tested_takes_another_or_waits_for_the_check() -> None:
+    tested = Constraints(active_check=ActiveCheck("c", frozenset({2})))
+    people = [*running(0), lost(1), participant(2)]
+    assert decide(world_of(0, 1), people, LIMITS, NOW, tested).rendezvous.phase is REFORMING
+    limits = bounds(2, standby=2)
+    world = decide(world_of(0, 1), [*people, participant(3)], limits, NOW, tested).rendezvous
+    assert (world.phase, world.round, world.members) == (FORMED, 2, [0, 3])
 
 
 # --- with the real reconcilers ------------------------------------------------------------------------
