@@ -170,10 +170,6 @@ def test_the_longest_label_names_a_rack() -> None:
     assert clustered(nodes, {"4", "5", "6", "7"}, 0.05)[0].level == label
 
 
-def test_faults_spread_over_racks_are_not_a_rack() -> None:
-    assert play(racks(16, 4), hard(names(1, 6, 11, 16))).verdicts.domains == ()
-
-
 def test_further_screening_rounds_meet_other_partners_across_racks() -> None:
     played = play(racks(8, 4), hard(()), Settings(screening_rounds=3))
     assert len(played.rounds) == 3

@@ -20,18 +20,15 @@ from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
-    departure_of,
     fleet_of,
     out_of,
     settings_of,
 )
 from reconcilers.nodecheck.reconciler import size_of_step
 from reconcilers.nodecheck.scope import (
-    Candidate,
     choose,
     is_idle,
     one_each,
-    speakers,
     wanted_workers,
 )
 from reconcilers.nodecheck.size import to_wire
@@ -46,7 +43,6 @@ from reconcilers.nodecheck.steps import (
     ended_gathering,
     ended_step,
     history_of,
-    round_to_record,
     rounded,
     rounds_of,
     settled_nodes,
@@ -109,11 +105,6 @@ def test_whoever_is_not_fresh_is_tested_with_as_many_fresh_partners(nodes: set[s
     else:
         assert {*scope.reused} == passed
     assert [c for c in candidates if c in scope.participants] == list(scope.participants)
-
-
-def test_lowest_worker_speaks_for_its_node_and_workers_without_a_node_for_none() -> None:
-    workers = [worker(i, nodeName=node) for i, node in enumerate(["a", "b", "a", ""])]
-    assert speakers(workers) == (Candidate("a", 0, 1), Candidate("b", 1, 1))
 
 
 def test_named_workers_alone_and_those_that_train_are_wanted() -> None:
@@ -188,13 +179,6 @@ def test_agent_that_is_heard_before_its_pod_is_known_is_waited_for() -> None:
         not early.is_ready
         and ended_gathering(NodeCheckStatus(), [early, participant(1)], overdue=False) is None
     )
-
-
-def test_missing_worker_suspended_pod_and_leaving_agent_are_out() -> None:
-    assert out_of(CheckedNode("n0", 1, None)) is not None
-    assert departure_of(participant(phase="Pending", podUid=None)) is not None
-    leaving = worker(agent=agent(state="Stopped"))
-    assert out_of(CheckedNode("n0", 1, leaving)) is not None
 
 
 # --- what a step gave ---------------------------------------------------------------------------------
@@ -272,15 +256,6 @@ def test_local_failure_is_remembered_with_what_helps_when_the_report_is_gone() -
     status = with_local_failures(NodeCheckStatus(round=1), History(local={"n0": lost}))
     history = history_of(status, [CheckedNode("n0", 1, worker(0))])
     assert history.local["n0"] == lost and settled_nodes(status) == {"n0"}
-
-
-def test_what_helps_a_node_that_failed_when_it_measured_itself_again_is_kept_with_the_round() -> None:
-    status = NodeCheckStatus(round=1, nodes=["n0"], groups=[group("n0")])
-    again = outcome("again", "Failed", round=1, reason="wrong", action="Replace")
-    ended = ended_step(status, [participant(0, GOOD, [again])], overdue=False)
-    assert ended is not None and ended.round is not None
-    done = status.model_copy(update={"rounds": [round_to_record(ended.round, ["n0"])]})
-    assert rounds_of(done)[0].groups[0].action is Action.REPLACE
 
 
 def test_long_messages_are_cut() -> None:

@@ -53,10 +53,6 @@ def test_who_was_in_the_broken_world_comes_before_who_stands_by() -> None:
     assert world.members == [1, 2]
 
 
-def test_the_first_world_does_not_wait_for_who_is_to_stand_by() -> None:
-    assert decide(Rendezvous(), [participant(0), participant(2)], LIMITS, NOW).rendezvous.members == [0, 2]
-
-
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
     """A world of full size that some members may have left, and others beside it, in any state."""

@@ -23,20 +23,14 @@ from controller.resources import (
     Resource,
 )
 from crds import names
-from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
-from crds.job_status import Opportunity
-from crds.rendezvous import Rendezvous
-from reconcilers.capacity.growth import room_of
 from reconcilers.observed.builder import owned_name
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK
-from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.worker.access import WorkerAccess, secret_of
 from reconcilers.worker.maker import LEFTOVER_RETRY_SECONDS, STUCK_SECONDS
 from reconcilers.worker.reconciler import START_SECONDS
-from tests.reconcilers.build import NOW, terminated
+from tests.reconcilers.build import terminated
 from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed
 
@@ -250,21 +244,6 @@ async def test_of_many_workers_that_are_refused_no_more_try_in_a_second_than_a_s
     assert wait is not None and 100 <= wait <= 200
 
 
-async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker(
-    api: Api, controller: Controller
-) -> None:
-    policy = {"elasticPolicy": {"opportunistic": {"priorityClassName": "idle"}}}
-    begun = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "opportunity": {"base": 0}}
-    grown = merged(api.get(ELASTICJOBS, JOB), {"spec": policy, "status": {"scaling": begun}})
-    api.put(ELASTICJOBS, grown)
-    api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
-    assert is_soon((await controller.look()).requeue_after_seconds)
-    assert refusal(api)[1][-20:] == "exceeded quota: team"
-    of, seen = ElasticJob.model_validate(grown), ElasticWorker.model_validate(api.worker())
-    room = room_of(of, Workers([seen]), Rendezvous(), (), Opportunity(base=0), NOW, is_quiet=True, failed="")
-    assert (room.stuck, room.pod_refused[-20:]) == (1, "exceeded quota: team"), "and growth knows it"
-
-
 async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker(
     api: Api, controller: Controller
 ) -> None:
@@ -291,16 +270,6 @@ async def test_job_that_is_made_again_gets_its_account_though_the_cache_still_sh
     assert api.pod() is not None and api.events == []
     await controller.look()
     assert {kind for kind, _ in api.objects} >= {SERVICEACCOUNTS, ROLES, ROLEBINDINGS, LEASES, PODS}
-
-
-async def test_an_account_whose_label_was_removed_is_asked_for_once(api: Api, controller: Controller) -> None:
-    """Without our label, we do not see it."""
-    name = owned_name(api.get(ELASTICJOBS, JOB)["metadata"]["uid"])
-    api.put(SERVICEACCOUNTS, {"metadata": {"name": name}})
-    await running(api, controller)
-    api.requests.clear()
-    await controller.look()
-    assert api.requests == []
 
 
 async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
@@ -354,15 +323,6 @@ async def test_the_key_is_random_and_comes_before_the_first_pod_of_its_job(
     assert made.index("Secret") < made.index("Pod")
 
 
-async def test_a_later_pod_costs_no_request_for_the_key(api: Api, controller: Controller) -> None:
-    await running(api, controller)
-    relaunch(api)
-    api.requests.clear()
-    await controller.look()
-    assert api.pod() is not None
-    assert [kind for verb, kind in api.requests if verb == "create"] == ["Pod"]
-
-
 async def test_the_next_controller_leaves_the_key_as_it_is(api: Api, controller: Controller) -> None:
     await running(api, controller)
     key = key_of(api)
@@ -413,17 +373,6 @@ async def test_a_deleted_key_is_replaced_when_no_pod_has_it_any_more(
     api.seconds += result.requeue_after_seconds
     await controller.look()
     assert api.find(SECRETS, name) is not None
-
-
-async def test_a_pod_in_another_namespace_that_names_the_worker_as_its_owner_keeps_no_key_from_being_made(
-    api: Api, controller: Controller
-) -> None:
-    owner = {"uid": api.worker()["metadata"]["uid"], "controller": True}
-    labels = {names.LABEL_MANAGED_BY: names.MANAGER}
-    metadata = {"name": "stranger", "namespace": "team-b", "labels": labels, "ownerReferences": [owner]}
-    api.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}})
-    await controller.look()
-    assert re.fullmatch("[0-9a-f]{64}", key_of(api))
 
 
 async def test_a_job_that_was_suspended_gets_a_new_key_if_the_old_one_is_gone(
