@@ -178,8 +178,9 @@ class Api:
     def delete(self, resource: Resource, name: str) -> None:
         self.apply(Write("delete", resource, name, NAMESPACE if resource.namespaced else None))
 
-    def remove(self, resource: Resource, obj: JSON) -> None:
-        """It is gone for good."""
+    def remove(self, resource: Resource, obj: JSON | str) -> None:
+        """It, or what has that name, is gone for good."""
+        obj = self.get(resource, obj) if isinstance(obj, str) else obj
         gone = self._stamped(obj)
         del self.objects[resource][_key(obj)]
         self._log(resource, Entry(gone, deleted=True))

@@ -16,7 +16,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.errors import ApiError
 from controller.queue.controller import Controller, Source
-from controller.reconciler import Request, TerminalError
+from controller.reconciler import Request, Result, TerminalError
 from controller.resources import Resource
 from controller.store import Change
 from controller.watch.informer import Informer
@@ -81,10 +81,10 @@ class Process:
         self._looks = 0
         self._controllers: dict[str, Controller] = {}
         self.cache = LaggingCache(api, self.lag)
-        client = Client(self)
+        self.client = Client(self)
         self.contact = SimpleNamespace(since=self._started)
         manager = SimpleNamespace(
-            client=client,
+            client=self.client,
             cache=self.cache,
             recorder=_Recorder(self),
             contact=self.contact,
@@ -135,10 +135,13 @@ class Process:
         await self._look(wish)
         return True
 
+    async def reconcile(self, controller: str, request: Request) -> Result:
+        return await self._controllers[controller]._loop._reconciler.reconcile(request)
+
     async def _look(self, wish: Wish) -> None:
         name, request = wish
         try:
-            result = await self._controllers[name]._loop._reconciler.reconcile(request)
+            result = await self.reconcile(name, request)
         except BaseException as error:
             if self.dead:
                 raise Killed from error
@@ -203,10 +206,12 @@ class LaggingCache(Cache):
             for _ in range(pending - self._lag.behind(resource) if pending else 0):
                 self._deliver_one(resource, informer)
 
-    def catch_up(self) -> bool:
-        """All there is; whether there was any."""
+    def catch_up(self, *only: Resource) -> bool:
+        """All there is of these kinds, or of every kind; whether there was any."""
         late = False
         for resource, informer in self._informers.items():
+            if only and resource not in only:
+                continue
             while self._positions[resource] < len(self._api.log.get(resource, ())):
                 self._deliver_one(resource, informer)
                 late = True

@@ -159,6 +159,7 @@ async def test_the_pod_of_an_earlier_job_of_the_name_is_waited_for_by_whose_proc
     await controller.look()
     assert api.status["leavingPods"] == [SECOND] and api.find(PODS, FIRST) is None
     assert api.status["conditions"][0]["reason"] == "WaitingForDeletion"
-    api.collect()
+    api.collect_garbage()
+    api.remove(PODS, SECOND)
     await controller.look()
     assert api.status["leavingPods"] == [] and api.find(PODS, FIRST)

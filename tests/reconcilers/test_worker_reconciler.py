@@ -23,7 +23,7 @@ from controller.resources import (
     Resource,
 )
 from crds import names
-from reconcilers.observed.builder import owned_name
+from reconcilers.observed.builder import owned_name, owner_reference
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
@@ -84,8 +84,8 @@ async def test_whether_a_worker_stands_by_is_written_by_its_job_alone(
     await running(api, controller)
     api.patch(ELASTICWORKERS, WORKER, {"status": {"standby": True}})
     api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
-    patches, real = [], api.patch
-    monkeypatch.setattr(api, "patch", lambda *args: patches.append(args[2]) or real(*args))
+    patches, real = [], api.apply
+    monkeypatch.setattr(api, "apply", lambda write: patches.append(write.body) or real(write))
     for _ in range(3):
         await controller.look()
     assert api.status["observedIncarnation"] == 2 and api.status["standby"] is True
@@ -97,7 +97,7 @@ async def test_what_a_running_worker_needs_is_made_again_in_the_next_look(
     api: Api, controller: Controller, resource: Any
 ) -> None:
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is resource)
+    (name,) = api.names(resource)
     api.remove(resource, name)
     api.requests.clear()
     await controller.look()
@@ -174,12 +174,12 @@ async def test_a_pod_that_may_not_be_deleted_keeps_no_slot_from_its_next_one(
 
     await running(api, controller)
     with monkeypatch.context() as patched:
-        patched.setattr(api, "delete", refuse)
+        patched.setattr(api, "_delete", refuse)
         api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
         again = await controller.look()
         await controller.look()
     assert api.find(PODS, f"{WORKER}-2") is not None and again.requeue_after_seconds is not None
-    assert {reason for reason, _ in api.events} == {"WriteRefused"}
+    assert {event.reason for event in api.events} == {"WriteRefused"}
     await controller.look()
     assert "deletionTimestamp" in api.get(PODS, POD)["metadata"]
 
@@ -251,8 +251,8 @@ async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker
     api.remove(LEASES, WORKER)
     api.refusals[LEASES] = Forbidden(403, "Forbidden", "exceeded quota: leases")
     assert is_soon((await controller.look()).requeue_after_seconds)
-    ((reason, message),) = api.events
-    assert reason == "AgentAccessRefused" and POD in message and "exceeded quota" in message
+    (event,) = api.events
+    assert event.reason == "AgentAccessRefused" and POD in event.message and "exceeded quota" in event.message
     assert api.status["phase"] == "Running"
 
 
@@ -260,16 +260,22 @@ async def test_job_that_is_made_again_gets_its_account_though_the_cache_still_sh
     api: Api, controller: Controller
 ) -> None:
     await running(api, controller)
-    for resource, name in list(api.objects):
-        api.remove(resource, name)
+    for resource in list(api.objects):
+        for name in api.names(resource):
+            api.remove(resource, name)
     api.apply_job()
     for resource in (ELASTICJOBS, ELASTICWORKERS):
-        obj = next(obj for (kind, _), obj in api.objects.items() if kind is resource)
-        controller.cache.take(resource, None, obj)
+        controller.cache.note_write(resource, api.list(resource)[0])
     await controller.look(late=True)
     assert api.pod() is not None and api.events == []
     await controller.look()
-    assert {kind for kind, _ in api.objects} >= {SERVICEACCOUNTS, ROLES, ROLEBINDINGS, LEASES, PODS}
+    assert {kind for kind in api.objects if api.list(kind)} >= {
+        SERVICEACCOUNTS,
+        ROLES,
+        ROLEBINDINGS,
+        LEASES,
+        PODS,
+    }
 
 
 async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
@@ -281,7 +287,7 @@ async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
         async def create(self, resource: Resource, obj: dict[str, Any]) -> None:
             made.append(resource.kind)
             await asyncio.sleep(0)  # the others come here meanwhile
-            controller.cache.take(resource, None, api.create(resource, obj))
+            controller.cache.note_write(resource, api.create(resource, obj))
 
     access = WorkerAccess(Slow(), controller.cache)  # type: ignore[arg-type]
     owner = api.get(ELASTICJOBS, JOB)
@@ -305,8 +311,8 @@ def relaunch(api: Api) -> None:
 
 
 def key_of(api: Api) -> str:
-    (data,) = (obj["data"] for (kind, _), obj in api.objects.items() if kind is SECRETS)
-    return base64.b64decode(data["key"]).decode()
+    (secret,) = api.list(SECRETS)
+    return base64.b64decode(secret["data"]["key"]).decode()
 
 
 async def test_the_key_is_random_and_comes_before_the_first_pod_of_its_job(
@@ -338,12 +344,12 @@ async def test_a_deleted_key_is_not_replaced_while_a_pod_runs_with_it(
 ) -> None:
     """A Pod with another key could not talk to the rest of its job."""
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    (name,) = api.names(SECRETS)
     api.remove(SECRETS, name)
     owners = api.worker()["metadata"]["ownerReferences"]
     metadata = {"name": f"{JOB}-worker-1", "ownerReferences": owners}
     beside = api.put(ELASTICWORKERS, api.worker() | {"metadata": metadata})
-    owner = {"uid": beside["metadata"]["uid"], "controller": True}
+    owner = owner_reference("ElasticWorker", beside["metadata"]["name"], beside["metadata"]["uid"])
     labels = {names.LABEL_MANAGED_BY: names.MANAGER}
     metadata = {"name": f"{JOB}-worker-1-1", "labels": labels, "ownerReferences": [owner]}
     api.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}})
@@ -360,7 +366,7 @@ async def test_a_deleted_key_is_replaced_when_no_pod_has_it_any_more(
     api: Api, controller: Controller
 ) -> None:
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    (name,) = api.names(SECRETS)
     api.remove(SECRETS, name)
     api.pod_phase("Failed")
     relaunch(api)
@@ -379,11 +385,11 @@ async def test_a_job_that_was_suspended_gets_a_new_key_if_the_old_one_is_gone(
     api: Api, controller: Controller
 ) -> None:
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    (name,) = api.names(SECRETS)
     api.patch(ELASTICJOBS, JOB, {"spec": {"suspend": True}})
     await controller.look()
     api.remove(SECRETS, name)
-    for pod in [name for kind, name in api.objects if kind is PODS]:
+    for pod in api.names(PODS):
         api.remove(PODS, pod)
     api.patch(ELASTICJOBS, JOB, {"spec": {"suspend": False}})
     relaunch(api)
@@ -505,7 +511,7 @@ async def test_a_strangers_pod_that_names_the_worker_as_its_owner_is_left_alone(
     if namespace is not None:
         metadata["namespace"] = namespace
     controller.deliver()
-    controller.cache.take(PODS, None, {**pod, "metadata": metadata})
+    controller.cache.store(PODS).apply({**pod, "metadata": metadata})
     api.requests.clear()
     await controller.look(late=True)
     assert api.requests == []
@@ -548,7 +554,7 @@ async def test_a_report_that_cannot_be_read_is_told_once_until_there_is_another(
     for _ in range(3):
         await controller.look()
     assert [(c["type"], c["status"]) for c in api.status["conditions"]] == [("ReportReadable", "False")]
-    assert [reason for reason, _ in api.events] == ["ReportUnreadable"]
+    assert [event.reason for event in api.events] == ["ReportUnreadable"]
     api.put(ELASTICWORKERS, merged(api.worker(), {"status": {"agent": good}}))
     await controller.look()
     assert api.status.get("conditions", []) == []
@@ -635,7 +641,7 @@ def happen(api: Api, what: str) -> None:
     elif what == "fail":
         api.pod_phase("Failed", containerStatuses=[terminated(1)])
     elif what == "delete":
-        api.delete(PODS, pod["metadata"]["name"], pod["metadata"]["uid"])
+        api.delete(PODS, pod["metadata"]["name"])
     elif what == "report" and pod["status"]["phase"] == "Running":
         api.report()
 
