@@ -336,3 +336,69 @@ def _defaulted(schema: JSON, value: Any) -> Any:
     filled = {key: inner["default"] for key, inner in properties.items() if "default" in inner} | value
     of_any = schema.get("additionalProperties") or {}
     return {key: _defaulted(properties.get(key, of_any), inner) for key, inner in filled.items()}
+
+
+class Client:
+    """The requests of `controller.client.Client`, to an `Api`."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def live(self) -> None:
+        """Called before each request."""
+
+    def write(self, write: Write) -> JSON:
+        return self._api.apply(write)
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
+        self.live()
+        return self._api.get(resource, name, namespace)
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        **_: Any,
+    ) -> JSON:
+        self.live()
+        found = [o for o in self._api.list(resource) if namespace in (None, o["metadata"].get("namespace"))]
+        for term in (label_selector or "").split(",") if label_selector else ():
+            key, _, value = term.partition("=")
+            found = [o for o in found if (o["metadata"].get("labels") or {}).get(key) == value]
+        for term in (field_selector or "").split(",") if field_selector else ():
+            path, _, value = term.partition("=")
+            found = [o for o in found if str(_field(o, path)).lower() == value]
+        return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
+
+    async def list_page(self, resource: Resource, *args: Any, page_size: int, **more: Any) -> JSON:
+        return {"items": (await self.list(resource, *args, **more))["items"][:page_size]}
+
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
+        metadata = obj["metadata"]
+        return self.write(Write("create", resource, metadata["name"], metadata.get("namespace"), obj))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: JSON,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> JSON:
+        return self.write(Write("patch", resource, name, namespace, patch, subresource))
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None, **_: Any
+    ) -> None:
+        self.write(Write("delete", resource, name, namespace, uid=uid))
+
+
+def _field(obj: JSON, path: str) -> Any:
+    found: Any = obj
+    for part in path.split("."):
+        found = (found or {}).get(part)
+    return found
