@@ -43,6 +43,7 @@ from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.observed.worker_state import is_refused_its_pod
 from reconcilers.predicates import (
     appears,
+    asked_or_over,
     becomes_ready_or_not,
     begins_or_ends,
     cordon_label_changes,
@@ -67,7 +68,8 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
-from reconcilers.scale.writer import BY_OWNER_JOB, owner_job, pods_job
+from reconcilers.scale.writer import pods_job
+from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job, planned_job
 from reconcilers.shapes import SHAPES
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
@@ -81,6 +83,7 @@ WATCHED_BY_LABEL = dict.fromkeys(
 
 JOB_WORKERS = 8
 WORKER_WORKERS = 16
+PLAN_WORKERS = 2
 COMPANION_WORKERS = 4
 CHECK_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
@@ -101,6 +104,7 @@ def add_all(
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods or PodOptions())
+    add_scale_plans(manager, clock)
     add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
@@ -125,7 +129,6 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(PODS, BY_SLOT, slot_keys)
-    cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
 def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
@@ -137,10 +140,22 @@ def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .owns(ELASTICWORKERS, predicate=more_than_progress)
         .owns(ELASTICWORLDS)
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
-        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "elasticjob", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
+    )
+
+
+def add_scale_plans(manager: Manager, clock: Clock) -> None:
+    manager.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
+    plans = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock)
+    (
+        ControllerBuilder(manager, "scaleplan")
+        .for_(ELASTICJOBS, predicate=asked_or_over)
+        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
+        .reports_to(_reporter(manager, "scaleplan", ELASTICJOBS, clock))
+        .with_workers(PLAN_WORKERS)
+        .build(OfOurJobs(plans, manager.cache, ELASTICJOBS, own_key))
     )
 
 
@@ -161,7 +176,6 @@ def add_groups(manager: Manager, clock: Clock) -> None:
         .owns(ELASTICJOBS, predicate=more_of_a_group)
         .watches(ELASTICWORKERS, grouped_job, predicate=more_of_a_puller)
         .owns(ELASTICWORLDS)
-        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "replicagroups", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
@@ -348,11 +362,6 @@ def checked_job(check: dict[str, Any]) -> Iterable[Request]:
     """The job whose workers a NodeCheck is of."""
     job = check["spec"].get("jobName")
     return [Request(check["metadata"].get("namespace"), job)] if job else []
-
-
-def planned_job(plan: dict[str, Any]) -> Iterable[Request]:
-    """The job that a ScalePlan is for."""
-    return [Request(plan["metadata"].get("namespace"), plan["spec"]["ownerJob"])]
 
 
 def _named(nodes: Iterable[str]) -> list[Request]:

@@ -121,10 +121,10 @@ def groups(cluster: Cluster, observation: Observation) -> Groups:
 
 def assert_alike(lines: list[dict[str, Any]]) -> None:
     """After every step that more than one process made, all have the same parameters."""
-    digests: dict[int, set[str]] = defaultdict(set)
+    made: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
-        digests[line["step"]].add(line["digest"])
-    assert {step: each for step, each in digests.items() if len(each) > 1} == {}
+        made[line["step"]].append(line)
+    assert [each for each in made.values() if len({line["digest"] for line in each}) > 1] == []
 
 
 @pytest.mark.named

@@ -15,6 +15,7 @@ import pykube
 import pytest
 import requests
 
+from crds.names import GROUP
 from e2e import checks, jobs
 from e2e.api import Kind, Object
 from e2e.cluster import MAY_CORDON_LABEL, Capability, Cluster
@@ -83,6 +84,20 @@ FOUND: dict[str, Callable[[str], tuple[Kind, str]]] = {
 }
 
 
+TENANT_ROLE = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "Role",
+    "metadata": {"name": "tenant"},
+    "rules": [
+        {
+            "apiGroups": [GROUP],
+            "resources": ["elasticjobs", "nodechecks", "scaleplans"],
+            "verbs": ["get", "list", "create", "update", "patch", "delete"],
+        }
+    ],
+}
+
+
 class Tenant:
     """An account that may write jobs, checks and plans in its namespace, and nothing else."""
 
@@ -92,11 +107,7 @@ class Tenant:
             "label", "namespace", namespace, f"{MAY_CORDON_LABEL}-"
         )  # scenarios are administrators
         cluster.kubectl("create", "serviceaccount", "tenant", "-n", namespace)
-        cluster.kubectl(
-            *("create", "role", "tenant", "-n", namespace, "--verb=get,list,create,update,patch,delete"),
-            "--resource=elasticjobs.elastic.iml.github.io,nodechecks.elastic.iml.github.io,"
-            "scaleplans.elastic.iml.github.io",
-        )
+        cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(TENANT_ROLE))
         account = f"--serviceaccount={namespace}:tenant"
         cluster.kubectl("create", "rolebinding", "tenant", "-n", namespace, "--role=tenant", account)
         token = cluster.kubectl("create", "token", "tenant", "-n", namespace).stdout.strip()

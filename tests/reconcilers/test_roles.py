@@ -38,7 +38,7 @@ from reconcilers.roles.tasks import (
     still_served,
 )
 from reconcilers.runtime.acts import Verb
-from reconcilers.scale.plan import refusal
+from reconcilers.scaleplan.asked import refusal
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.companions import service_of
 from reconcilers.worker.job_pod import build_job_pod
