@@ -107,14 +107,6 @@ def test_the_table_has_a_line_for_each_probe(
 
 
 @pytest.mark.real
-def test_told_to_use_no_gpu_it_asks_for_none(
-    endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code("node-check", "--local", "--accelerator", "none") == 0
-    assert "device_state" not in capsys.readouterr().out
-
-
-@pytest.mark.real
 def test_a_gpu_asked_for_and_not_there_is_one_sentence(
     endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
 ) -> None:

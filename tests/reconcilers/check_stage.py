@@ -23,9 +23,9 @@ from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
-from reconcilers.shapes import SHAPES
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW
+from tests.reconcilers.caches import shaped_cache
 
 JSON = dict[str, Any]
 PASSED = "Passed"
@@ -69,20 +69,13 @@ def _figures(probe: JSON) -> Iterable[tuple[str, float]]:
     return figures.items()
 
 
-class Stores(Cache):
-    """Stands in for the API server's objects too: it is never late."""
-
-    def __init__(self) -> None:
-        super().__init__(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
-        self.keep_only(SHAPES)
-
-
 @dataclass
 class Stage:
     """Plays everybody but the reconciler."""
 
     agents: Agents = field(default_factory=Agents)
-    stores: Stores = field(default_factory=Stores)
+    stores: Cache = field(default_factory=shaped_cache)
+    """The objects of the API server, too: it is never late."""
     seconds: float = 0.0
     writes: list[JSON] = field(default_factory=list)
     """The status patches of NodeChecks."""

@@ -34,9 +34,10 @@ from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, later, verdicts, worker
 from tests.reconcilers.caches import shaped_cache
-from tests.reconcilers.check_stage import Stage, merged
+from tests.reconcilers.check_stage import Stage
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -287,13 +288,6 @@ def test_node_that_could_not_be_tested_is_not_suspected() -> None:
     withdrawn = [{"node": "node-4", "message": "ErrImagePull", "reason": "ErrImagePull"}]
     raw = check(inconclusive=["node-4"], withdrawn=withdrawn)
     assert suspicion_of(FinishedCheck(NodeCheck.model_validate(raw)), "node-4") is None
-
-
-def test_pass_takes_the_accusation_back_once(faulty: NodeCordon, passed: Finding) -> None:
-    cordoned = replace(decide_cordon(faulty), finding=passed)
-    assert said(cordoned, accused=True).event_reason == "CordonLifted"
-    lifted = decide_cordon(cordoned)
-    assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
 
 
 def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() -> None:

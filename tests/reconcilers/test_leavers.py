@@ -10,8 +10,8 @@ import pytest
 from controller.resources import NODES, PODS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.leavers import OVERDUE_SECONDS
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import terminated
-from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import WORKER, Api, Controller
 
 GRACE_SECONDS = 30

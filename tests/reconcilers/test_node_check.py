@@ -342,14 +342,6 @@ async def test_selector_takes_the_nodes_with_the_labels() -> None:
     assert (await staged.play()).status.nodes == ["a", "b"]
 
 
-async def test_finished_check_is_left_alone() -> None:
-    staged = stage(SIX[:2])
-    await staged.play()
-    written = len(staged.writes)
-    staged.delete(ELASTICWORKERS, "c-check-0")
-    assert await staged.reconcile() is None and len(staged.writes) == written
-
-
 async def test_nodes_that_were_added_just_before_the_check_are_judged_by_a_controller_whose_clock_is_behind() -> (
     None
 ):

@@ -10,7 +10,7 @@ from controller.errors import Forbidden
 from controller.resources import LEASES, NODES, PODS
 from reconcilers.observed.worker_state import AGENT_HEARD
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from tests.reconcilers.check_stage import merged
+from tests.reconcilers.api import merged
 from tests.reconcilers.test_worker_reconciler import running
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller
 

@@ -32,13 +32,6 @@ def moving(replicas: int, *sources: int) -> Slots:
     return Slots().moving(sources, replicas)
 
 
-def test_target_given_up_is_retired_if_slots_behind_it_are_in_use() -> None:
-    slots = moving(4, 1, 2).moved(2)
-    assert slots.wanted(4) == (0, 1, 3, 5)
-    assert slots.moving([], 4).wanted(4) == (0, 1, 3, 5)
-    assert slots.moving([], 4).retired == {2, 4}
-
-
 def test_types_have_slots_of_their_own() -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     specs = {"worker": {"replicas": 2, "template": template}, "ps": {"replicas": 1, "template": template}}

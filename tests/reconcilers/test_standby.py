@@ -207,18 +207,14 @@ async def test_a_larger_count_is_one_round_and_another_stands_by() -> None:
     assert status["replicaStatuses"]["worker"]["standby"] == 1
 
 
-async def test_a_plan_moves_a_member_in_one_round() -> None:
+@pytest.mark.parametrize(("moved", "rounds"), [(1, [[0, 2]]), (2, [])])
+async def test_a_plan_moves_a_member_in_one_round_and_who_stands_by_without_one(
+    moved: int, rounds: list[list[int]]
+) -> None:
     stage = await training(2, 1)
-    stage.add_plan(migratePods=[{"name": "j-worker-1"}])
+    stage.add_plan(migratePods=[{"name": f"j-worker-{moved}"}])
     await stage.settle()
-    assert stage.phase() == "Applied" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
-
-
-async def test_a_plan_moves_who_stands_by_without_a_round() -> None:
-    stage = await training(2, 1)
-    stage.add_plan(migratePods=[{"name": "j-worker-2"}])
-    await stage.settle()
-    assert stage.phase() == "Applied" and members(stage) == [[0, 1]] and standbys(stage) == [3]
+    assert stage.phase() == "Applied" and members(stage)[1:] == rounds and standbys(stage) == [3]
 
 
 @pytest.mark.parametrize("minimum", [2, 3])

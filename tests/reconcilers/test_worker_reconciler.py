@@ -30,8 +30,8 @@ from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.worker.access import WorkerAccess, secret_of
 from reconcilers.worker.maker import LEFTOVER_RETRY_SECONDS, STUCK_SECONDS
 from reconcilers.worker.reconciler import START_SECONDS
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import terminated
-from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed
 
 POD = f"{WORKER}-1"

@@ -371,9 +371,3 @@ def test_what_runs_on_after_its_job_has_ended_is_running_until_its_pod_is_not() 
         pod=pod(0), node_lost="node-0 is not ready", released=True, owner_ended=WorkerPhase.FAILED
     )
     assert observe(worker(0), lost, NOW).phase is WorkerPhase.FAILED
-
-
-def test_a_suspended_jobs_pod_that_fails_is_no_end() -> None:
-    assert (
-        observe(worker(0), Observation(pod=pod(0, "Failed"), released=True), NOW).phase is WorkerPhase.RUNNING
-    )

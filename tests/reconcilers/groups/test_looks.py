@@ -14,7 +14,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
 from tests.counting import calls
 from tests.reconcilers import build
-from tests.reconcilers.check_stage import Stores
+from tests.reconcilers.caches import shaped_cache
 
 pytestmark = pytest.mark.real
 
@@ -38,7 +38,7 @@ class Groups:
     """A job with replica groups in the caches."""
 
     def __init__(self, workers: int) -> None:
-        self.cache = Stores()
+        self.cache = shaped_cache()
         add_indexes(self.cache)
         self.reconciler = ReplicaGroupsReconciler(None, self.cache, None, Clock())  # type: ignore[arg-type]
         self.job = self.put_job("llm", [])
