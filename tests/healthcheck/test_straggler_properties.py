@@ -14,11 +14,7 @@ from crds.findings import Verdict
 from healthcheck.fleet import Node
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.settings import Settings
-from healthcheck.stragglers import (
-    PairSpeeds,
-    own_figures,
-    references_of,
-)
+from healthcheck.stragglers import PairSpeeds, own_figures, references_of
 from tests.healthcheck.build import Group, fleet, measuring, play
 
 GEMM, BUS, LATENCY = Metric.GEMM_BF16_TFLOPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US
@@ -38,10 +34,7 @@ def again(values: Mapping[str, float], number: int, metric: Metric = GEMM) -> Ro
 
 
 def slow(
-    first: Sequence[float],
-    *further: Sequence[float],
-    metric: Metric = GEMM,
-    limits: Settings = LIMITS,
+    first: Sequence[float], *further: Sequence[float], metric: Metric = GEMM, limits: Settings = LIMITS
 ) -> set[str]:
     """Who is called slow by these measurements of everybody; without further ones, two that were the same."""
     nodes = fleet(len(first))

@@ -17,23 +17,13 @@ from pydantic import ValidationError
 
 import crds
 from controller.errors import AlreadyExists, Conflict, Invalid, NotFound
-from controller.resources import (
-    NODES,
-    PODDISRUPTIONBUDGETS,
-    PODS,
-    Resource,
-)
+from controller.resources import NODES, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds.agent_report import EARLIER_WORKER, LATER_POD, LATER_REPORT
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    NODECHECKS,
-    SCALEPLANS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]

@@ -18,26 +18,11 @@ from crds.rendezvous import Rendezvous
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
-from reconcilers.nodecheck.nodes import (
-    CheckedNode,
-    fleet_of,
-    out_of,
-    settings_of,
-)
+from reconcilers.nodecheck.nodes import CheckedNode, fleet_of, out_of, settings_of
 from reconcilers.nodecheck.reconciler import size_of_step
-from reconcilers.nodecheck.scope import (
-    choose,
-    is_idle,
-    one_each,
-    wanted_workers,
-)
+from reconcilers.nodecheck.scope import choose, is_idle, one_each, wanted_workers
 from reconcilers.nodecheck.size import to_wire
-from reconcilers.nodecheck.status import (
-    settled,
-    summary_of,
-    with_classes,
-    with_local_failures,
-)
+from reconcilers.nodecheck.status import settled, summary_of, with_classes, with_local_failures
 from reconcilers.nodecheck.steps import (
     Ended,
     ended_gathering,
@@ -48,23 +33,10 @@ from reconcilers.nodecheck.steps import (
     settled_nodes,
 )
 from tests.counting import growth
-from tests.reconcilers.build import NOW, worker
+from tests.reconcilers.build import NOW, report, worker
 from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
 
 UID = "uid-c"
-
-
-def agent(index: int = 0, **said: Any) -> dict[str, Any]:
-    report = {
-        "incarnation": 1,
-        "podUid": f"uid-{index}-1",
-        "address": "10.0.0.1",
-        "storePort": 20_000,
-        "localWorldSize": 1,
-        "state": "Ready",
-        "since": NOW,
-    }
-    return report | said
 
 
 def participant(
@@ -77,10 +49,9 @@ def participant(
     **status: Any,
 ) -> CheckedNode:
     """Node n<index>, whose agent has said this much."""
-    report = agent(index, check={"uid": uid, "local": local or [], "pairs": pairs or []})
-    if accelerators:
-        report["accelerators"] = accelerators
-    return CheckedNode(f"n{index}", 1, worker(index, agent=report, **status), reused, UID)
+    check = {"uid": uid, "local": local or [], "pairs": pairs or []}
+    said = report(index, check=check, accelerators=accelerators).to_wire()
+    return CheckedNode(f"n{index}", 1, worker(index, agent=said, **status), reused, UID)
 
 
 def group(*members: str) -> CheckGroup:
@@ -114,7 +85,7 @@ def test_named_workers_alone_and_those_that_train_are_wanted() -> None:
 
 
 def test_stale_report_is_nobodys() -> None:
-    assert not is_idle(worker(agent=agent(podUid="another")), Rendezvous())
+    assert not is_idle(worker(agent=report(pod_uid="another").to_wire()), Rendezvous())
     assert not is_idle(worker(), Rendezvous())
 
 

@@ -25,16 +25,8 @@ from functools import cache
 
 import pytest
 
-from controller.resources import (
-    LEASES,
-    PODDISRUPTIONBUDGETS,
-    PODS,
-)
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    ELASTICWORLDS,
-)
+from controller.resources import LEASES, PODDISRUPTIONBUDGETS, PODS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.reconcilers.api import Api, Event, Write
 from tests.reconcilers.cluster_model import act, lose_node, renew_leases
 from tests.reconcilers.interleaving import (

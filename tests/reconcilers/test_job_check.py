@@ -14,13 +14,7 @@ from crds.nodecheck import NodeCheck
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Blame, Hold
-from reconcilers.nodecheck.job_checks import (
-    active_check,
-    check_name,
-    new_check,
-    next_number,
-    outdated,
-)
+from reconcilers.nodecheck.job_checks import active_check, check_name, new_check, next_number, outdated
 from reconcilers.observed.slots import named
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.world.decision import ActiveCheck, Constraints, Decision, decide
@@ -270,8 +264,7 @@ def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty
 
 
 CHECKS = st.one_of(
-    st.none(),
-    st.builds(ActiveCheck, st.just("digits-check-1"), st.one_of(st.none(), INDICES)),
+    st.none(), st.builds(ActiveCheck, st.just("digits-check-1"), st.one_of(st.none(), INDICES))
 )
 CONSTRAINTS = st.builds(
     Constraints,

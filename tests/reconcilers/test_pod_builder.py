@@ -143,7 +143,7 @@ def test_the_agents_container_alone_has_the_token_of_our_account() -> None:
     assert mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount" and mount["readOnly"] is True
     (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
     assert [next(iter(source)) for source in volume["projected"]["sources"]] == [
-        *("serviceAccountToken", "configMap", "downwardAPI"),
+        *("serviceAccountToken", "configMap", "downwardAPI")
     ]
     others = [*spec["containers"][1:], *spec["initContainers"]]
     assert not any(container.get("volumeMounts") for container in others)

@@ -13,15 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, error_of_status
-from controller.resources import (
-    LEASES,
-    PODS,
-    ROLEBINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICEACCOUNTS,
-    Resource,
-)
+from controller.resources import LEASES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Resource
 from crds import names
 from reconcilers.observed.builder import owned_name, owner_reference
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK
@@ -548,8 +540,7 @@ async def test_a_report_that_cannot_be_read_is_told_once_until_there_is_another(
     api.events.clear()
     good = api.status["agent"]
     api.put(
-        ELASTICWORKERS,
-        merged(api.worker(), {"status": {"agent": {"since": "2026-01-01T00:00:00+99:99"}}}),
+        ELASTICWORKERS, merged(api.worker(), {"status": {"agent": {"since": "2026-01-01T00:00:00+99:99"}}})
     )
     for _ in range(3):
         await controller.look()

@@ -10,12 +10,7 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.silence import Heartbeat, Silence
-from reconcilers.observed.worker_state import (
-    HEARTBEAT_ON_TIME,
-    current_report,
-    finished,
-    stuck_by,
-)
+from reconcilers.observed.worker_state import HEARTBEAT_ON_TIME, current_report, finished, stuck_by
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 
@@ -308,23 +303,14 @@ def test_quick_exits_count_only_pods_that_ended_by_themselves_soon() -> None:
     assert after(worker(quickExits=5), pod=pod(deleted=True)).quick_exits == 0
 
 
-def agent(**fields: Any) -> dict[str, Any]:
-    return {
-        "incarnation": 1,
-        "podUid": "uid-0-1",
-        "address": "127.0.0.1",
-        "storePort": 1,
-        "localWorldSize": 1,
-        "observedRound": 3,
-        "state": AgentState.SUCCEEDED,
-        "since": later(0),
-    } | fields
+def agent(state: AgentState = AgentState.SUCCEEDED, **fields: Any) -> dict[str, Any]:
+    return report(0, state, 3, **fields).to_wire()
 
 
 def test_a_report_is_current_only_for_this_incarnation_and_pod() -> None:
     assert current_report(worker(agent=agent()))
     assert not current_report(worker(agent=agent(incarnation=2)))
-    assert not current_report(worker(agent=agent(podUid="another")))
+    assert not current_report(worker(agent=agent(pod_uid="another")))
     assert not current_report(worker())
 
 
@@ -332,7 +318,7 @@ def test_worker_has_finished_when_its_pod_or_its_processes_of_this_round_ended_w
     assert finished(worker(phase=WorkerPhase.SUCCEEDED), 3)
     assert finished(worker(agent=agent()), 3)
     assert not finished(worker(agent=agent()), 4)
-    assert not finished(worker(agent=agent(state=AgentState.RUNNING)), 3)
+    assert not finished(worker(agent=agent(AgentState.RUNNING)), 3)
 
 
 # --- the job has ended ----------------------------------------------------------------------------------------
