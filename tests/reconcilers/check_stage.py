@@ -24,7 +24,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
-from tests.reconcilers.build import NOW
+from tests.reconcilers.build import NOW, report
 from tests.reconcilers.caches import shaped_cache
 
 JSON = dict[str, Any]
@@ -195,26 +195,14 @@ class Stage:
 
     def start(self, worker: str, node: str, **agent: Any) -> None:
         """Its Pod runs, and its agent reports."""
-        incarnation = self.get(ELASTICWORKERS, worker)["spec"]["incarnation"]
+        spec = self.get(ELASTICWORKERS, worker)["spec"]
+        incarnation, index = spec["incarnation"], spec["index"]
         uid = f"{self.here}-{worker}-{incarnation}"
-        status = {
-            "observedIncarnation": incarnation,
-            "phase": "Running",
-            "podUid": uid,
-            "podName": uid,
-            "nodeName": node,
-        }
-        report = {
-            "incarnation": incarnation,
-            "podUid": uid,
-            "address": f"10.0.0.{self.get(ELASTICWORKERS, worker)['spec']['index'] + 1}",
-            "storePort": 20_000,
-            "localWorldSize": 1,
-            "state": "Ready",
-            "since": "2026-01-01T00:00:00Z",
-            "accelerators": self.accelerators,
-        }
-        self.update(ELASTICWORKERS, worker, {"status": status | {"agent": report | agent}})
+        pod = {"phase": "Running", "podUid": uid, "podName": uid, "nodeName": node}
+        said = report(index, incarnation=incarnation, pod_uid=uid, accelerators=self.accelerators).to_wire()
+        said |= {"address": f"10.0.0.{index + 1}", "storePort": 20_000}
+        status = {"observedIncarnation": incarnation, "agent": said | agent} | pod
+        self.update(ELASTICWORKERS, worker, {"status": status})
 
     def end(self, worker: str, exit_class: str, message: str = "") -> None:
         """Its Pod has ended."""

@@ -11,6 +11,7 @@ from crds import names
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
+from tests.reconcilers.pods import environment
 
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "kept"}},
@@ -32,12 +33,6 @@ TEMPLATE: dict[str, Any] = {
         ],
     },
 }
-
-
-def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
-    return {
-        e["name"]: e.get("value", e.get("valueFrom")) for e in pod["spec"]["containers"][container]["env"]
-    }
 
 
 def test_what_the_template_says_stays() -> None:
