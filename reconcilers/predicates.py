@@ -10,11 +10,8 @@ from collections.abc import Callable
 
 from controller.resources import Object
 from controller.store import Change
-from crds.grouping import is_grouped
-from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
-from reconcilers.observed.trust import may_cordon
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
@@ -27,11 +24,6 @@ def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
     return differs
 
 
-def cordon_label_changes(change: Change) -> bool:
-    """The Namespace's may-cordon label changed. That is rare, so every node is looked at."""
-    return may_cordon(change.old) != may_cordon(change.new)
-
-
 def appears(change: Change) -> bool:
     """The object was not there, or another of its name was. Objects that were looked at before need it."""
     old, new = change.old, change.new
@@ -41,11 +33,6 @@ def appears(change: Change) -> bool:
 def goes(change: Change) -> bool:
     """The object is deleted."""
     return change.new is None
-
-
-def more_of_a_grouped_job(change: Change) -> bool:
-    """A job with replica groups, or one that was."""
-    return any(each is not None and is_grouped(each) for each in (change.old, change.new))
 
 
 def makes_way(change: Change) -> bool:
@@ -69,12 +56,6 @@ def begins_or_ends(check: Object) -> object:
 
 
 @change_of
-def plans_otherwise(plan: Object) -> object:
-    """A plan is new, changed or gone, or has its verdict."""
-    return _generation(plan), plan.get("status", {}).get("phase"), plan["metadata"].get("deletionTimestamp")
-
-
-@change_of
 def becomes_ready_or_not(node: Object) -> object:
     """The node's Ready condition. Workers go by this alone; kubelets write often."""
     conditions = node.get("status", {}).get("conditions", ())
@@ -88,13 +69,13 @@ def more_than_status(obj: Object) -> object:
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
     asked_for = ((status.get("scaling") or {}).get("opportunity") or {}).get("base")
-    return _generation(obj), status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
+    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
 
 
 @change_of
 def halts_or_goes_on(job: Object) -> object:
     """What a job's workers go by. The counts of its status follow their Pods, and lead back to nobody."""
-    return _generation(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
+    return generation_of(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
 
 
 @change_of
@@ -114,43 +95,11 @@ def more_of_a_jobs_checks(job: Object) -> object:
     return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
 
 
-_OF_GROUPS = (
-    *("phase", "reason", "message", "replicaGroup", "restarts", "replicas", "replicaStatuses"),
-    *("warnings", "failures", "lastFailure"),
-)
-_OF_WORLDS = ("round", "phase", "brokenRound", "masterAddress", "masterPort")
-
-
-@change_of
-def more_of_a_group(group: Object) -> object:
-    """What a job goes by of its replica group: world, progress of the processes, troubles, end, and spec."""
-    status, metadata = group.get("status") or {}, group["metadata"]
-    world = status.get("rendezvous") or {}
-    conditions = [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
-    return (
-        *(status.get(field) for field in _OF_GROUPS),
-        *(world.get(field) for field in _OF_WORLDS),
-        *(metadata.get(field) for field in ("generation", "labels", "annotations", "deletionTimestamp")),
-        conditions,
-        (status.get("goodput") or {}).get("ratio"),
-    )
-
-
 @change_of
 def more_than_a_renewal(lease: Object) -> object:
     """The holder. Agents renew their Leases every few seconds, and who waits for one looks when it is due."""
     spec = lease.get("spec", {})
     return lease["metadata"]["uid"], spec.get("holderIdentity"), "renewTime" in spec
-
-
-more_than_a_heartbeat = change_of(cordon_view)
-"""What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
-
-
-@change_of
-def more_than_the_agents_report(worker: Object) -> object:
-    """A worker's Pod does not depend on what its agent reports."""
-    return without_report(worker)
 
 
 @change_of
@@ -193,8 +142,8 @@ def without_report(worker: Object) -> object:
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
 
 
-def _generation(obj: Object) -> object:
-    """Stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
+def generation_of(obj: Object) -> object:
+    """What stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
     return obj["metadata"]["uid"], obj["metadata"].get("generation")
 
 

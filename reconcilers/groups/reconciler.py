@@ -31,7 +31,6 @@ from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
-from reconcilers.scale.writer import JobPlans, ScaleWriter
 
 WORKERS_OF_A_GROUP = 5
 """Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
@@ -47,8 +46,6 @@ class ReplicaGroupsReconciler(Reconciler):
         self._jobs = cache.store(ELASTICJOBS)
         self._worlds = cache.store(ELASTICWORLDS)
         self._parse = cache.models(ELASTICJOBS, ElasticJob)
-        self._plans = JobPlans(cache)
-        self._scale = ScaleWriter(client, cache, recorder, clock)
         self._written_at: Memory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._made: Memory[dict[int, str]] = self._jobs.memory()
@@ -68,8 +65,7 @@ class ReplicaGroupsReconciler(Reconciler):
         uids = {*self._uids(job).values()}
         found = [each for each in owned if each["metadata"]["uid"] in uids]
         false = false_groups(job, [each for each in owned if each["metadata"]["uid"] not in uids])
-        plans = self._plans.count(metadata.namespace, metadata.name)
-        plan = await computed(len(found) * WORKERS_OF_A_GROUP + plans, self._plan, job, raw, found, now)
+        plan = await computed(len(found) * WORKERS_OF_A_GROUP, self._plan, job, raw, found, now)
         plan, paced_seconds = self._paced(raw, replace(plan, surplus=(*false, *plan.surplus)))
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
@@ -88,9 +84,8 @@ class ReplicaGroupsReconciler(Reconciler):
             found: the groups that were made for the job.
         """
         metadata = job.metadata
-        plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
         groups = self._groups_of(metadata.name, found)
-        return plan_groups(job, raw.get("status") or {}, groups, plans, now, self._taken(job))
+        return plan_groups(job, raw.get("status") or {}, groups, now, self._taken(job))
 
     def _uids(self, job: ElasticJob) -> dict[int, str]:
         """The uids of the ElasticJobs that the controller made for the job's groups, by index."""
@@ -139,7 +134,6 @@ class ReplicaGroupsReconciler(Reconciler):
             for act in writes_of_world(raw, world):
                 await carry_out(self._client, self._recorder, raw, [act])
             await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
-            await self._scale.conclude(plan.verdicts)
             made: dict[int, str] = {}
             await in_parallel(self._renew(raw, index, made) for index in plan.renewed)
             if made:

@@ -48,7 +48,6 @@ from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
-from reconcilers.scale.verdicts import PlanVerdict, choose_plan
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
 from reconcilers.world.rendezvous import Decision, broken_members
@@ -75,8 +74,6 @@ class Plan:
     """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
     """Writes that come after the status."""
-    verdicts: tuple[PlanVerdict, ...] = ()
-    """The ends of ScalePlans, as the written status has them."""
     scale: ScaleWrite | None = None
     """The request to write into the job, after everything else."""
     look_again_seconds: float | None = None
@@ -102,8 +99,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if plan.is_interim:
         return plan
     most = most_acts(len(seen.workers) + len(slots.missing))
-    scale, verdicts = (None, ()) if _ends(plan) else _judged(look)
-    if scale is None and beginning.request is not None:
+    scale = None
+    if beginning.request is not None and not _ends(plan):
         scale, _ = own_write(look.job, beginning.request, seen)
     waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[: min(most, seen.limit.room)]
@@ -114,7 +111,6 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         plan,
         events=(*events_of_job.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
-        verdicts=verdicts,
         scale=scale or plan.scale,
         look_again_seconds=_soonest(
             plan.look_again_seconds,
@@ -135,12 +131,6 @@ def _ends(plan: Plan) -> bool:
     return phase is not None and JobPhase(phase).finished
 
 
-def _judged(look: Basis) -> tuple[ScaleWrite | None, tuple[PlanVerdict, ...]]:
-    """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
-    write, verdicts = choose_plan(look.seen.plans, look.job, look.workers, look.seen.nodes)
-    return write, tuple(verdicts[:MIN_ACTS])
-
-
 def most_acts(workers: int) -> int:
     """Workers of a job that one look makes at most, or relaunches, or deletes."""
     return max(MIN_ACTS, workers // ACT_LOOKS)
@@ -158,7 +148,7 @@ def _slots(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
-    if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
+    if plan.check or plan.first or plan.events or plan.acts or plan.scale:
         return plan
     wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
     if wait <= 0:
@@ -198,8 +188,7 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
-    _, verdicts = _judged(look)
-    return replace(_written(look, over(look), look_again=(remaining,)), verdicts=verdicts)
+    return _written(look, over(look), look_again=(remaining,))
 
 
 def _ended(look: Basis) -> Plan | None:

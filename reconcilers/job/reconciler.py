@@ -30,7 +30,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.scale.request import is_left_over
-from reconcilers.scale.writer import ScaleWriter
+from reconcilers.scale.writer import ScaleWriter, withdraw
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
@@ -62,7 +62,6 @@ class ElasticJobReconciler(Reconciler):
             return Result()  # its groups are jobs, and reconcilers/groups makes them
         seen = await self._view.of(request)
         if seen is None:
-            await self._scale.refuse_for(request.namespace, request.name)
             return Result()
         workers = list(seen.workers)
         refused, until = self._refused.get(seen.job.metadata.uid) or ("", 0.0)
@@ -87,7 +86,7 @@ class ElasticJobReconciler(Reconciler):
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        size = len(seen.workers) + len(seen.plans) + seen.checks.look_size + seen.nodes_to_compare
+        size = len(seen.workers) + seen.checks.look_size + seen.nodes_to_compare
         return await computed(size, plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
@@ -114,7 +113,7 @@ class ElasticJobReconciler(Reconciler):
             await self._write(seen.job, {})
             await self._carry_out(seen, plan.first)
         world, version = list[Act](), seen.job.metadata.resource_version
-        if plan.status_patch or plan.acts or plan.verdicts or self._writes_of_world(seen.raw):
+        if plan.status_patch or plan.acts or self._writes_of_world(seen.raw):
             written = await self._write(seen.job, plan.status_patch)
             version = written["metadata"]["resourceVersion"]
             world = list(self._writes_of_world(seen.raw | {"status": written.get("status", {})}))
@@ -122,11 +121,10 @@ class ElasticJobReconciler(Reconciler):
         for act in world:
             await self._carry_out(seen, [act])
         await self._carry_out(seen, plan.acts)
-        await self._scale.conclude(plan.verdicts)
         if plan.scale is not None:
             return await self._scale.write(seen.job, seen.raw, version, plan.scale)
         if is_left_over(seen.job):
-            await self._scale.withdraw(seen.job, version)
+            await withdraw(self._client, seen.job, version)
         return True
 
     def _writes_of_world(self, job: Object) -> Sequence[Act]:

@@ -18,6 +18,6 @@ What holds:
 * Leases that take 12,000 characters are the last (`lease.FULL_TEXT`), until some of them are done.
 
 `sets.py` reads, `lease.py` decides the leases, `by_shards.py` the count of workers, `telling.py` what people
-read; `plan.py` is a whole look, `reconciler.py` writes it, `controller.py` says what wakes it. Without this
+read; `plan.py` is a whole look, `reconciler.py` writes it, `wiring.py` says what wakes it. Without this
 folder, and its line in `reconcilers/setup.py`, pulling waits for ever; jobs that do not pull lack nothing.
 """

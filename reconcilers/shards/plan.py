@@ -13,7 +13,7 @@ from crds.model import Condition, ConditionStatus
 from reconcilers.observed.conditions import FAILURE_TARGET, State, condition_of, stated
 from reconcilers.observed.status_patch import patch_of
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.plan import own_refusal
+from reconcilers.scale.permission import own_refusal
 from reconcilers.scale.request import Origin, RefusedRequest, ScaleWrite, own_request, pending
 from reconcilers.shards import telling
 from reconcilers.shards.by_shards import IdleWorker, expected_workers, holders_of, size_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -11,17 +10,14 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
 from controller.reconciler import Request
-from controller.resources import NODES
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
-from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import JobReader
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
-from reconcilers.scale.writer import ScaleWriter
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
-from tests.reconcilers.build import NOW, check, job, report, worker
+from tests.reconcilers.build import check, job, report, worker
 from tests.reconcilers.caches import shaped_cache
 
 
@@ -65,18 +61,6 @@ async def test_a_look_after_an_edit_asks_the_api_server_for_nothing_and_takes_on
     assert done.value.value is not None and len(done.value.value.workers) == 2
 
 
-async def test_a_look_lists_no_nodes_until_something_decides_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, listed = cached(job(), raw_worker(0), raw_worker(1)), []
-    nodes = cache.store(NODES)
-    nodes.apply({"metadata": {"name": "n1", "uid": "n1", "resourceVersion": "1"}})
-    real = nodes.list
-    monkeypatch.setattr(nodes, "list", lambda *args: listed.append(args) or real(*args))
-    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
-    assert seen is not None and plan_job(seen, NOW).status_patch and not listed
-    assert [node["metadata"]["name"] for node in seen.nodes] == ["n1"] and len(seen.nodes) == 1
-    assert len(listed) == 1
-
-
 async def test_a_check_asks_the_workers_of_its_namespace_alone() -> None:
     cache = cached(job(), raw_worker(0), raw_worker(0, namespace="tenant-b", uid="x0"))
     found = await CheckView(cache, cast(Client, None)).workers_of(check(jobName="digits"))
@@ -118,40 +102,3 @@ class Nobody:
 
     def event(self, *_: Any) -> None:
         """Nobody listens."""
-
-
-def scale_plan(number: int) -> dict[str, Any]:
-    spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": number % 5 + 1}}}
-    metadata = {"name": f"p{number}", "namespace": "default", "uid": f"p{number}", "generation": 1}
-    return {"metadata": metadata | {"resourceVersion": str(number + 1)}, "spec": spec}
-
-
-@pytest.mark.parametrize("has_job", [True, False])
-async def test_very_many_plans_are_read_beside_the_event_loop(has_job: bool, beside: list[str]) -> None:
-    cache = cached(job(status={"phase": "Succeeded"}))
-    for number in range(300):
-        cache.store(SCALEPLANS).apply(scale_plan(number))
-    nobody: Any = Nobody()
-    if has_job:
-        look = JobReader(nobody, cache, Clock()).of(Request("default", "digits"))
-    else:
-        cache.store(ELASTICJOBS).remove(("default", "digits"))
-        scale = ScaleWriter(nobody, cache, nobody, Clock())
-        scale.conclude = conclude = AsyncMock()  # type: ignore[method-assign]
-        look = scale.refuse_for("default", "digits")  # type: ignore[assignment]
-    seen = await look
-    assert len(beside) == 1
-    assert (len(seen.plans) if seen else len(conclude.call_args.args[0])) == 300
-
-
-@pytest.mark.usefixtures("beside")
-async def test_a_look_for_a_job_that_is_not_there_ends_however_many_plans_name_it() -> None:
-    """Eight names of jobs with thousands of plans each would keep all other jobs waiting."""
-    cache = cached(job())
-    cache.store(ELASTICJOBS).remove(("default", "digits"))
-    for number in range(300):
-        cache.store(SCALEPLANS).apply(scale_plan(number))
-    nobody: Any = Nobody()
-    nobody.patch = AsyncMock(return_value={})
-    await ScaleWriter(nobody, cache, nobody, Clock()).refuse_for("default", "digits")
-    assert nobody.patch.await_count == 100

@@ -312,13 +312,6 @@ def test_every_element_is_done_or_named_whatever_becomes_of_workers_groups_and_c
     assert not failed or poison
 
 
-@pytest.mark.parametrize("groups", [1, 2, MOST_GROUPS])
-def test_every_element_is_done_once_where_nobody_dies(groups: int) -> None:
-    cluster = Cluster(groups, Definition("files", 0, 500, "", 2, 0), frozenset(), 1)
-    cluster.quiet()
-    assert sorted(cluster.done) == list(range(500))
-
-
 def begun(groups: int = 3) -> Cluster:
     """All workers of all groups hold leases, and have reported what they have done of them: one element."""
     cluster = Cluster(groups, Definition("files", 0, 1_000, "", 2, 0), frozenset(), 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDER, LINE = "reconcilers.shards", "add_shards"
+FOLDER, LINE = "reconcilers.shards", "shards"
 PLAYED = f"""
 import asyncio, sys, types
 from pathlib import Path

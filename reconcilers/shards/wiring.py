@@ -1,4 +1,4 @@
-"""What wakes the reconciler of shard sets."""
+"""What wakes a look at the shard sets of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reconcilers.predicates import change_of, without_report
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.reconciled import reporter
 from reconcilers.shards.metrics import ShardMetrics
 from reconcilers.shards.reconciler import (
     BY_PULLED_JOB,
@@ -23,8 +23,8 @@ from reconcilers.shards.reconciler import (
 WORKERS = 4
 
 
-def add_shards(manager: Manager, clock: Clock) -> None:
-    """Register the controller of shard sets with the manager."""
+def add(manager: Manager, clock: Clock) -> None:
+    """Register the controller with the manager."""
     cache = manager.cache
     cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
     cache.add_index(SHARDSETS, BY_OWNER, owner_uids)
@@ -34,13 +34,12 @@ def add_shards(manager: Manager, clock: Clock) -> None:
         reconciler.note_deletion(change)
         return more_of_a_puller(change)
 
-    reporter = ReconciledCondition("shards", ELASTICJOBS, manager.client, cache, manager.recorder, clock)
     (
         ControllerBuilder(manager, "shards")
         .for_(ELASTICJOBS, predicate=more_of_a_pulled_job)
         .owns(SHARDSETS)
         .watches(ELASTICWORKERS, job_of_puller, predicate=wakes)
-        .reports_to(reporter)
+        .reports_to(reporter(manager, "shards", ELASTICJOBS, clock))
         .with_workers(WORKERS)
         .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
     )

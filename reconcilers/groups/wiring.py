@@ -1,0 +1,58 @@
+"""What wakes a look at a job with replica groups."""
+
+from __future__ import annotations
+
+from controller.builder import ControllerBuilder
+from controller.manager import Manager
+from controller.resources import Object
+from controller.store import Change
+from crds.grouping import is_grouped
+from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.predicates import change_of
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.reconciled import reporter
+
+WORKERS = 8
+
+
+def add(manager: Manager, clock: Clock) -> None:
+    """Register the controller with the manager."""
+    reconciler = ReplicaGroupsReconciler(manager.client, manager.cache, manager.recorder, clock)
+    (
+        ControllerBuilder(manager, "replicagroups")
+        .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
+        .owns(ELASTICJOBS, predicate=more_of_a_group)
+        .owns(ELASTICWORLDS)
+        .reports_to(reporter(manager, "replicagroups", ELASTICJOBS, clock))
+        .with_workers(WORKERS)
+        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
+    )
+
+
+def more_of_a_grouped_job(change: Change) -> bool:
+    """A job with replica groups, or one that was."""
+    return any(each is not None and is_grouped(each) for each in (change.old, change.new))
+
+
+_OF_GROUPS = (
+    *("phase", "reason", "message", "replicaGroup", "restarts", "replicas", "replicaStatuses"),
+    *("warnings", "failures", "lastFailure"),
+)
+_OF_WORLDS = ("round", "phase", "brokenRound", "masterAddress", "masterPort")
+
+
+@change_of
+def more_of_a_group(group: Object) -> object:
+    """What a job goes by of its replica group: world, progress of the processes, troubles, end, and spec."""
+    status, metadata = group.get("status") or {}, group["metadata"]
+    world = status.get("rendezvous") or {}
+    conditions = [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
+    return (
+        *(status.get(field) for field in _OF_GROUPS),
+        *(world.get(field) for field in _OF_WORLDS),
+        *(metadata.get(field) for field in ("generation", "labels", "annotations", "deletionTimestamp")),
+        conditions,
+        (status.get("goodput") or {}).get("ratio"),
+    )
