@@ -1,4 +1,4 @@
-"""A look at the shard sets of one job, as one pure function: from what was `Seen` to a `Plan`."""
+"""A look at the shard sets of one job, as one pure function: from `ShardsSeen` to a `ShardsPlan`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StoredSet:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ShardsSeen:
     job: ElasticJob
     sets: Sequence[StoredSet] = ()
     """The job's ShardSets in the order of their numbers."""
@@ -71,7 +71,7 @@ class SetWrite:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardsPlan:
     """What one look comes to, in the order in which it is written."""
 
     sets: tuple[SetWrite, ...] = ()
@@ -82,17 +82,17 @@ class Plan:
     look_again_seconds: float | None = None
 
 
-def plan_shards(seen: Seen, now: datetime) -> Plan:
+def plan_shards(seen: ShardsSeen, now: datetime) -> ShardsPlan:
     """Plan all that is to be done about a job's shard sets after this look."""
     known = tuple(each.state for each in seen.sets if each.state is not None)
     if seen.job.status.finished:
-        return Plan(conditions=_conditions(seen.job, known, now))
+        return ShardsPlan(conditions=_conditions(seen.job, known, now))
     crew = crew_of(seen.pullers, known, _running(seen.job))
     wait = seconds_to_lease(seen)
     sets = known if wait is not None else _dealt(seen, known, crew, now)
     scale, scale_wait = _scaled(seen, sets, crew)
     waits = [each for each in (wait, scale_wait) if each is not None]
-    return Plan(
+    return ShardsPlan(
         sets=tuple(_writes(seen, sets)),
         events=tuple(telling.events(known, sets)),
         conditions=_conditions(seen.job, sets, now),
@@ -101,7 +101,7 @@ def plan_shards(seen: Seen, now: datetime) -> Plan:
     )
 
 
-def seconds_to_lease(seen: Seen) -> float | None:
+def seconds_to_lease(seen: ShardsSeen) -> float | None:
     """Return the time until leases may be written again, which all agents that pull are told of.
 
     Returns:
@@ -115,7 +115,7 @@ def seconds_to_lease(seen: Seen) -> float | None:
     return None if goes else wanted - seen.age_seconds
 
 
-def _dealt(seen: Seen, known: tuple[SetState, ...], crew: Crew, now: datetime) -> tuple[SetState, ...]:
+def _dealt(seen: ShardsSeen, known: tuple[SetState, ...], crew: Crew, now: datetime) -> tuple[SetState, ...]:
     """The sets after this look. The ShardSet of a new one is there if an earlier look died after that."""
     members = max(crew.members, expected_workers(seen.job, known, crew.voices))
     uids = {each.set_name: each.uid for each in seen.sets}
@@ -128,7 +128,7 @@ def _running(job: ElasticJob) -> int:
     return sum(each.active for each in job.status.replica_statuses.values())
 
 
-def _writes(seen: Seen, sets: Sequence[SetState]) -> Iterator[SetWrite]:
+def _writes(seen: ShardsSeen, sets: Sequence[SetState]) -> Iterator[SetWrite]:
     stored = {each.set_name: each for each in seen.sets}
     for state in sets:
         found = stored.get(state.definition.name)
@@ -158,7 +158,7 @@ def _conditions(job: ElasticJob, sets: Sequence[SetState], now: datetime) -> tup
     return () if found_after == tuple(before) else found_after
 
 
-def _scaled(seen: Seen, sets: Sequence[SetState], crew: Crew) -> tuple[ScaleWrite | None, float | None]:
+def _scaled(seen: ShardsSeen, sets: Sequence[SetState], crew: Crew) -> tuple[ScaleWrite | None, float | None]:
     """The scale request to write into the job, and the time until the next may be due."""
     job = seen.job
     if job.spec.suspend or pending(job) is not None:

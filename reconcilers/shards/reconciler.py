@@ -42,7 +42,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
 from reconcilers.scale.writer import ScaleWriter
 from reconcilers.shards.by_shards import IdleWorker, holders_of, scaling_of
-from reconcilers.shards.plan import Plan, Seen, SetWrite, StoredSet, plan_shards
+from reconcilers.shards.plan import SetWrite, ShardsPlan, ShardsSeen, StoredSet, plan_shards
 from reconcilers.shards.sets import Puller, look_size, of_status
 
 BY_PULLED_JOB = "pulled job"
@@ -132,7 +132,7 @@ class ShardsReconciler(Reconciler):
         by_name = {each["metadata"]["name"]: each for each in owned}
         return [by_name[name] for name in names_of_sets(job.metadata.name) if name in by_name]
 
-    def _see(self, found: _Found) -> Seen:
+    def _see(self, found: _Found) -> ShardsSeen:
         job, sets = found.job, [stored_set(each) for each in found.sets]
         leases = tuple(
             (each.state.definition.name, each.state.definition.epoch, each.state.last_lease)
@@ -146,7 +146,7 @@ class ShardsReconciler(Reconciler):
             if (worker := self._parse_worker.parse_or_none(raw)) is not None
         ]
         idle, refused = list(self._idle_of(found.idle, sets)), self._scale.refused(job)
-        return Seen(job, sets, pullers, idle, age_seconds, refused)
+        return ShardsSeen(job, sets, pullers, idle, age_seconds, refused)
 
     def _idle_of(self, workers: Iterable[Object], sets: Iterable[StoredSet]) -> Iterator[IdleWorker]:
         holders = holders_of(each.state for each in sets if each.state is not None)
@@ -178,7 +178,7 @@ class ShardsReconciler(Reconciler):
         body = {"metadata": {"resourceVersion": version}, "status": write.patch}
         await self._client.patch(SHARDSETS, name, body, job["metadata"]["namespace"], subresource="status")
 
-    async def _conclude(self, raw: Object, seen: Seen, plan: Plan) -> Result:
+    async def _conclude(self, raw: Object, seen: ShardsSeen, plan: ShardsPlan) -> Result:
         """Write what follows from the sets into the job."""
         metadata, version = raw["metadata"], raw["metadata"]["resourceVersion"]
         if plan.conditions:

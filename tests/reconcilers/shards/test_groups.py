@@ -19,7 +19,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.grouping import MAX_GROUPS, group_of_worker, worker_number
 from crds.intervals import count, minus, of_numbers, union, whole
 from crds.shard_set import Definition
-from reconcilers.shards.plan import Plan, Seen, StoredSet, plan_shards
+from reconcilers.shards.plan import ShardsPlan, ShardsSeen, StoredSet, plan_shards
 from reconcilers.shards.reconciler import stored_set
 from reconcilers.shards.sets import Puller, SetState
 from tests.reconcilers.api import merged
@@ -131,10 +131,10 @@ class Cluster:
         self.definition, self.poison, self.choose = definition, poison, random.Random(seed)
         self.count, self.made, self.moment = groups, 0, 0.0
         self.statuses: list[dict[str, Any]] = [{}]
-        self.late: list[tuple[int, Plan]] = []
+        self.late: list[tuple[int, ShardsPlan]] = []
         self.groups: dict[int, Group] = {}
         self.done: list[int] = []
-        self.last: Plan | None = None
+        self.last: ShardsPlan | None = None
         for index in range(groups):
             self.make(index)
 
@@ -174,9 +174,9 @@ class Cluster:
             if worker.reports
         ]
 
-    def plan(self, lag: int, version: int, **more: Any) -> Plan:
+    def plan(self, lag: int, version: int, **more: Any) -> ShardsPlan:
         self.moment += 0.5
-        seen = Seen(self.job, self.stored(version), self.pullers(lag), **more)
+        seen = ShardsSeen(self.job, self.stored(version), self.pullers(lag), **more)
         return plan_shards(seen, NOW + timedelta(seconds=self.moment))
 
     def look(self, lag: int = 0, write: str = "now") -> None:
@@ -188,7 +188,7 @@ class Cluster:
         elif write == "now":
             self.write(version, plan)
 
-    def write(self, version: int, plan: Plan) -> None:
+    def write(self, version: int, plan: ShardsPlan) -> None:
         self.last = plan
         if version == len(self.statuses) - 1 and plan.sets:
             (write,) = plan.sets
@@ -379,11 +379,11 @@ def test_a_write_of_leases_waits_for_its_turn_unless_a_worker_goes() -> None:
     cluster = begun()
     version = len(cluster.statuses) - 1
     pullers, now = cluster.pullers() * 100, NOW + timedelta(seconds=9)
-    seen = Seen(cluster.job, cluster.stored(version), pullers, age_seconds=0.2)
+    seen = ShardsSeen(cluster.job, cluster.stored(version), pullers, age_seconds=0.2)
     plan = plan_shards(seen, now)
     assert not plan.sets and plan.look_again_seconds == pytest.approx(0.4)
     cluster.count = 2
-    seen = Seen(cluster.job, cluster.stored(version), cluster.pullers() * 100, age_seconds=0.2)
+    seen = ShardsSeen(cluster.job, cluster.stored(version), cluster.pullers() * 100, age_seconds=0.2)
     assert plan_shards(seen, now).sets
 
 
