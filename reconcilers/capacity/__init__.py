@@ -2,5 +2,5 @@
 
 `growth.py` judges extra workers, `usage.py` what more workers add, and keeps `status.usage`;
 `profile.py` begins a new job with it (docs/capacity.md). Growth is asked for by scale requests, as what
-ScalePlans ask. Above is job; below are shards, scale, goodput and world.
+ScalePlans ask. Above is job; below are scale, goodput and world.
 """

@@ -18,17 +18,11 @@ from reconcilers.shards.sets import SetState, Voice
 
 
 @dataclass(frozen=True)
-class Scale:
+class Sizing:
+    replicas: int | None = None
     """A count of workers that is not the job's."""
-
-    replicas: int
     removed: tuple[int, ...] = ()
     """Slots that leave, where the count is smaller."""
-
-
-@dataclass(frozen=True)
-class Sizing:
-    scale: Scale | None = None
     look_again_seconds: float | None = None
     """Until a worker has been idle for long enough."""
 
@@ -99,7 +93,7 @@ def size_of(
     unit = job.spec.elastic_policy.node_unit
     wanted = workers_for(left_of(sets, voices), policy, worker, unit)
     if wanted >= worker.replicas:
-        return Sizing(Scale(wanted) if wanted > worker.replicas else None)
+        return Sizing(wanted if wanted > worker.replicas else None)
     slots, holders = set(wanted_slots(job, names.WORKER)), holders_of(sets)
     waiting = [each for each in idle if each.index in slots and (each.index, each.incarnation) not in holders]
     long_idle = sorted((each.index for each in waiting if each.seconds >= policy.idle_seconds), reverse=True)
@@ -107,7 +101,7 @@ def size_of(
     waits = [policy.idle_seconds - each.seconds for each in waiting if each.seconds < policy.idle_seconds]
     if not number:
         return Sizing(look_again_seconds=min(waits, default=None))
-    return Sizing(Scale(worker.replicas - number, tuple(sorted(long_idle[:number]))))
+    return Sizing(worker.replicas - number, tuple(sorted(long_idle[:number])))
 
 
 def left_of(sets: Iterable[SetState], voices: Iterable[Voice]) -> int:

@@ -18,8 +18,6 @@ from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
 from crds.shard_set_status import MAX_LEASES_TEXT
 from reconcilers.shards.sets import Crew, SetState, Tried, Voice, merged, nameless, part_of
 
-MAX_LEASES = 10_000
-"""Leases of a set at a time. Workers beyond them wait."""
 FULL_TEXT = 12_000
 """Characters of a set's leases: beyond them nothing is leased until some are done. Each write goes to all
 agents that pull."""
@@ -256,8 +254,6 @@ def _granted(
     for voice in asking:
         before = held.get(voice.worker)
         room = part - (count(before.elements) if before else 0)
-        if before is None and len(held) >= MAX_LEASES:
-            continue
         most = max(-(-left // shares), min(least, 2 * left // shares))
         taken = _to_try(tried, voice, pulling, most)
         retaken = union(*(each.elements for each in taken))

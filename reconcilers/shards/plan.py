@@ -164,10 +164,10 @@ def _scaled(seen: ShardsSeen, sets: Sequence[SetState], crew: Crew) -> tuple[Sca
     if job.spec.suspend or pending(job) is not None:
         return None, None
     sized = size_of(job, sets, crew.voices, seen.idle)
-    if sized.scale is None:
+    if sized.replicas is None:
         return None, sized.look_again_seconds
-    removed = {names.WORKER: list(sized.scale.removed)} if sized.scale.removed else {}
-    request = own_request(job, Origin.SHARDS, sized.scale.replicas, removed=removed)
+    removed = {names.WORKER: list(sized.removed)} if sized.removed else {}
+    request = own_request(job, Origin.SHARDS, sized.replicas, removed=removed)
     refused = seen.scale_refused
     if refused is not None and refused.request.asks_same(request):
         return None, refused.left_seconds

@@ -11,7 +11,7 @@ from crds.leases import Lease
 from crds.shard_set import Definition
 from reconcilers.scale.permission import own_refusal
 from reconcilers.scale.request import Origin, own_request
-from reconcilers.shards.by_shards import IdleWorker, Scale, Sizing, size_of, workers_for
+from reconcilers.shards.by_shards import IdleWorker, Sizing, size_of, workers_for
 from reconcilers.shards.sets import SetState
 from tests.reconcilers.build import job
 
@@ -46,20 +46,20 @@ def idle(seconds: dict[int, float]) -> list[IdleWorker]:
 
 
 def test_more_come_at_once_for_what_waits_and_is_leased() -> None:
-    assert size_of(*pulling(2, 30, {0: 8, 1: 2}), (), ()) == Sizing(Scale(10))
-    assert size_of(*pulling(2, 1_000, {}), (), ()) == Sizing(Scale(20))
+    assert size_of(*pulling(2, 30, {0: 8, 1: 2}), (), ()) == Sizing(10)
+    assert size_of(*pulling(2, 1_000, {}), (), ()) == Sizing(20)
 
 
 def test_who_was_idle_for_long_goes_and_nobody_who_holds_a_lease() -> None:
     of = pulling(4, 0, {1: 1, 3: 2})
-    assert size_of(*of, (), idle({0: 61.0, 2: 20.0})) == Sizing(Scale(3, (0,)))
+    assert size_of(*of, (), idle({0: 61.0, 2: 20.0})) == Sizing(3, (0,))
     assert size_of(*of, (), idle({0: 59.0, 2: 20.0})) == Sizing(look_again_seconds=1.0)
 
 
 def test_who_is_leased_something_in_this_very_look_stays() -> None:
     """It was idle before: what it is leased now has come back from a worker that was lost."""
     of = pulling(4, 0, {0: 1, 3: 1})
-    assert size_of(*of, (), idle(dict.fromkeys(range(4), 99.0))) == Sizing(Scale(2, (1, 2)))
+    assert size_of(*of, (), idle(dict.fromkeys(range(4), 99.0))) == Sizing(2, (1, 2))
 
 
 def test_a_job_that_does_not_ask_for_it_stays_as_it_is() -> None:
@@ -81,9 +81,9 @@ def test_it_stays_in_bounds_takes_no_work_and_settles(data: st.DataObject) -> No
     seconds = {index: data.draw(st.floats(0, 200)) for index in range(replicas) if index not in leases}
     of, sets = pulling(replicas, waiting, leases, least, most, unit)
     found = size_of(of, sets, (), idle(seconds))
-    if found.scale is None:
+    if found.replicas is None:
         return
-    after, removed = found.scale.replicas, found.scale.removed
+    after, removed = found.replicas, found.removed
     assert least <= after <= most and after % unit == 0 and after != replicas
     if after > replicas:
         assert not removed
@@ -95,7 +95,7 @@ def test_it_stays_in_bounds_takes_no_work_and_settles(data: st.DataObject) -> No
     assert own_refusal(of, request, ()) == "", "the request is one that is carried out"
     again = pulling(after, waiting, leases, least, most, unit, retired={"worker": sorted(removed)})
     settled = size_of(*again, (), idle(dict.fromkeys(seconds, 0.0)))
-    assert settled.scale is None, "with nobody idle for long, it is as the work asks"
+    assert settled.replicas is None, "with nobody idle for long, it is as the work asks"
 
 
 @given(st.integers(0, 10**6), st.integers(1, 50), st.integers(0, 50))
