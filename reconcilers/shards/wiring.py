@@ -52,7 +52,7 @@ def more_of_a_pulled_job(job: Object) -> object:
     status, metadata = job.get("status") or {}, job["metadata"]
     groups = [(each.get("uid"), each.get("phase")) for each in status.get("groups") or ()]
     seen = (metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"))
-    return *seen, status.get("phase"), status.get("scaleRequest"), groups
+    return *seen, status.get("phase") in ("Succeeded", "Failed"), status.get("scaleRequest"), groups
 
 
 @change_of
