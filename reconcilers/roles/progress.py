@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from controller.wording import some_of
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.model import ConditionStatus
 from crds.phases import JobPhase
-from reconcilers.observed.conditions import State
-from reconcilers.observed.roles import ROLES, of_types
+from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.policy import spent_workers
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
+from reconcilers.roles.role import ROLES, of_types
 from reconcilers.roles.tasks import runs
 
-NAMED = 3
 _HAS_RUN = (JobPhase.RUNNING, JobPhase.SCALING, JobPhase.RESTARTING)
 
 
@@ -55,21 +53,11 @@ def ending(job: ElasticJob, workers: Workers) -> str:
     return f"{len(slots)} of type {' and '.join(enders)} finished" if done else ""
 
 
-def cluster_formed(job: ElasticJob, workers: Workers) -> State:
-    """Judges whether all that training needs runs."""
-    lacking = missing(job, workers)
-    if not lacking:
-        return State(ConditionStatus.TRUE, "Complete")
-    return State(ConditionStatus.FALSE, "Incomplete", f"not running: {some_of(lacking, NAMED)}")
-
-
-def own_tf_config(job: ElasticJob) -> list[str]:
-    """Return the types for whose Pods the user sets the variable instead of us."""
-    return sorted(type_ for type_ in job.spec.replica_specs if sets_tf_config(job, type_))
-
-
-def sets_tf_config(job: ElasticJob, type_: str) -> bool:
-    """Whether the user does, for the Pods of this type."""
-    spec = job.spec.replica_specs[type_].template["spec"]
-    own = (entry["name"] for entry in spec["containers"][0].get("env") or ())
-    return names.ENV_TF_CONFIG in job.spec.envs or names.ENV_TF_CONFIG in own
+def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
+    spare = [worker for worker in workers.exceptional if ROLES[worker.spec.type].is_spare]
+    spent = spent_workers(job, spare)
+    wanted = frozenset(wanted_slots(job, names.WORKER))
+    if any(w.spec.index in wanted and w.metadata.uid not in spent for w in workers.training):
+        return spent
+    training = {worker.metadata.uid for worker in workers.training}
+    return {uid: excess for uid, excess in spent.items() if uid not in training}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 
+from controller.wording import counted
 from crds import cluster as wire
 from crds import names
 from crds.agent_report import AgentState
@@ -18,9 +19,9 @@ from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from reconcilers.observed.builder import grace_seconds
-from reconcilers.observed.roles import of_types
 from reconcilers.observed.slots import Slot, wanted_slots
 from reconcilers.observed.worker_state import current_report
+from reconcilers.roles.role import ROLES, of_types
 from reconcilers.runtime.acts import Event
 
 MANY = 3
@@ -43,6 +44,18 @@ def _cluster(job: ElasticJob, status: ClusterStatus) -> wire.Cluster:
         ports={t: wire.first_port(spec.template) for t, spec in job.spec.replica_specs.items()},
         lost=status.lost,
     )
+
+
+def counts_fault(job: ElasticJob, counts: Mapping[str, int]) -> tuple[str, str] | None:
+    """Why the job cannot have these counts, and the type that it is about; None if it can."""
+    for type_, count in counts.items():
+        role = ROLES[type_]
+        if not role.least <= count <= role.most:
+            bounds = f"a job with parameter servers has from {role.least} to {role.most} of them"
+            return type_, f"{counted(count, 'Pod')} of type {type_}, and {bounds}"
+    more = [type_ for type_, count in counts.items() if count > job.spec.replica_specs[type_].replicas]
+    fault = config_fault(job, counts) if more else None
+    return None if fault is None else (min(more), fault)
 
 
 def config_fault(job: ElasticJob, counts: Mapping[str, int] | None = None) -> str | None:

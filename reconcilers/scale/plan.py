@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,8 @@ from crds.template import MAX_RESOURCES
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
-from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import opportunity_of, training_types, wanted_slots
 from reconcilers.observed.suitable import Sizes
-from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
@@ -46,6 +44,14 @@ class Refusal:
     reason: str
     """Reason of the plan's condition Applied."""
     message: str
+
+
+CountsFault = Callable[[ElasticJob, Mapping[str, int]], tuple[str, str] | None]
+"""Says of a job's type why it cannot have such counts; None if it can."""
+
+
+def no_fault(_: ElasticJob, __: Mapping[str, int]) -> None:
+    """The `CountsFault` of jobs that may have any counts."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,11 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 
 
 def refusal(
-    plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], sizes: Sizes
+    plan: ScalePlan,
+    job: ElasticJob,
+    workers: Sequence[ElasticWorker],
+    sizes: Sizes,
+    counts_fault: CountsFault = no_fault,
 ) -> Refusal | None:
     """Why the plan cannot be carried out, if it cannot."""
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
@@ -146,7 +156,7 @@ def refusal(
         )
     if len(request.to_text()) > MAX_CHARACTERS:
         return Refusal("NotSupported", "spec: the plan names too many Pods and resources; make several of it")
-    found = _bad_counts(plan, job, request) or _bad_resources(plan, job, sizes)
+    found = _bad_counts(plan, job, request, counts_fault) or _bad_resources(plan, job, sizes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found
     found = _not_automatic(job, request)
@@ -164,18 +174,17 @@ def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mappin
     return found.message if found is not None else ""
 
 
-def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> Refusal | None:
+def _bad_counts(
+    plan: ScalePlan, job: ElasticJob, request: ScaleRequest, counts_fault: CountsFault
+) -> Refusal | None:
     """Refuses wrong counts, and what is asked for besides extra workers."""
     base = [] if request.base is None else [(names.WORKER, request.base)]
     counts = [*request.replicas.items(), *base]
     found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
     if (bad := next((each for each in found if each is not None), None)) is not None:
         return bad
-    more = [
-        type_ for type_, count in request.replicas.items() if count > job.spec.replica_specs[type_].replicas
-    ]
-    fault = config_fault(job, request.replicas) if more and in_cluster(job) else None
-    return None if fault is None else Refusal("OutOfRange", f"{_path_of_count(plan, min(more))}: {fault}")
+    fault = counts_fault(job, request.replicas)
+    return None if fault is None else Refusal("OutOfRange", f"{_path_of_count(plan, fault[0])}: {fault[1]}")
 
 
 def _path_of_count(plan: ScalePlan, type_: str) -> str:
@@ -222,10 +231,6 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
 def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> Refusal | None:
     spec = job.spec.replica_specs[type_]
     comes_to = f"{path}: {counted(replicas, 'Pod')} of type {type_}"
-    role = ROLES[type_] if in_cluster(job) else None
-    if role is not None and not role.least <= replicas <= role.most:
-        bounds = f"a job with parameter servers has from {role.least} to {role.most} of them"
-        return Refusal("OutOfRange", f"{comes_to}, and {bounds}")
     if spec.max_replicas is not None and replicas > spec.max_replicas:
         return Refusal("AboveMaximum", f"{comes_to}, more than the job's maxReplicas, {spec.max_replicas}")
     least = spec.min_replicas or (_stated_minimum(job) if type_ == names.WORKER else None)

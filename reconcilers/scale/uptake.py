@@ -18,7 +18,6 @@ from crds.job_status import Scaling
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Migration,
     Slots,
@@ -92,21 +91,22 @@ def with_sources(job: DesiredJob, sources: frozenset[int], vacant: Vacant = NO_S
 
 
 def with_moves_done(
-    job: DesiredJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
+    job: DesiredJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous | None
 ) -> tuple[DesiredJob, list[Migration]]:
     """The job after the moves that this world completes, and those; without one, a running target does."""
     moves = migrations_of(job)
     if not moves:
         return job, []
     by_slot = {(w.spec.type, w.spec.index): w for w in workers}
-    members = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
+    is_formed = rendezvous is not None and rendezvous.phase is RendezvousPhase.FORMED
+    members = set(rendezvous.members) if rendezvous is not None and is_formed else set()
     done: list[Migration] = []
     changed: dict[str, Slots] = {}
     for move in moves:
         source, target = by_slot.get((move.type, move.source)), by_slot.get((move.type, move.target))
         if target is None:
             continue
-        if not in_cluster(job) and _is_in_worlds(rendezvous, source, target):
+        if rendezvous is not None and _is_in_worlds(rendezvous, source, target):
             in_place = move.target in members or _stands_by(job, target, members)
             complete = in_place and move.source not in members
         else:

@@ -27,7 +27,7 @@ from reconcilers.runtime.acts import Act, Event, Verb
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
-from reconcilers.scale.plan import Refusal, impossible, refusal, request_of
+from reconcilers.scale.plan import CountsFault, Refusal, impossible, no_fault, refusal, request_of
 from reconcilers.scale.request import ScaleWrite, overridden
 
 APPLIED = "Applied"
@@ -83,6 +83,7 @@ def choose_plan(
     job: ElasticJob,
     workers: Sequence[ElasticWorker],
     nodes: Collection[Mapping[str, Any]],
+    counts_fault: CountsFault = no_fault,
 ) -> tuple[ScaleWrite | None, list[PlanVerdict]]:
     """Return the request to write into the job, and the verdicts on other plans; on all, or on the newest.
 
@@ -99,7 +100,7 @@ def choose_plan(
             message = f"the ScalePlan {newer.metadata.name} is newer"
             verdicts.append(PlanVerdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
             continue
-        elif (why := impossible(plan, job) or refusal(plan, job, workers, sizes)) is not None:
+        elif (why := impossible(plan, job) or refusal(plan, job, workers, sizes, counts_fault)) is not None:
             verdicts.append(refused(plan, why))
             refusals += 1
             if refusals == MOST_REFUSALS:

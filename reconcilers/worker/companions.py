@@ -1,6 +1,5 @@
-"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, for a gang the PodGroup of its
-scheduler, and the Service that gives the Pods of a job with parameter servers their names. A NodeCheck with
-Pods of its own has a NetworkPolicy too.
+"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, and for a gang the PodGroup of its
+scheduler. A NodeCheck with Pods of its own has a NetworkPolicy too.
 
 A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
 while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
@@ -17,7 +16,7 @@ from controller.client import Client
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
+from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, Object, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
@@ -25,7 +24,6 @@ from reconcilers.observed.builder import companion_metadata, owned_metadata, own
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.ownership import belongs_to, is_leftover
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
@@ -33,7 +31,7 @@ from reconcilers.runtime.refused import is_refusal
 from reconcilers.worker.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
 
 RECHECK_SECONDS = 60.0
-"""PodGroups are not watched, since a cluster need not know them; nor are the few Services."""
+"""PodGroups are not watched, since a cluster need not know them."""
 
 
 class Companions:
@@ -135,11 +133,6 @@ class CompanionReconciler(Reconciler):
         if group is not None:
             with companions.reporting(raw, group.resource.kind, failures):
                 look_again = await self._keep_group(raw, group, runs=runs)
-        if in_cluster(job):
-            with companions.reporting(raw, SERVICES.kind, failures):
-                found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
-                await companions.keep(SERVICES, raw, found, service_of(job) if runs else None)
-                look_again = RECHECK_SECONDS if runs else look_again
         if failures:
             raise failures[0]
         return Result(look_again)
@@ -210,16 +203,6 @@ def budget_of(job: ElasticJob) -> Object | None:
         "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
     }
     return PODDISRUPTIONBUDGETS.manifest(companion_metadata(job), spec=spec)
-
-
-def service_of(job: ElasticJob) -> Object:
-    """The headless Service by which each Pod has a name, before it is ready too.
-
-    https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
-    """
-    selector = {names.LABEL_JOB: job.metadata.name}
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
-    return SERVICES.manifest(companion_metadata(job), spec=spec)
 
 
 def _difference(found: Object, wanted: Object) -> Object:

@@ -36,12 +36,6 @@ ROLES = {
 }
 
 
-def in_cluster(job: ElasticJob) -> bool:
-    """Whether the job has parameter servers, and so a cluster instead of a world."""
-    spec = job.spec.replica_specs.get(names.PS)
-    return spec is not None and spec.replicas > 0
-
-
 def of_types(job: ElasticJob, *, vital: bool = False, makes_version: bool = False) -> list[str]:
     """The job's types whose roles are so."""
     return [
