@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from controller.resources import Object
 from controller.store import Change
+from crds import names
 from crds.grouping import is_grouped
 from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
@@ -72,6 +73,15 @@ def begins_or_ends(check: Object) -> object:
 def plans_otherwise(plan: Object) -> object:
     """A plan is new, changed or gone, or has its verdict."""
     return _generation(plan), plan.get("status", {}).get("phase"), plan["metadata"].get("deletionTimestamp")
+
+
+@change_of
+def asked_or_over(job: Object) -> object:
+    """What was asked of a job's scale, how far that is merged, and whether the job goes on."""
+    status, metadata = job.get("status", {}), job["metadata"]
+    is_over = status.get("phase") in ("Succeeded", "Failed")
+    asked = (metadata.get("annotations") or {}).get(names.ANNOTATION_SCALE)
+    return metadata["uid"], metadata.get("deletionTimestamp"), is_over, asked, status.get("scaleRequest")
 
 
 @change_of

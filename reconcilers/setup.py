@@ -32,6 +32,7 @@ from reconcilers.cordon.reconciler import (
 )
 from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.job.reconciler import ElasticJobReconciler
+from reconcilers.job.strategy import Strategy
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
@@ -43,6 +44,7 @@ from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.observed.worker_state import is_refused_its_pod
 from reconcilers.predicates import (
     appears,
+    asked_or_over,
     becomes_ready_or_not,
     begins_or_ends,
     cordon_label_changes,
@@ -63,11 +65,13 @@ from reconcilers.predicates import (
     more_than_the_agents_report,
     plans_otherwise,
 )
+from reconcilers.roles.reconciler import ServiceReconciler, with_roles
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
-from reconcilers.scale.writer import BY_OWNER_JOB, owner_job, pods_job
+from reconcilers.scale.writer import pods_job
+from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job, planned_job
 from reconcilers.shapes import SHAPES
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
@@ -81,7 +85,9 @@ WATCHED_BY_LABEL = dict.fromkeys(
 
 JOB_WORKERS = 8
 WORKER_WORKERS = 16
+PLAN_WORKERS = 2
 COMPANION_WORKERS = 4
+SERVICE_WORKERS = 2
 CHECK_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
 """A check of 10,000 nodes makes as many workers in one look."""
@@ -100,9 +106,12 @@ def add_all(
     clock = clock or Clock()
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
-    add_jobs(manager, clock, pods or PodOptions())
+    strategy = Strategy()
+    strategy = add_roles(manager, clock, strategy)
+    add_jobs(manager, clock, pods or PodOptions(), strategy)
+    add_scale_plans(manager, clock, strategy)
     add_groups(manager, clock)
-    add_workers(manager, clock, pods or PodOptions())
+    add_workers(manager, clock, pods or PodOptions(), strategy)
     add_companions(manager, clock)
     add_node_checks(manager, clock, pods or PodOptions())
     _add_cordon(manager, clock, cordon or CordonOptions())
@@ -125,22 +134,47 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(PODS, BY_SLOT, slot_keys)
-    cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
-def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
+def add_roles(manager: Manager, clock: Clock, strategy: Strategy) -> Strategy:
+    """Register what jobs with parameter servers need, and return the strategy with theirs."""
+    services = ServiceReconciler(manager.client, manager.cache, manager.recorder)
+    (
+        ControllerBuilder(manager, "jobservice")
+        .for_(ELASTICJOBS, predicate=more_than_status)
+        .reports_to(_reporter(manager, "jobservice", ELASTICJOBS, clock))
+        .with_workers(SERVICE_WORKERS)
+        .build(OfOurJobs(services, manager.cache, ELASTICJOBS, own_key))
+    )
+    return with_roles(strategy)
+
+
+def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategy: Strategy) -> None:
     most = options.workers_per_namespace
-    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, most)
+    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, most, strategy.plan)
     (
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)
         .owns(ELASTICWORKERS, predicate=more_than_progress)
         .owns(ELASTICWORLDS)
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
-        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "elasticjob", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
+    )
+
+
+def add_scale_plans(manager: Manager, clock: Clock, strategy: Strategy) -> None:
+    manager.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
+    fault = strategy.counts_fault
+    plans = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock, fault)
+    (
+        ControllerBuilder(manager, "scaleplan")
+        .for_(ELASTICJOBS, predicate=asked_or_over)
+        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
+        .reports_to(_reporter(manager, "scaleplan", ELASTICJOBS, clock))
+        .with_workers(PLAN_WORKERS)
+        .build(OfOurJobs(plans, manager.cache, ELASTICJOBS, own_key))
     )
 
 
@@ -161,14 +195,13 @@ def add_groups(manager: Manager, clock: Clock) -> None:
         .owns(ELASTICJOBS, predicate=more_of_a_group)
         .watches(ELASTICWORKERS, grouped_job, predicate=more_of_a_puller)
         .owns(ELASTICWORLDS)
-        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "replicagroups", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
 
 
-def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
+def add_workers(manager: Manager, clock: Clock, options: PodOptions, strategy: Strategy) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 
@@ -206,7 +239,9 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         spec = worker["spec"] if worker is not None else {}
         return Request(request.namespace, spec.get("jobName") or spec.get("checkName") or request.name)
 
-    pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock, options)
+    pods = WorkerReconciler(
+        manager.client, cache, manager.recorder, manager.contact, clock, options, strategy.assign
+    )
     (
         ControllerBuilder(manager, "elasticworker")
         .for_(ELASTICWORKERS, predicate=more_than_an_agents_later_reports)
@@ -348,11 +383,6 @@ def checked_job(check: dict[str, Any]) -> Iterable[Request]:
     """The job whose workers a NodeCheck is of."""
     job = check["spec"].get("jobName")
     return [Request(check["metadata"].get("namespace"), job)] if job else []
-
-
-def planned_job(plan: dict[str, Any]) -> Iterable[Request]:
-    """The job that a ScalePlan is for."""
-    return [Request(plan["metadata"].get("namespace"), plan["spec"]["ownerJob"])]
 
 
 def _named(nodes: Iterable[str]) -> list[Request]:

@@ -39,9 +39,7 @@ def judge(before: Condition | None, facts: Facts) -> NextState:
     return judge_by(_too_few, before, facts)
 
 
-def judge_by(
-    too_few: Callable[[Facts], list[str]], before: Condition | None, facts: Facts
-) -> NextState:
+def judge_by(too_few: Callable[[Facts], list[str]], before: Condition | None, facts: Facts) -> NextState:
     """Judges the same, with another judgement of the counts."""
     job, workers, fresh, requested = facts.job, facts.workers, facts.fresh, facts.scale_requested
     if not facts.goes_on:
@@ -89,9 +87,9 @@ def too_few_pods(facts: Facts, types: Sequence[str]) -> list[str]:
             running[worker.spec.type].add(worker.spec.index)
     missing = []
     for type_ in types:
-        there, count = running[type_].intersection(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
-        if len(there) < count:
-            missing.append(f"{len(there)} of {count} of type {type_} are running")
+        there = len(running[type_].intersection(wanted_slots(job, type_)))
+        if there < (count := job.spec.replica_specs[type_].replicas):
+            missing.append(f"{there} of {count} of type {type_} are running")
     return missing
 
 

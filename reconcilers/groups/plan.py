@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -13,7 +13,6 @@ from crds.grouping import group_name
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.replica_groups import Membership, ReplicaGroupStatus
-from crds.scaleplan import ScalePlan
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
 from reconcilers.groups.shards import Pullers, holders_of, next_sets
@@ -25,7 +24,6 @@ from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadli
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, Verb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.scale.verdicts import PlanVerdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.shards.sets import ShardSet
 
@@ -44,22 +42,19 @@ class GroupsPlan:
     """Deletions of groups, which the published membership has left out."""
     renewed: tuple[int, ...] = ()
     """Indices of groups to make, or to make what the job wants them to be."""
-    verdicts: tuple[PlanVerdict, ...] = ()
-    """Ends of ScalePlans for the job."""
     events: tuple[Event, ...] = ()
     look_again_seconds: float | None = None
 
     @property
     def is_for_people(self) -> bool:
         """Whether nothing but the status is written."""
-        return not (self.refused or self.surplus or self.renewed or self.verdicts or self.events)
+        return not (self.refused or self.surplus or self.renewed or self.events)
 
 
 def plan_groups(
     job: ElasticJob,
     stored_status: Object,
     groups: Mapping[int, ElasticJob],
-    plans: Sequence[ScalePlan],
     now: datetime,
     pullers: Pullers | None = None,
     taken: Collection[int] = (),
@@ -68,7 +63,6 @@ def plan_groups(
 
     Args:
         groups: the ElasticJobs that it owns, by index.
-        plans: ScalePlans for it that have no verdict yet.
         pullers: the groups' workers; None for none that pulls shards.
         taken: indices of groups whose names ElasticJobs have that go.
     """
@@ -96,13 +90,11 @@ def plan_groups(
     deadline = None if end or job.spec.suspend else seconds_to_deadline(job, now)
     more, pause = 0.0 if is_more else None, pullers.seconds_to_lease(job)
     waits = [wait for wait in (deadline, more, pause) if wait is not None]
-    _, verdicts = choose_plan(plans, job, (), ())
     return GroupsPlan(
         validated_patch(stored_status, status),
         tuple(_withdrawn(job)),
         tuple(surplus[:MOST_ACTS]),
         tuple(renewed[:MOST_ACTS]),
-        tuple(verdicts[:MOST_ACTS]),
         (*shard_events, *_events(seen, published, status)),
         min(waits, default=None),
     )

@@ -40,7 +40,6 @@ from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
-from reconcilers.scale.writer import JobPlans, ScaleWriter
 
 BY_PULLED_JOB = "pulled job"
 """Index of ElasticWorkers whose processes pull from a shard set, by `owners_of_pullers`."""
@@ -60,8 +59,6 @@ class ReplicaGroupsReconciler(Reconciler):
         self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._plans = JobPlans(cache)
-        self._scale = ScaleWriter(client, cache, recorder, clock)
         self._written_at: Memory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._leased = Observations(self._jobs, clock.monotonic)
@@ -83,8 +80,7 @@ class ReplicaGroupsReconciler(Reconciler):
         found = [each for each in owned if each["metadata"]["uid"] in uids]
         false = false_groups(job, [each for each in owned if each["metadata"]["uid"] not in uids])
         pulling = self._pulling(job, found)
-        plans = self._plans.count(metadata.namespace, metadata.name)
-        size = LARGE if pulling else len(found) * WORKERS_OF_A_GROUP + plans
+        size = LARGE if pulling else len(found) * WORKERS_OF_A_GROUP
         plan, workers = await computed(size, self._plan, job, raw, found, pulling, now)
         await let_go(workers)
         plan, paced_seconds = self._paced(raw, replace(plan, surplus=(*false, *plan.surplus)))
@@ -107,11 +103,10 @@ class ReplicaGroupsReconciler(Reconciler):
             pulling: the workers of these by uid, if any pulls shards.
         """
         metadata = job.metadata
-        plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
         groups = self._groups_of(metadata.name, found)
         pullers = self._pullers_of(job, groups, pulling)
         taken = self._taken(job)
-        plan = plan_groups(job, raw.get("status") or {}, groups, plans, now, pullers, taken)
+        plan = plan_groups(job, raw.get("status") or {}, groups, now, pullers, taken)
         return plan, [worker for workers in pullers.workers.values() for worker in workers]
 
     def _uids(self, job: ElasticJob) -> dict[int, str]:
@@ -183,7 +178,6 @@ class ReplicaGroupsReconciler(Reconciler):
             for act in writes_of_world(raw, world):
                 await carry_out(self._client, self._recorder, raw, [act])
             await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
-            await self._scale.conclude(plan.verdicts)
             made: dict[int, str] = {}
             await in_parallel(self._renew(raw, index, made) for index in plan.renewed)
             if made:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from controller.resources import Object
-from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import with_memory_peaks, with_rounds
@@ -41,11 +41,9 @@ from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
-from reconcilers.scale.plan import CountsFault, no_fault
 from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
-from reconcilers.scale.verdicts import PlanVerdict, choose_plan
 from reconcilers.shards import job_shards
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
@@ -73,8 +71,6 @@ class Plan:
     """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
     """Writes that come after the status."""
-    verdicts: tuple[PlanVerdict, ...] = ()
-    """The ends of ScalePlans, as the written status has them."""
     scale: ScaleWrite | None = None
     """The request to write into the job, after everything else."""
     look_again_seconds: float | None = None
@@ -102,16 +98,15 @@ def completed(
     slots: WorkerPlan,
     uptake: Uptake,
     beginning: Beginning,
-    counts_fault: CountsFault = no_fault,
     look_again_seconds: float | None = None,
 ) -> Plan:
-    """The plan with what is the same for all jobs: slots that come and go, scale requests, ScalePlans."""
+    """The plan with what is the same for all jobs: slots that come and go, and scale requests."""
     if plan.is_interim:
         return plan
     seen, now = look.seen, look.now
     most = most_acts(len(seen.workers) + len(slots.missing))
-    scale, verdicts = (None, ()) if _ends(plan) else _judged(look, counts_fault)
-    if scale is None and beginning.request is not None:
+    scale = None
+    if beginning.request is not None and not _ends(plan):
         scale, _ = own_write(look.job, beginning.request, seen)
     waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[: min(most, seen.limit.room)]
@@ -123,7 +118,6 @@ def completed(
         plan,
         events=(*shards, *events_of_job.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
-        verdicts=verdicts,
         scale=scale or plan.scale,
         look_again_seconds=soonest(
             plan.look_again_seconds,
@@ -145,14 +139,6 @@ def _ends(plan: Plan) -> bool:
     return phase is not None and JobPhase(phase).finished
 
 
-def _judged(
-    look: Basis, counts_fault: CountsFault = no_fault
-) -> tuple[ScaleWrite | None, tuple[PlanVerdict, ...]]:
-    """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
-    write, verdicts = choose_plan(look.seen.plans, look.job, look.workers, look.seen.nodes, counts_fault)
-    return write, tuple(verdicts[:MIN_ACTS])
-
-
 def most_acts(workers: int) -> int:
     """Workers of a job that one look makes at most, or relaunches, or deletes."""
     return max(MIN_ACTS, workers // ACT_LOOKS)
@@ -170,7 +156,7 @@ def workers_to_be(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
-    if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
+    if plan.check or plan.first or plan.events or plan.acts or plan.scale:
         return plan
     wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
     if wait <= 0:
@@ -220,8 +206,7 @@ def plan_finished(seen: Seen, now: datetime) -> Plan:
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
-    _, verdicts = _judged(look)
-    return replace(written(look, over(look), look_again=(remaining,)), verdicts=verdicts)
+    return written(look, over(look), look_again=(remaining,))
 
 
 def plan_suspended(look: Basis, world: Rendezvous | None) -> Plan:

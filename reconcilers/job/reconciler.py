@@ -1,6 +1,6 @@
 """The ElasticJob reconciler: see, plan, apply.
 
-`JobReader` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
+`JobReader` reads what there is, `plan_job` or its like decides it all, and that is written here. The status
 comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
 from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
 decision has overtaken. The first act is the ElasticWorld, which follows from the status (`published.py`).
@@ -8,8 +8,9 @@ decision has overtaken. The first act is the ElasticWorld, which follows from th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from math import inf
 
 from controller.cache import Cache
@@ -30,7 +31,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.scale.request import is_left_over
-from reconcilers.scale.writer import ScaleWriter
+from reconcilers.scale.writer import ScaleWriter, withdraw
 from reconcilers.shards.sets import look_size
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
@@ -44,10 +45,12 @@ class ElasticJobReconciler(Reconciler):
         recorder: EventRecorder,
         clock: Clock,
         most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
+        plan: Callable[[Seen, datetime], Plan] = plan_job,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._plan_of = plan
         self._view = JobReader(client, cache, clock, most_workers)
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
@@ -63,7 +66,6 @@ class ElasticJobReconciler(Reconciler):
             return Result()  # its groups are jobs, and reconcilers/groups makes them
         seen = await self._view.of(request)
         if seen is None:
-            await self._scale.refuse_for(request.namespace, request.name)
             return Result()
         workers = list(seen.workers)
         refused, until = self._refused.get(seen.job.metadata.uid) or ("", 0.0)
@@ -88,9 +90,9 @@ class ElasticJobReconciler(Reconciler):
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        size = look_size(seen.workers, seen.job.status.shards) + len(seen.plans) + seen.checks.look_size
+        size = look_size(seen.workers, seen.job.status.shards) + seen.checks.look_size
         size += seen.nodes_to_compare
-        return await computed(size, plan_job, seen, self._clock.now())
+        return await computed(size, self._plan_of, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
         """Make the check, if the job is still as it was seen: a check stops training.
@@ -116,7 +118,7 @@ class ElasticJobReconciler(Reconciler):
             await self._write(seen.job, {})
             await self._carry_out(seen, plan.first)
         world, version = list[Act](), seen.job.metadata.resource_version
-        if plan.status_patch or plan.acts or plan.verdicts or self._writes_of_world(seen.raw):
+        if plan.status_patch or plan.acts or self._writes_of_world(seen.raw):
             written = await self._write(seen.job, plan.status_patch)
             version = written["metadata"]["resourceVersion"]
             world = list(self._writes_of_world(seen.raw | {"status": written.get("status", {})}))
@@ -124,11 +126,10 @@ class ElasticJobReconciler(Reconciler):
         for act in world:
             await self._carry_out(seen, [act])
         await self._carry_out(seen, plan.acts)
-        await self._scale.conclude(plan.verdicts)
         if plan.scale is not None:
             return await self._scale.write(seen.job, seen.raw, version, plan.scale)
         if is_left_over(seen.job):
-            await self._scale.withdraw(seen.job, version)
+            await withdraw(self._client, seen.job, version)
         return True
 
     def _writes_of_world(self, job: Object) -> Sequence[Act]:

@@ -13,7 +13,7 @@ from reconcilers.capacity.opportunity import Step
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.plan import own_refusal
+from reconcilers.scale.permission import own_refusal
 from reconcilers.scale.request import Origin, ScaleRequest, ScaleWrite, own_request
 from reconcilers.shards import by_shards
 

@@ -21,7 +21,6 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from crds.rendezvous import Rendezvous
-from crds.scaleplan import ScalePlan
 from reconcilers.capacity.profile import needs_history
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
@@ -40,7 +39,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
-from reconcilers.scale.writer import JobPlans
+from reconcilers.scale.writer import VacantSlots
 from reconcilers.shards.by_shards import holders_of, scaling_of
 from reconcilers.shards.sets import look_size
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
@@ -144,8 +143,6 @@ class Seen:
     raw: Object
     """The job as it is stored."""
     workers: Workers = field(default_factory=lambda: Workers(()))
-    plans: Sequence[ScalePlan] = ()
-    """The job's ScalePlans that have no verdict yet."""
     scale_refused: RefusedRequest | None = None
     """The request of dlr's own that is not to be repeated yet."""
     taken: frozenset[Slot] = frozenset()
@@ -191,8 +188,8 @@ class Seen:
 
     @property
     def nodes_to_compare(self) -> int:
-        """Number of nodes that amounts of plans, of history, or of memory to be raised are compared with."""
-        compares = self.plans or self.history or any(map(has_run_out, self.workers))
+        """Number of nodes that amounts of history, or of memory to be raised, are compared with."""
+        compares = self.history or any(map(has_run_out, self.workers))
         return len(self.nodes) if compares else 0
 
     @property
@@ -226,7 +223,7 @@ class JobReader:
         self._worlds = cache.store(ELASTICWORLDS)
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
-        self._plans = JobPlans(cache)
+        self._vacant = VacantSlots(cache)
         self._checks = JobChecksView(client, cache)
         self._most_workers = most_workers
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
@@ -248,10 +245,9 @@ class JobReader:
             return None
         job = self._parse_job.parse(raw)
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
-        plans = self._plans.count(job.metadata.namespace, job.metadata.name)
         new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
         there = max(len(found), len(self._named_after(job)))  # an earlier job's may be yet to go
-        size = LARGE if needs_history(job) else there + _NEW_WORKER * new + plans
+        size = LARGE if needs_history(job) else there + _NEW_WORKER * new
         seen = await computed(size, self._read, job, raw, found)
         if job.status.finished:
             return seen
@@ -263,19 +259,17 @@ class JobReader:
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
         workers = Workers(self._workers_of(found, job.metadata.namespace))
-        plans = self._plans.unjudged(job.metadata.namespace, job.metadata.name, job.metadata.uid)
         if job.status.finished:
-            return Seen(job, raw, workers, plans)
+            return Seen(job, raw, workers)
         pods, outdated = self._pods_of(job, workers)
         taken, strangers = self._taken(job, workers)
         return Seen(
             job=job,
             raw=raw,
             workers=workers,
-            plans=plans,
             taken=taken,
             strangers=strangers,
-            vacant=self._plans.vacant(job),
+            vacant=self._vacant.of(job),
             pods=pods,
             outdated_pods=outdated,
             nodes=NodesWhenRead(self._nodes),

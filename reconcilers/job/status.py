@@ -61,9 +61,7 @@ def going_on(
         of,
         phase,
         world,
-        checks=CheckState(
-            checks.finished, active, of.seen.check_refused, of.standing.unchecked, left_out
-        ),
+        checks=CheckState(checks.finished, active, of.seen.check_refused, of.standing.unchecked, left_out),
         exhausted_workers=of.exhausted_workers,
         fresh=freshness(job, of.workers, of.seen.pods) if of.scale_requested else of.fresh,
         scale_requested=of.scale_requested,

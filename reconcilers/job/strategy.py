@@ -1,4 +1,4 @@
-"""How a job's workers train together, as far as it decides who plans the job and what its Pods are."""
+"""How the workers of a job train together, as far as other reconcilers than the job's own depend on it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from datetime import datetime
 
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
+from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.worker.assignment import AssignToJob, JobAssignment
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Each is chosen by job. By default all jobs train in a world, or without one and without an agent."""
+    """Each function chooses by the job. By default workers train in a world, and other Pods beside it."""
 
     plan: Callable[[Seen, datetime], Plan] = plan_job
     assign: AssignToJob = JobAssignment
-    """The Pods of a worker, and when they may go."""
+    """What a worker is there for: its Pod, and when that may go."""
+    counts_fault: CountsFault = no_fault
+    """Why a ScalePlan may not ask for such counts."""

@@ -34,7 +34,7 @@ from reconcilers.job.workers import relaunches_of
 from reconcilers.roles.conditions import TABLE, seconds_to_hot_look
 from reconcilers.roles.pods import cluster_fault
 from reconcilers.roles.progress import ending, phase_of, spare_workers
-from reconcilers.roles.tasks import counts_fault, dated, events, next_cluster, still_served
+from reconcilers.roles.tasks import dated, events, next_cluster, still_served
 from reconcilers.scale.rolling import Roll, roll_without_world
 from reconcilers.scale.uptake import with_moves_done
 from reconcilers.world.participants import bounds_of
@@ -54,7 +54,7 @@ def plan_cluster(seen: Seen, now: datetime) -> Plan:
         plan = plan_suspended(look, None)
     else:
         plan = plan_end(look, ending(look.job, look.workers)) or _train(look)
-    return completed(plan, look, slots, uptake, beginning, counts_fault, served.seconds)
+    return completed(plan, look, slots, uptake, beginning, served.seconds)
 
 
 def _train(look: Basis) -> Plan:

@@ -66,7 +66,7 @@ def sets_tf_config(job: ElasticJob, type_: str) -> bool:
 
 
 def cluster_fault(job: ElasticJob) -> Fault | None:
-    """Why Pods could not be told of their cluster, with the first type of them that the user does not tell."""
+    """Why Pods could not have TF_CONFIG, with the first type for which the user does not set it."""
     told = own_tf_config(job)
     type_ = next((type_ for type_ in training_types(job) if type_ not in told), None)
     fault = config_fault(job) if type_ is not None else None

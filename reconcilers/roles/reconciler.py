@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
-from controller.builder import ControllerBuilder
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Refused
 from controller.events import EventRecorder
-from controller.manager import Manager
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import SERVICES, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
 from reconcilers.job.strategy import Strategy
-from reconcilers.predicates import more_than_status
 from reconcilers.roles.planner import plan_cluster
 from reconcilers.roles.pods import RoleAssignment, service_of
-from reconcilers.runtime.clock import Clock
+from reconcilers.roles.tasks import counts_fault
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import ReconciledCondition
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.companions import RECHECK_SECONDS, Companions
-
-NAME = "jobservice"
-SERVICE_WORKERS = 2
 
 
 def in_cluster(job: ElasticJob) -> bool:
@@ -38,30 +31,19 @@ def in_cluster(job: ElasticJob) -> bool:
     return spec is not None and spec.replicas > 0
 
 
-def plan(seen: Seen, now: datetime) -> Plan:
-    return (plan_cluster if in_cluster(seen.job) else plan_job)(seen, now)
+def with_roles(others: Strategy) -> Strategy:
+    """The strategy of all jobs, where those without parameter servers have the others'."""
 
+    def plan(seen: Seen, now: datetime) -> Plan:
+        return plan_cluster(seen, now) if in_cluster(seen.job) else others.plan(seen, now)
 
-def assign(worker: ElasticWorker, owner: Object, job: ElasticJob) -> JobAssignment:
-    return (RoleAssignment if in_cluster(job) else JobAssignment)(worker, owner, job)
+    def assign(worker: ElasticWorker, owner: Object, job: ElasticJob) -> JobAssignment:
+        return (RoleAssignment if in_cluster(job) else others.assign)(worker, owner, job)
 
+    def fault(job: ElasticJob, counts: Mapping[str, int]) -> tuple[str, str] | None:
+        return (counts_fault if in_cluster(job) else others.counts_fault)(job, counts)
 
-def add_roles(manager: Manager, clock: Clock) -> Strategy:
-    """Register the reconciler of Services.
-
-    Returns:
-        How jobs are planned, those with parameter servers among them.
-    """
-    reconciler = ServiceReconciler(manager.client, manager.cache, manager.recorder)
-    reporter = ReconciledCondition(NAME, ELASTICJOBS, manager.client, manager.cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, NAME)
-        .for_(ELASTICJOBS, predicate=more_than_status)
-        .reports_to(reporter)
-        .with_workers(SERVICE_WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
-    )
-    return Strategy(plan, assign)
+    return Strategy(plan, assign, fault)
 
 
 class ServiceReconciler(Reconciler):

@@ -20,7 +20,6 @@ from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Indices, Model, Name, ResourceRequirements
-from crds.scaleplan import ScalePlan
 from reconcilers.runtime.acts import Event
 
 MAX_CHARACTERS = 16_384
@@ -59,6 +58,8 @@ class ScaleRequest(Model):
     edits_from: int = 0
     """Generation of the job from which on counts other than these are a later edit's. Until then they are a
     webhook's, which refuses these."""
+    last_plan: Annotated[str, Field(max_length=64)] = ""
+    """The uid of the last ScalePlan that was written into the job before this request."""
     base: int | None = None
     """Count that free room is counted from, where that is not the count of workers."""
 
@@ -76,7 +77,8 @@ class ScaleRequest(Model):
         return f"{self.origin} {self.plan}" if self.plan else self.origin.value
 
     def asks_same(self, other: ScaleRequest) -> bool:
-        return self.model_copy(update={"id": other.id, "edits_from": other.edits_from}) == other
+        beside = {"id": other.id, "edits_from": other.edits_from, "last_plan": other.last_plan}
+        return self.model_copy(update=beside) == other
 
     def to_text(self) -> str:
         """The value of the annotation."""
@@ -104,11 +106,9 @@ class ScaleRequest(Model):
 
 @dataclass(frozen=True)
 class ScaleWrite:
-    """A request to write into its job."""
+    """A request of dlr's own to write into its job."""
 
     request: ScaleRequest
-    plan: ScalePlan | None = None
-    """The plan that it is from; None for one of dlr's own."""
     refusal: str = ""
     """Why it is not written."""
     events: tuple[Event, ...] = ()
@@ -137,6 +137,7 @@ def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **
         origin=origin,
         replicas=counts,
         edits_from=edits_from(job, counts),
+        last_plan=last_plan(job),
         **more,
     )
 
@@ -152,6 +153,19 @@ def pending(job: ElasticJob) -> ScaleRequest | None:
     """The request that has been written into the job, and is not in its status yet."""
     found = _waiting(job)
     return found if found is not None and not _is_refused(job, found) else None
+
+
+def last_plan(job: ElasticJob) -> str:
+    """The uid of the last ScalePlan whose request was written into the job; empty if none was."""
+    found = written(job)
+    if found is None:
+        return ""
+    return found.id if found.origin is Origin.PLAN and not _is_refused(job, found) else found.last_plan
+
+
+def is_merged(job: ElasticJob) -> bool:
+    """Whether the job's status has all that was written into the job, so that more can be asked of it."""
+    return _waiting(job) is None
 
 
 def is_left_over(job: ElasticJob) -> bool:

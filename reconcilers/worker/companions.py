@@ -1,5 +1,5 @@
-"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, and for a gang the PodGroup of its
-scheduler. A NodeCheck with Pods of its own has a NetworkPolicy too.
+"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, and for a gang the PodGroup of
+its scheduler. A NodeCheck with Pods of its own has a NetworkPolicy too.
 
 A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
 while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job

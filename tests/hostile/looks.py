@@ -33,8 +33,9 @@ from reconcilers.observed.options import AgentSource
 from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
-from reconcilers.scale.verdicts import without_job
-from reconcilers.scale.writer import is_for
+from reconcilers.scaleplan.asked import request_of
+from reconcilers.scaleplan.reconciler import is_for
+from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.companions import budget_of, service_of
 from reconcilers.worker.gang import pod_group_of
@@ -116,10 +117,11 @@ def look_at_plan(
     for end in without_job([plan]):
         orjson.dumps(end.act(NOW).body)
     if job is not None and is_for(raw, job.metadata.uid):
-        found = look_at_job(job, {"metadata": {}, "status": {}}, workers, plans=[plan])
-        assert found.scale or found.verdicts
-        for end in found.verdicts:
+        chosen, found = choose_plan([plan], job, workers, NODES)
+        assert chosen or found
+        for end in [*found, *([applied(plan, job)] if chosen else [])]:
             orjson.dumps(end.act(NOW).body)
+            orjson.dumps(request_of(plan, job).to_patch())
 
 
 def status_of(worker: ElasticWorker, pod: JSON | None, **more: Any) -> Any:

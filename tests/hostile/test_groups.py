@@ -87,7 +87,7 @@ def wide(groups: int, membership: JSON | None = None) -> ElasticJob:
 
 
 def look(of: ElasticJob, groups: dict[int, ElasticJob]) -> GroupsPlan:
-    plan = plan_groups(of, of.status.to_wire(), groups, (), NOW)
+    plan = plan_groups(of, of.status.to_wire(), groups, NOW)
     orjson.dumps(plan.status_patch)
     orjson.dumps(world_spec({"metadata": {}, "spec": {}, "status": plan.status_patch}))
     return plan

@@ -36,6 +36,7 @@ from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import pod_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
+from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job
 from reconcilers.setup import add_indexes
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.api import merged
@@ -77,6 +78,7 @@ class Stage:
         self._versions = itertools.count(1)
         self._news: dict[Resource, deque[tuple[str, JSON]]] = {resource: deque() for resource in WATCHED}
         add_indexes(self.cache)
+        self.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
         for number in range(3):
             node = {"metadata": {"name": f"node-{number}"}, "status": {"allocatable": {"memory": "64Gi"}}}
             self.cache.store(NODES).apply(node)
@@ -88,9 +90,18 @@ class Stage:
         clock = Clock(lambda: NOW + timedelta(seconds=self.seconds), lambda: self.seconds)
         client, recorder = Client(self), Recorder(self)
         self.jobs = ElasticJobReconciler(client, self.cache, recorder, clock)
+        self.plans = ScalePlanReconciler(client, self.cache, recorder, clock)
+
+    async def look(self) -> None:
+        """At the plans, and at the job."""
+        await self.reconcile_plans()
+        await self.reconcile_job()
 
     async def reconcile_job(self) -> None:
         await self._survive(self.jobs, JOB)
+
+    async def reconcile_plans(self) -> None:
+        await self._survive(self.plans, JOB)
 
     async def _survive(self, reconciler: Any, name: str) -> None:
         try:
@@ -116,7 +127,7 @@ class Stage:
         for _ in range(patience):
             before = next(self._versions)
             self.deliver_all()
-            await self.reconcile_job()
+            await self.look()
             self.act()
             quiet = quiet + 1 if next(self._versions) == before + 1 else 0
             if quiet == 5:

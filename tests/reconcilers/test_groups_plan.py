@@ -17,6 +17,7 @@ from reconcilers.groups.children import generations, group_job, is_outdated, ren
 from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups
 from reconcilers.job.published import FOR_PEOPLE, world_spec
 from reconcilers.observed.groups import GroupOf
+from reconcilers.scaleplan.verdicts import choose_plan
 from tests.counting import calls
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later
@@ -51,9 +52,9 @@ def group(index: int, generation: int = 1, of: int = 1, **status: Any) -> Elasti
     return made.model_copy(update={"metadata": metadata})
 
 
-def look(of: ElasticJob, *groups: ElasticJob, seconds: float = 0.0, plans: Any = ()) -> GroupsPlan:
+def look(of: ElasticJob, *groups: ElasticJob, seconds: float = 0.0) -> GroupsPlan:
     by_index = {index_of(NAME, each.metadata.name) or 0: each for each in groups}
-    return plan_groups(of, of.status.to_wire(), by_index, plans, later(seconds))
+    return plan_groups(of, of.status.to_wire(), by_index, later(seconds))
 
 
 def after(of: ElasticJob, plan: GroupsPlan) -> ElasticJob:
@@ -281,7 +282,8 @@ def test_a_plan_for_a_job_with_groups_is_refused_once_with_what_to_do() -> None:
             "spec": {"ownerJob": NAME, "replicaResourceSpecs": {"worker": {"replicas": 8}}},
         }
     )
-    (verdict,) = look(whole(), plans=[asked]).verdicts
+    chosen, (verdict,) = choose_plan([asked], whole(), (), ())
+    assert chosen is None
     assert (verdict.phase, verdict.reason) == (ScalePlanPhase.REFUSED, "ReplicaGroups")
     assert verdict.message.endswith("in spec.replicaSpecs.worker.replicas of digits")
 

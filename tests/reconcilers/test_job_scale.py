@@ -18,7 +18,7 @@ from reconcilers.observed.desired import DesiredJob
 from reconcilers.scale.request import Origin, ScaleRequest, is_left_over, own_request, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
-from reconcilers.scale.verdicts import choose_plan
+from reconcilers.scaleplan.verdicts import choose_plan
 from tests.reconcilers.build import NOW, job, report, worker
 
 COUNT = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:replicas": {}}}}}
@@ -158,8 +158,8 @@ def test_request_is_merged_if_the_job_has_its_counts_or_an_edit_followed(
 
 
 def verdicts(of: ElasticJob, *plans: ScalePlan) -> tuple[str | None, dict[str, str]]:
-    write, found = choose_plan(plans, of, [worker(0), worker(1)], [])
-    return write.request.plan if write else None, {v.plan.metadata.name: v.phase.value for v in found}
+    chosen, found = choose_plan(plans, of, [worker(0), worker(1)], [])
+    return chosen.metadata.name if chosen else None, {v.plan.metadata.name: v.phase.value for v in found}
 
 
 def plan(name: str, created: int = 0, index: int = 1) -> ScalePlan:
@@ -186,9 +186,11 @@ def test_a_look_refuses_some_plans_and_the_next_look_others() -> None:
 def test_newest_plan_that_is_not_refused_is_applied_and_those_before_it_are_superseded() -> None:
     old, new, bad = plan("b", 1), plan("a", 2), plan("c", 3, index=9)
     assert verdicts(known(), old, bad, new) == ("a", {"c": "Refused", "b": "Superseded"})
-    merged = known(scaleRequest="uid-a")
-    assert verdicts(merged, old, new) == (None, {"a": "Applied", "b": "Superseded"})
-    assert verdicts(merged, old, new, plan("d", 3)) == ("d", {"a": "Applied", "b": "Superseded"})
+    written = asked(known(), asking(id="uid-a"))
+    assert verdicts(written, old, new) == (None, {"a": "Applied", "b": "Superseded"})
+    assert verdicts(written, old, new, plan("d", 3)) == ("d", {"a": "Applied", "b": "Superseded"})
+    grown = asked(known(), own_request(written, Origin.SHARDS, 2))
+    assert verdicts(grown, old, new) == (None, {"a": "Applied", "b": "Superseded"}), "it is remembered"
     finished = known(phase="Failed")
     assert verdicts(finished, old) == (None, {"b": "Refused"})
 

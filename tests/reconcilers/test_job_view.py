@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -18,8 +17,7 @@ from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import JobReader
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
-from reconcilers.scale.writer import ScaleWriter
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW, check, job, report, worker
 from tests.reconcilers.caches import shaped_cache
@@ -118,40 +116,3 @@ class Nobody:
 
     def event(self, *_: Any) -> None:
         """Nobody listens."""
-
-
-def scale_plan(number: int) -> dict[str, Any]:
-    spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": number % 5 + 1}}}
-    metadata = {"name": f"p{number}", "namespace": "default", "uid": f"p{number}", "generation": 1}
-    return {"metadata": metadata | {"resourceVersion": str(number + 1)}, "spec": spec}
-
-
-@pytest.mark.parametrize("has_job", [True, False])
-async def test_very_many_plans_are_read_beside_the_event_loop(has_job: bool, beside: list[str]) -> None:
-    cache = cached(job(status={"phase": "Succeeded"}))
-    for number in range(300):
-        cache.store(SCALEPLANS).apply(scale_plan(number))
-    nobody: Any = Nobody()
-    if has_job:
-        look = JobReader(nobody, cache, Clock()).of(Request("default", "digits"))
-    else:
-        cache.store(ELASTICJOBS).remove(("default", "digits"))
-        scale = ScaleWriter(nobody, cache, nobody, Clock())
-        scale.conclude = conclude = AsyncMock()  # type: ignore[method-assign]
-        look = scale.refuse_for("default", "digits")  # type: ignore[assignment]
-    seen = await look
-    assert len(beside) == 1
-    assert (len(seen.plans) if seen else len(conclude.call_args.args[0])) == 300
-
-
-@pytest.mark.usefixtures("beside")
-async def test_a_look_for_a_job_that_is_not_there_ends_however_many_plans_name_it() -> None:
-    """Eight names of jobs with thousands of plans each would keep all other jobs waiting."""
-    cache = cached(job())
-    cache.store(ELASTICJOBS).remove(("default", "digits"))
-    for number in range(300):
-        cache.store(SCALEPLANS).apply(scale_plan(number))
-    nobody: Any = Nobody()
-    nobody.patch = AsyncMock(return_value={})
-    await ScaleWriter(nobody, cache, nobody, Clock()).refuse_for("default", "digits")
-    assert nobody.patch.await_count == 100

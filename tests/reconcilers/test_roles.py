@@ -18,16 +18,19 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan
-from reconcilers.conditions.refusal import cluster_fault
-from reconcilers.conditions.reported import HOT_CORES, HOT_RATIO, hottest
-from reconcilers.failure.policy import exhausted_workers, spare_workers
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.failure.policy import exhausted_workers
+from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
+from reconcilers.job.strategy import Strategy
 from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.suitable import Sizes
 from reconcilers.observed.workers import Workers
+from reconcilers.roles.conditions import HOT_CORES, HOT_RATIO, hottest
+from reconcilers.roles.pods import RoleAssignment, cluster_fault, role_pod, service_of
+from reconcilers.roles.progress import spare_workers
+from reconcilers.roles.reconciler import with_roles
 from reconcilers.roles.tasks import (
     FOLLOW_SECONDS,
     Served,
@@ -38,9 +41,7 @@ from reconcilers.roles.tasks import (
     still_served,
 )
 from reconcilers.runtime.acts import Verb
-from reconcilers.scale.plan import refusal
-from reconcilers.worker.assignment import JobAssignment
-from reconcilers.worker.companions import service_of
+from reconcilers.scaleplan.asked import refusal
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import with_status
@@ -48,6 +49,7 @@ from tests.reconcilers.test_job_plan import merged
 
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
 COUNTS = {"chief": 1, "ps": 2, "worker": 2}
+PLANS = with_roles(Strategy())
 
 
 def roles_job(counts: Mapping[str, int] = COUNTS, **more: Any) -> ElasticJob:
@@ -80,7 +82,7 @@ def seen_of(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Seen:
 
 
 def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
-    return plan_job(seen_of(of, members), NOW)
+    return PLANS.plan(seen_of(of, members), NOW)
 
 
 def after(of: ElasticJob, plan: Plan) -> ElasticJob:
@@ -198,7 +200,7 @@ def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None
     of = after(moved, looked_at(moved, members))
     assert of.status.cluster is not None
     assert (of.status.cluster.version, of.status.cluster.since) == (2, NOW)
-    plans = [plan_job(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
+    plans = [PLANS.plan(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
     gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
     assert gone == [[], ["digits-ps-0"]]
     assert plans[0].look_again_seconds is not None and plans[0].look_again_seconds <= 90
@@ -212,7 +214,7 @@ def test_a_server_that_is_one_too_many_stays_until_the_chief_has_the_version_wit
     of = known.model_copy(update={"spec": roles_job(COUNTS).spec})
     plans = []
     for seconds in (0, 1, 91):
-        plans.append(plan_job(seen_of(of, members), later(seconds)))
+        plans.append(PLANS.plan(seen_of(of, members), later(seconds)))
         of = after(of, plans[-1])
     assert of.status.cluster is not None and of.status.cluster.version == 2
     gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
@@ -334,7 +336,7 @@ def variables(pod: dict[str, Any]) -> dict[str, Any]:
 def test_pods_have_the_names_of_their_service_the_agent_and_their_task() -> None:
     of = evolved(roles_job(COUNTS | {"evaluator": 1}), all_of())
     server = member("ps", 1)
-    pod = build_job_pod(of, server)
+    pod = role_pod(of, server)
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("digits-ps-1", "digits")
     service = service_of(of)
     assert service["metadata"]["name"] == "digits" and service["spec"]["clusterIP"] == "None"
@@ -344,9 +346,9 @@ def test_pods_have_the_names_of_their_service_the_agent_and_their_task() -> None
     assert config["task"] == {"type": "ps", "index": 1}
     assert config["cluster"]["ps"][1].startswith("digits-ps-1.digits.default.svc:")
     assert (env["DLR_CLUSTER_VERSION"], env["DLR_REPLICA_TYPE"]) == ("1", "ps")
-    assert "PET_NNODES" not in variables(build_job_pod(of, member("worker")))
-    assert JobAssignment(server, {}, of).wants_agent
-    assert "TF_CONFIG" not in variables(build_job_pod(of, member("ps", 7))), "it has no task yet"
+    assert "PET_NNODES" not in variables(role_pod(of, member("worker")))
+    assert RoleAssignment(server, {}, of).wants_agent
+    assert "TF_CONFIG" not in variables(role_pod(of, member("ps", 7))), "it has no task yet"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_pods_in_their_nodes_network_find_the_names_of_the_others(
     """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy"""
     of = evolved(roles_job(COUNTS), all_of())
     of.spec.replica_specs["ps"].template["spec"].update(of_template)
-    assert build_job_pod(of, member("ps", 1))["spec"].get("dnsPolicy") == policy
+    assert role_pod(of, member("ps", 1))["spec"].get("dnsPolicy") == policy
 
 
 def test_pods_of_other_jobs_are_as_they_were() -> None:
@@ -374,7 +376,7 @@ def test_pods_of_other_jobs_are_as_they_were() -> None:
 
 def test_a_tf_config_of_the_users_own_is_kept_and_that_is_said() -> None:
     of = roles_job(envs={"TF_CONFIG": "mine"}, status={"phase": "Running"})
-    env = variables(build_job_pod(of, member("ps")))
+    env = variables(role_pod(of, member("ps")))
     assert (env["TF_CONFIG"], env["DLR_TF_CONFIG_KEPT"]) == ("mine", "1")
     plan = looked_at(of, all_of())
     (event,) = (event for event in plan.events if event.reason == "TFConfigKept")
@@ -398,18 +400,20 @@ def test_a_cluster_whose_addresses_do_not_fit_into_a_variable_is_refused_in_a_se
         "is the name of the job twice (42 characters), and that of its namespace (60): shorten them, or ask for "
         "fewer workers"
     )
-    assert {cluster_fault(of, type_) for type_ in MANY} == {told}
+    assert cluster_fault(of) == ("chief", "PodInvalid", told)
     assert len(cluster_of(of).variables("worker", 999)["TF_CONFIG"]) > 128 * 1024
-    assert cluster_fault(roles_job(MANY), "worker") is None
-    assert cluster_fault(long_named({"chief": 1, "ps": 16, "worker": 500}), "worker") is None
-    assert cluster_fault(long_named(MANY, envs={"TF_CONFIG": "{}"}), "worker") is None, "it is the user's own"
+    assert cluster_fault(roles_job(MANY)) is None
+    assert cluster_fault(long_named({"chief": 1, "ps": 16, "worker": 500})) is None
+    assert cluster_fault(long_named(MANY, envs={"TF_CONFIG": "{}"})) is None, "it is the user's own"
 
 
 def test_a_plan_for_more_tasks_than_can_be_told_is_refused_and_one_for_fewer_is_not() -> None:
     for before, after_, refuses in ((500, 1_000, True), (1_000, 900, False)):
         spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": after_}}}
         plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
-        refused = refusal(plan, long_named({"chief": 1, "ps": 16, "worker": before}), [], Sizes([]))
+        refused = refusal(
+            plan, long_named({"chief": 1, "ps": 16, "worker": before}), [], Sizes([]), PLANS.counts_fault
+        )
         assert (refused is not None) == refuses
         if refused is not None:
             assert refused.reason == "OutOfRange"
@@ -448,7 +452,7 @@ def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -
             "spec": {"ownerJob": "digits", "replicaResourceSpecs": {type_: {"replicas": count}}},
         }
     )
-    refused = refusal(plan, roles_job(), list(all_of().values()), Sizes([]))
+    refused = refusal(plan, roles_job(), list(all_of().values()), Sizes([]), PLANS.counts_fault)
     assert (
         refused is not None and f"{count} Pods of type {type_}, and a job with parameter" in refused.message
     )
@@ -487,6 +491,6 @@ def test_outdated_servers_and_workers_get_their_new_resources_one_of_a_type_at_a
     members = {key: member(*key, **idle[key]) for key in all_of()}
     pods = {w.metadata.uid: None if w.spec.type == "chief" else "old" for w in members.values()}
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    plan = plan_job(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
+    plan = PLANS.plan(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
     relaunched = [act.name for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
     assert sorted(relaunched) == ["digits-ps-0", "digits-worker-0"]

@@ -9,7 +9,7 @@ from crds.elasticjob import ElasticJob
 from crds.intervals import whole
 from crds.leases import Lease
 from crds.shard_set import Definition
-from reconcilers.scale.plan import own_refusal
+from reconcilers.scale.permission import own_refusal
 from reconcilers.scale.request import Origin, own_request
 from reconcilers.shards.by_shards import Scale, Sizing, size_of, workers_for
 from reconcilers.shards.sets import ShardSet

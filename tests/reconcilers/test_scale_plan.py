@@ -10,7 +10,7 @@ import pytest
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan
 from reconcilers.observed.suitable import Sizes
-from reconcilers.scale.plan import impossible, refusal, request_of
+from reconcilers.scaleplan.asked import impossible, refusal, request_of
 from tests.reconcilers.build import job, worker
 
 NODES = [

@@ -186,7 +186,7 @@ class Cluster:
         }
         self.moment += 0.5
         of, now = self.job_at(version), NOW + timedelta(seconds=self.moment)
-        return plan_groups(of, self.statuses[version], groups, (), now, Pullers(workers))
+        return plan_groups(of, self.statuses[version], groups, now, Pullers(workers))
 
     def look(self, lag: int = 0, write: str = "now") -> None:
         """A controller looks, on caches that may be old, and writes now, never, or late."""
@@ -396,7 +396,7 @@ def test_leases_of_a_group_go_back_before_it_is_made_once_more_though_no_write_i
     }
     just_written = Pullers(workers, age_seconds=0.0)
     assert just_written.seconds_to_lease(cluster.job)
-    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, (), NOW, just_written)
+    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, NOW, just_written)
     assert plan.renewed == (1,)
     (found,) = plan.status_patch["shards"]
     assert {group_of_worker(int(each.split(".")[0])) for each in found["leases"].split(";")} == {0, 2}
@@ -409,7 +409,7 @@ def test_a_write_of_leases_waits_for_its_turn() -> None:
         index: [worker.stored(group.uid, 0) for worker in group.workers] * 100
         for index, group in cluster.groups.items()
     }
-    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, (), NOW, Pullers(workers, age_seconds=0.2))
+    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, NOW, Pullers(workers, age_seconds=0.2))
     assert "shards" not in plan.status_patch
     assert plan.look_again_seconds == pytest.approx(0.4)
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from controller.wording import counted
 from crds import names
@@ -24,7 +23,8 @@ from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.slots import opportunity_of, training_types, wanted_slots
 from reconcilers.observed.suitable import Sizes
-from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all, too_small
+from reconcilers.scale.permission import CountsFault, Refusal, no_fault, not_automatic
+from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
 LABEL_SCALE_TYPE = "scale-type"
@@ -37,21 +37,6 @@ _PATH = {
 """Field of a plan that a refusal of automatic requests is about, by reason."""
 MANY = 10_000
 """More workers than any plan asks for."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    reason: str
-    """Reason of the plan's condition Applied."""
-    message: str
-
-
-CountsFault = Callable[[ElasticJob, Mapping[str, int]], tuple[str, str] | None]
-"""Says of a job's type why it cannot have such counts; None if it can."""
-
-
-def no_fault(_: ElasticJob, __: Mapping[str, int]) -> None:
-    """The `CountsFault` of jobs that may have any counts."""
 
 
 @dataclass(frozen=True)
@@ -159,19 +144,8 @@ def refusal(
     found = _bad_counts(plan, job, request, counts_fault) or _bad_resources(plan, job, sizes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found
-    found = _not_automatic(job, request)
+    found = not_automatic(job, request)
     return None if found is None else Refusal(found.reason, f"{_PATH[found.reason]}{found.message}")
-
-
-def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:
-    """Why dlr may not ask for this by itself; empty if it may."""
-    sizes = Sizes(nodes)
-    for type_, asked in request.resources.items():
-        path = f"the {request.origin}, resources of type {type_}"
-        if message := too_large(job, type_, Amounts.parse({**asked.requests, **asked.limits}, path), sizes):
-            return message
-    found = _not_automatic(job, request)
-    return found.message if found is not None else ""
 
 
 def _bad_counts(
@@ -271,16 +245,6 @@ def _bad_resources(plan: ScalePlan, job: ElasticJob, sizes: Sizes) -> Refusal | 
         if message := too_small(job, type_, asked.resource):
             return Refusal("Contradiction", f"{path}: {message}")
     return None
-
-
-def _not_automatic(job: ElasticJob, request: ScaleRequest) -> Refusal | None:
-    """Refuses what a job does not allow to be asked for automatically."""
-    for type_ in sorted(request.types):
-        if job.spec.replica_specs[type_].auto_scale is False:
-            message = f"the job's replicaSpecs[{type_}].autoScale is false"
-            return Refusal("AutoScaleDisabled", message)
-    message = too_much_in_all(job, request.replicas, request.resources)
-    return Refusal("AboveResourceLimits", message) if message else None
 
 
 def _pods(plan: ScalePlan) -> list[tuple[str, list[PodMeta]]]:

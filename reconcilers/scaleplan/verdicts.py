@@ -1,10 +1,10 @@
 """What becomes of a job's ScalePlans: which one to apply, and what each says in its status. Pure.
 
-A verdict follows from the job, and its plans that have none yet: a plan is applied if the job's status has
-its uid, superseded if a newer one is not refused, refused for what it asks. A plan that comes after the
-verdict on another is applied over it. Newer is what was made later, also within one second, in the order of
-a watch: so the same plan holds in the end, whether two are seen together or one by one (while the API
-servers' clocks agree).
+A verdict follows from the job, and its plans that have none yet: a plan is applied once its request is
+written into the job, superseded if a newer one is not refused, refused for what it asks. A plan that comes
+after the verdict on another is applied over it. Newer is what was made later, also within one second, in the
+order of a watch: so the same plan holds in the end, whether two are seen together or one by one (while the
+API servers' clocks agree).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from reconcilers.runtime.acts import Act, Event, Verb
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
-from reconcilers.scale.plan import CountsFault, Refusal, impossible, no_fault, refusal, request_of
-from reconcilers.scale.request import ScaleWrite, overridden
+from reconcilers.scale.permission import CountsFault, Refusal, no_fault
+from reconcilers.scale.request import last_plan, overridden
+from reconcilers.scaleplan.asked import impossible, refusal
 
 APPLIED = "Applied"
 """Type of the condition."""
@@ -84,18 +85,18 @@ def choose_plan(
     workers: Sequence[ElasticWorker],
     nodes: Collection[Mapping[str, Any]],
     counts_fault: CountsFault = no_fault,
-) -> tuple[ScaleWrite | None, list[PlanVerdict]]:
-    """Return the request to write into the job, and the verdicts on other plans; on all, or on the newest.
+) -> tuple[ScalePlan | None, list[PlanVerdict]]:
+    """Return the plan to write into the job, and verdicts on others: on all, or on the newest.
 
-    Args:
-        job: with the status that is written in this look.
+    They come from the oldest plan to the newest: a crash between their writes leaves no older plan to be
+    applied over a newer one.
     """
-    write: ScaleWrite | None = None
+    chosen: ScalePlan | None = None
     newer: ScalePlan | None = None
     verdicts, sizes, refusals = list[PlanVerdict](), Sizes(nodes), 0
     for plan in sorted(plans, key=age, reverse=True):
-        if plan.metadata.uid == job.status.scale_request:
-            verdicts.append(_applied(plan, job))
+        if plan.metadata.uid == last_plan(job):
+            verdicts.append(applied(plan, job))
         elif newer is not None:
             message = f"the ScalePlan {newer.metadata.name} is newer"
             verdicts.append(PlanVerdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
@@ -107,12 +108,12 @@ def choose_plan(
                 break
             continue
         else:
-            write = ScaleWrite(request_of(plan, job), plan)
+            chosen = plan
         newer = newer or plan
-    return write, verdicts
+    return chosen, verdicts[::-1]
 
 
-def _applied(plan: ScalePlan, job: ElasticJob) -> PlanVerdict:
+def applied(plan: ScalePlan, job: ElasticJob) -> PlanVerdict:
     why = overridden(job, plan.metadata.uid)
     wants = f"the job {job.metadata.name} wants it" + (f", but {why}" if why else "")
     message = f"{wants}; its condition Scaled says what is missing"

@@ -1,0 +1,48 @@
+"""Whether a job's scale may change by itself: its autoScale, its resourceLimits, the nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crds.elasticjob import ElasticJob
+from reconcilers.observed.suitable import Sizes
+from reconcilers.scale.plan_resources import Amounts, too_large, too_much_in_all
+from reconcilers.scale.request import ScaleRequest
+
+
+@dataclass(frozen=True)
+class Refusal:
+    reason: str
+    """Reason, as a condition has one."""
+    message: str
+
+
+CountsFault = Callable[[ElasticJob, Mapping[str, int]], tuple[str, str] | None]
+"""Says why a job cannot have these counts, with the type that it is about; None if it can."""
+
+
+def no_fault(_: ElasticJob, __: Mapping[str, int]) -> None:
+    """Where all counts are fine that spec and API server allow."""
+
+
+def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:
+    """Why dlr may not ask for this by itself; empty if it may."""
+    sizes = Sizes(nodes)
+    for type_, asked in request.resources.items():
+        path = f"the {request.origin}, resources of type {type_}"
+        if message := too_large(job, type_, Amounts.parse({**asked.requests, **asked.limits}, path), sizes):
+            return message
+    found = not_automatic(job, request)
+    return found.message if found is not None else ""
+
+
+def not_automatic(job: ElasticJob, request: ScaleRequest) -> Refusal | None:
+    """Refuses what a job does not allow to be asked for automatically."""
+    for type_ in sorted(request.types):
+        if job.spec.replica_specs[type_].auto_scale is False:
+            message = f"the job's replicaSpecs[{type_}].autoScale is false"
+            return Refusal("AutoScaleDisabled", message)
+    message = too_much_in_all(job, request.replicas, request.resources)
+    return Refusal("AboveResourceLimits", message) if message else None

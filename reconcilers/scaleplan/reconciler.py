@@ -1,0 +1,153 @@
+"""The reconciler of ScalePlans, a job's together: see, choose, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import Conflict, NotFound
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import NODES, Object
+from controller.slices import computed
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.grouping import is_grouped
+from crds.scaleplan import ScalePlan
+from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.runtime.acts import carry_out
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
+from reconcilers.scale.permission import CountsFault, no_fault
+from reconcilers.scale.request import is_merged
+from reconcilers.scale.writer import write_into
+from reconcilers.scaleplan.asked import request_of
+from reconcilers.scaleplan.verdicts import PlanVerdict, applied, choose_plan, refused_by_server, without_job
+
+BY_OWNER_JOB = "owner-job"
+MOST_VERDICTS = 100
+"""Number of ends of plans that one look writes. Each of them wakes the job's plans, so others follow."""
+
+
+class ScalePlanReconciler(Reconciler):
+    """Judges the ScalePlans of one job, and writes the newest that can be carried out into the job."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        clock: Clock,
+        counts_fault: CountsFault = no_fault,
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._counts_fault = counts_fault
+        self._plans = cache.store(SCALEPLANS)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._nodes = cache.store(NODES)
+        self._parse = cache.models(SCALEPLANS, ScalePlan)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+
+    async def reconcile(self, request: Request) -> Result:
+        """Look at the plans of the job of this name."""
+        found = self._plans.by_index(BY_OWNER_JOB, f"{request.namespace}/{request.name}")
+        if not found:
+            return Result()
+        raw = self._jobs.get(request.namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            await self._refuse_for(request, await computed(len(found), self._unjudged, found, None))
+            return Result()
+        job = self._parse_job.parse(raw)
+        if not (is_merged(job) or job.status.finished or is_grouped(raw)):
+            return Result()  # the job's next status wakes this
+        plans = await computed(len(found), self._unjudged, found, job.metadata.uid)
+        if not plans:
+            return Result()
+        workers = await self._named(job, plans)
+        nodes = self._nodes.list() if any(map(_asks_resources, plans)) else []
+        size = len(plans) + len(workers) + len(nodes)
+        chosen, verdicts = await computed(size, choose_plan, plans, job, workers, nodes, self._counts_fault)
+        await self._conclude(verdicts)
+        if chosen is not None and len(verdicts) <= MOST_VERDICTS:
+            await self._conclude([await self._written(job, chosen)])
+        return Result()
+
+    def _unjudged(self, found: Sequence[Object], job_uid: str | None) -> list[ScalePlan]:
+        """The plans for a job that have no verdict yet; without the job, those that no earlier one owns."""
+        return list(self._parse.readable(r for r in found if not is_judged(r) and is_for(r, job_uid)))
+
+    async def _named(self, job: ElasticJob, plans: Sequence[ScalePlan]) -> list[ElasticWorker]:
+        """The job's workers, where a plan names any."""
+        if not any(plan.spec.migrate_pods for plan in plans):
+            return []
+        metadata = job.metadata
+        found = workers_owned_by(self._workers, metadata.namespace, metadata.uid)
+        there = (raw for raw in found if not raw["metadata"].get("deletionTimestamp"))
+        return await computed(len(found), lambda: list(self._parse_worker.readable(there)))
+
+    async def _written(self, job: ElasticJob, plan: ScalePlan) -> PlanVerdict:
+        """Write a plan's request into its job. By the request, a look after a crash here sees that it is.
+
+        Raises:
+            Conflict: the job or the plan has changed since they were read.
+        """
+        metadata = plan.metadata
+        try:
+            stored = await self._client.get(SCALEPLANS, metadata.name, metadata.namespace)
+        except NotFound:
+            stored = {"metadata": {"resourceVersion": None}}
+        if stored["metadata"]["resourceVersion"] != metadata.resource_version:
+            # A cache that lags may show a plan that has its verdict already, and would be applied twice.
+            raise Conflict(409, "Conflict", f"the ScalePlan {metadata.name} has changed")
+        request = request_of(plan, job)
+        refusal = await write_into(self._client, job, job.metadata.resource_version, request)
+        return refused_by_server(plan, refusal) if refusal else applied(plan, job)
+
+    async def _conclude(self, verdicts: Sequence[PlanVerdict]) -> None:
+        for verdict in verdicts[:MOST_VERDICTS]:
+            metadata = verdict.plan.metadata
+            raw = self._plans.get(metadata.namespace, metadata.name)
+            if raw is not None:
+                await carry_out(self._client, self._recorder, raw, [verdict.act(self._clock.now())])
+
+    async def _refuse_for(self, request: Request, plans: Sequence[ScalePlan]) -> None:
+        """Refuse the plans of a job that the cache does not show; the server may have one that is new."""
+        if not plans:
+            return
+        try:
+            raw = await self._client.get(ELASTICJOBS, request.name, request.namespace)
+        except NotFound:
+            raw = None
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            await self._conclude(without_job(plans))
+
+
+def is_judged(plan: Object) -> bool:
+    """Whether the plan has its verdict."""
+    return (plan.get("status") or {}).get("phase") is not None
+
+
+def is_for(plan: Object, job_uid: str | None) -> bool:
+    """Whether it is for this job: neither on its way out, nor owned by an earlier one of the same name."""
+    metadata = plan["metadata"]
+    owners = {o["uid"] for o in metadata.get("ownerReferences") or () if o["kind"] == ELASTICJOBS.kind}
+    return not metadata.get("deletionTimestamp") and (not owners or job_uid in owners)
+
+
+def owner_job(plan: Object) -> Iterable[str]:
+    """Index function: the job that a ScalePlan is for."""
+    return [f"{plan['metadata']['namespace']}/{plan['spec']['ownerJob']}"]
+
+
+def planned_job(plan: Object) -> Iterable[Request]:
+    """The job that a ScalePlan is for, to which looks at plans belong."""
+    return [Request(plan["metadata"].get("namespace"), plan["spec"]["ownerJob"])]
+
+
+def _asks_resources(plan: ScalePlan) -> bool:
+    return any(asked.resource for asked in plan.spec.replica_resource_specs.values())
