@@ -36,7 +36,7 @@ def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
 
 
 def seconds_to_cleaning(
-    job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime, has_agent: bool = True
+    job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime, has_agent: bool
 ) -> float | None:
     """Until a Pod of a suspended or finished job is to be deleted; None if it may stay.
 

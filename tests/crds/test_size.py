@@ -34,9 +34,9 @@ from crds.texts import shortened
 from reconcilers.conditions.life import MAX_WHY
 from reconcilers.conditions.refusal import HAS_BEGUN
 from reconcilers.conditions.reported import START_UNKNOWN_MESSAGE
-from reconcilers.conditions.table import WARNINGS
 from reconcilers.job.published import world_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
+from reconcilers.roles.conditions import TABLE
 from reconcilers.shards.lease import MAX_LEASES
 from reconcilers.shards.sets import ShardSet, of_status
 from tests.crds.go_json import go_bytes
@@ -85,7 +85,7 @@ OF_OTHER_JOBS = (
     "PatternsNotApplied",  # there from submission on, long before the worst day
 )
 """Warnings that do not come together with all others."""
-WARNING_TYPES = [kind.type for kind in WARNINGS if kind.type not in OF_OTHER_JOBS]
+WARNING_TYPES = [kind.type for kind in TABLE.warnings if kind.type not in OF_OTHER_JOBS]
 CLASSES = (
     "UserError",
     "OOM",

@@ -368,6 +368,18 @@ def test_pods_in_their_nodes_network_find_the_names_of_the_others(
     assert role_pod(of, member("ps", 1))["spec"].get("dnsPolicy") == policy
 
 
+def test_the_roles_of_a_cluster_leave_by_themselves_and_their_logs_stay() -> None:
+    def wait(
+        counts: Mapping[str, int], type_: str, at: float = 0, *, pod_ended: bool = False
+    ) -> float | None:
+        of = roles_job(counts, status={"phase": "Succeeded", "completionTime": NOW, "startTime": NOW})
+        return PLANS.assign(member(type_), {}, of).seconds_to_cleaning(pod_ended=pod_ended, now=later(at))
+
+    assert wait(COUNTS, "chief", 99, pod_ended=True) is None
+    assert wait(COUNTS, "ps") == 35
+    assert wait({"worker": 1, "evaluator": 1}, "evaluator") == 0, "it has no agent"
+
+
 def test_pods_of_other_jobs_are_as_they_were() -> None:
     pod = build_job_pod(job(), worker())
     assert not {"hostname", "subdomain"} & pod["spec"].keys()
