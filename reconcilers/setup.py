@@ -65,7 +65,7 @@ from reconcilers.predicates import (
     more_than_the_agents_report,
     plans_otherwise,
 )
-from reconcilers.roles.reconciler import ServiceReconciler, with_roles
+from reconcilers.roles.strategy import with_roles
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
@@ -87,7 +87,6 @@ JOB_WORKERS = 8
 WORKER_WORKERS = 16
 PLAN_WORKERS = 2
 COMPANION_WORKERS = 4
-SERVICE_WORKERS = 2
 CHECK_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
 """A check of 10,000 nodes makes as many workers in one look."""
@@ -107,12 +106,12 @@ def add_all(
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
     strategy = Strategy()
-    strategy = add_roles(manager, clock, strategy)
+    strategy = with_roles(strategy)
     add_jobs(manager, clock, pods or PodOptions(), strategy)
     add_scale_plans(manager, clock, strategy)
     add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions(), strategy)
-    add_companions(manager, clock)
+    add_companions(manager, clock, strategy)
     add_node_checks(manager, clock, pods or PodOptions())
     _add_cordon(manager, clock, cordon or CordonOptions())
     _add_unreadable(manager, clock)
@@ -134,19 +133,6 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(PODS, BY_SLOT, slot_keys)
-
-
-def add_roles(manager: Manager, clock: Clock, strategy: Strategy) -> Strategy:
-    """Register what jobs with parameter servers need, and return the strategy with theirs."""
-    services = ServiceReconciler(manager.client, manager.cache, manager.recorder)
-    (
-        ControllerBuilder(manager, "jobservice")
-        .for_(ELASTICJOBS, predicate=more_than_status)
-        .reports_to(_reporter(manager, "jobservice", ELASTICJOBS, clock))
-        .with_workers(SERVICE_WORKERS)
-        .build(OfOurJobs(services, manager.cache, ELASTICJOBS, own_key))
-    )
-    return with_roles(strategy)
 
 
 def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategy: Strategy) -> None:
@@ -262,8 +248,9 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions, strategy: S
     )
 
 
-def add_companions(manager: Manager, clock: Clock) -> None:
-    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder)
+def add_companions(manager: Manager, clock: Clock, strategy: Strategy) -> None:
+    service_of = strategy.service_of
+    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder, service_of)
     (
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)

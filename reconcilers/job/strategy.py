@@ -10,6 +10,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.worker.assignment import AssignToJob, JobAssignment
+from reconcilers.worker.companions import ServiceOf, no_service
 
 
 @dataclass(frozen=True)
@@ -19,5 +20,7 @@ class Strategy:
     plan: Callable[[Seen, datetime], Plan] = plan_job
     assign: AssignToJob = JobAssignment
     """What a worker is there for: its Pod, and when that may go."""
+    service_of: ServiceOf = no_service
+    """The Service that the job is to have while it runs."""
     counts_fault: CountsFault = no_fault
     """Why a ScalePlan may not ask for such counts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 
 from controller.wording import some_of
@@ -106,19 +106,14 @@ def tf_config_kept(_: JobWarning | None, facts: Facts) -> Trouble | None:
     )
 
 
-def _conditions() -> Sequence[Kind]:
-    ours = {
-        life.WORLD_FORMED: Kind(life.WORLD_FORMED, cluster_formed, cluster_at_end),
-        scaled.SCALED: Kind(scaled.SCALED, is_scaled, life.wait_at_end),
-    }
-    return [ours.get(kind.type, kind) for kind in CONDITIONS]
-
-
-def _warnings() -> Sequence[WarningKind]:
-    graver = [kind.type for kind in WARNINGS].index(reported.PROCESS_LINGERS)
-    hot = WarningKind(PARAMETER_SERVER_HOT, parameter_server_hot, lambda *_: None, "Warning")
-    kept = WarningKind(TF_CONFIG_KEPT, tf_config_kept, event="Normal")
-    return [*WARNINGS[:graver], hot, *WARNINGS[graver:], kept]
-
-
-TABLE = Table(_conditions(), _warnings())
+_OURS = {
+    life.WORLD_FORMED: Kind(life.WORLD_FORMED, cluster_formed, cluster_at_end),
+    scaled.SCALED: Kind(scaled.SCALED, is_scaled, life.wait_at_end),
+}
+_GRAVER = [kind.type for kind in WARNINGS].index(reported.PROCESS_LINGERS)
+_HOT = WarningKind(PARAMETER_SERVER_HOT, parameter_server_hot, lambda *_: None, "Warning")
+_KEPT = WarningKind(TF_CONFIG_KEPT, tf_config_kept, event="Normal")
+TABLE = Table(
+    [_OURS.get(kind.type, kind) for kind in CONDITIONS],
+    [*WARNINGS[:_GRAVER], _HOT, *WARNINGS[_GRAVER:], _KEPT],
+)

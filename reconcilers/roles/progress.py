@@ -12,9 +12,12 @@ from reconcilers.failure.policy import spent_workers
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.role import ROLES, of_types
 from reconcilers.roles.tasks import runs
 
+VITAL = (names.CHIEF, names.PS)
+"""Types without all of whose Pods nothing is trained."""
+SPARE = (names.WORKER, names.EVALUATOR)
+"""Types of which one that has spent its budget does not fail the job."""
 _HAS_RUN = (JobPhase.RUNNING, JobPhase.SCALING, JobPhase.RESTARTING)
 
 
@@ -27,7 +30,7 @@ def phase_of(job: ElasticJob, workers: Workers) -> JobPhase:
 
 def missing(job: ElasticJob, workers: Workers) -> list[str]:
     """What does not run that training needs: `ps 1`."""
-    vital = [(type_, index) for type_ in of_types(job, vital=True) for index in wanted_slots(job, type_)]
+    vital = [(type_, index) for type_ in VITAL for index in wanted_slots(job, type_)]
     lacking = [f"{slot[0]} {slot[1]}" for slot in vital if not _does_its_part(workers.by_slot.get(slot))]
     wanted = wanted_slots(job, names.WORKER)
     there = any(_does_its_part(workers.by_slot.get((names.WORKER, index))) for index in wanted)
@@ -47,15 +50,15 @@ def _is_done(worker: ElasticWorker | None) -> bool:
 
 def ending(job: ElasticJob, workers: Workers) -> str:
     """Says whose end is the job's; empty if training goes on. Without a chief all workers end it."""
-    enders = [type_ for type_ in of_types(job) if ROLES[type_].ends_job] or [names.WORKER]
-    slots = [(type_, index) for type_ in enders for index in wanted_slots(job, type_)]
-    done = bool(slots) and all(_is_done(workers.by_slot.get(slot)) for slot in slots)
-    return f"{len(slots)} of type {' and '.join(enders)} finished" if done else ""
+    ender = names.CHIEF if names.CHIEF in job.spec.replica_specs else names.WORKER
+    slots = wanted_slots(job, ender)
+    done = bool(slots) and all(_is_done(workers.by_slot.get((ender, index))) for index in slots)
+    return f"{len(slots)} of type {ender} finished" if done else ""
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
-    spare = [worker for worker in workers.exceptional if ROLES[worker.spec.type].is_spare]
-    spent = spent_workers(job, spare)
+    """Return the workers that have spent their budget, by uid; the last ones of type worker are not spare."""
+    spent = spent_workers(job, (each for each in workers.exceptional if each.spec.type in SPARE))
     wanted = frozenset(wanted_slots(job, names.WORKER))
     if any(w.spec.index in wanted and w.metadata.uid not in spent for w in workers.training):
         return spent

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 
-from controller.wording import counted
 from crds import cluster as wire
 from crds import names
 from crds.agent_report import AgentState
@@ -21,7 +20,6 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.slots import Slot, wanted_slots
 from reconcilers.observed.worker_state import current_report
-from reconcilers.roles.role import ROLES, of_types
 from reconcilers.runtime.acts import Event
 
 MANY = 3
@@ -46,16 +44,10 @@ def _cluster(job: ElasticJob, status: ClusterStatus) -> wire.Cluster:
     )
 
 
-def counts_fault(job: ElasticJob, counts: Mapping[str, int]) -> tuple[str, str] | None:
-    """Why the job cannot have these counts, and the type that it is about; None if it can."""
-    for type_, count in counts.items():
-        role = ROLES[type_]
-        if not role.least <= count <= role.most:
-            bounds = f"a job with parameter servers has from {role.least} to {role.most} of them"
-            return type_, f"{counted(count, 'Pod')} of type {type_}, and {bounds}"
-    more = [type_ for type_, count in counts.items() if count > job.spec.replica_specs[type_].replicas]
-    fault = config_fault(job, counts) if more else None
-    return None if fault is None else (min(more), fault)
+def counts_fault(job: ElasticJob, counts: Mapping[str, int]) -> str:
+    """Why nobody could be told of a cluster with these counts; empty if everybody can, or it only shrinks."""
+    grows = any(count > job.spec.replica_specs[type_].replicas for type_, count in counts.items())
+    return (config_fault(job, counts) or "") if grows else ""
 
 
 def config_fault(job: ElasticJob, counts: Mapping[str, int] | None = None) -> str | None:
@@ -127,8 +119,9 @@ def _tasks(
     wanted = wanted_slots(job, type_)
     if known is None:
         return list(wanted)
-    waits, before = type_ in of_types(job, makes_version=True), frozenset(known)
-    new = [i for i in wanted if i not in before and not (waits and not runs(by_slot.get((type_, i))))]
+    before = frozenset(known)
+    comes = (i for i in wanted if i not in before)
+    new = [i for i in comes if type_ != names.PS or runs(by_slot.get((type_, i)))]
     stays, fresh = set(wanted), iter(new)
     kept = (index if index in stays else next(fresh, None) for index in known)
     return [*(index for index in kept if index is not None), *fresh]
@@ -163,8 +156,7 @@ def still_served(
 ) -> Served:
     """A chief that does not act on the next version within its grace, and `FOLLOW_SECONDS`, keeps none."""
     cluster, chief = job.status.cluster, job.spec.replica_specs.get(names.CHIEF)
-    makes_version = of_types(job, makes_version=True)
-    servers = [worker for worker in surplus if worker.spec.type in makes_version]
+    servers = [worker for worker in surplus if worker.spec.type == names.PS]
     if cluster is None or chief is None or not servers:
         return Served()
     reports = (current_report(each) for each in chiefs if runs(each))

@@ -19,12 +19,13 @@ class Refusal:
     message: str
 
 
-CountsFault = Callable[[ElasticJob, Mapping[str, int]], tuple[str, str] | None]
-"""Says why a job cannot have these counts, with the type that it is about; None if it can."""
+CountsFault = Callable[[ElasticJob, Mapping[str, int]], str]
+"""Says why a job cannot have these counts, by type; empty if it can."""
 
 
-def no_fault(_: ElasticJob, __: Mapping[str, int]) -> None:
+def no_fault(_: ElasticJob, __: Mapping[str, int]) -> str:
     """Where all counts are fine that spec and API server allow."""
+    return ""
 
 
 def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:

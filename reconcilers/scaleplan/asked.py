@@ -23,7 +23,7 @@ from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.slots import opportunity_of, training_types, wanted_slots
 from reconcilers.observed.suitable import Sizes
-from reconcilers.scale.permission import CountsFault, Refusal, no_fault, not_automatic
+from reconcilers.scale.permission import Refusal, not_automatic
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
@@ -123,11 +123,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 
 
 def refusal(
-    plan: ScalePlan,
-    job: ElasticJob,
-    workers: Sequence[ElasticWorker],
-    sizes: Sizes,
-    counts_fault: CountsFault = no_fault,
+    plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], sizes: Sizes
 ) -> Refusal | None:
     """Why the plan cannot be carried out, if it cannot."""
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
@@ -141,24 +137,19 @@ def refusal(
         )
     if len(request.to_text()) > MAX_CHARACTERS:
         return Refusal("NotSupported", "spec: the plan names too many Pods and resources; make several of it")
-    found = _bad_counts(plan, job, request, counts_fault) or _bad_resources(plan, job, sizes)
+    found = _bad_counts(plan, job, request) or _bad_resources(plan, job, sizes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found
     found = not_automatic(job, request)
     return None if found is None else Refusal(found.reason, f"{_PATH[found.reason]}{found.message}")
 
 
-def _bad_counts(
-    plan: ScalePlan, job: ElasticJob, request: ScaleRequest, counts_fault: CountsFault
-) -> Refusal | None:
+def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> Refusal | None:
     """Refuses wrong counts, and what is asked for besides extra workers."""
     base = [] if request.base is None else [(names.WORKER, request.base)]
     counts = [*request.replicas.items(), *base]
     found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
-    if (bad := next((each for each in found if each is not None), None)) is not None:
-        return bad
-    fault = counts_fault(job, request.replicas)
-    return None if fault is None else Refusal("OutOfRange", f"{_path_of_count(plan, fault[0])}: {fault[1]}")
+    return next((each for each in found if each is not None), None)
 
 
 def _path_of_count(plan: ScalePlan, type_: str) -> str:

@@ -71,7 +71,7 @@ class ScalePlanReconciler(Reconciler):
         workers = await self._named(job, plans)
         nodes = self._nodes.list() if any(map(_asks_resources, plans)) else []
         size = len(plans) + len(workers) + len(nodes)
-        chosen, verdicts = await computed(size, choose_plan, plans, job, workers, nodes, self._counts_fault)
+        chosen, verdicts = await computed(size, choose_plan, plans, job, workers, nodes)
         await self._conclude(verdicts)
         if chosen is not None and len(verdicts) <= MOST_VERDICTS:
             await self._conclude([await self._written(job, chosen)])
@@ -105,7 +105,8 @@ class ScalePlanReconciler(Reconciler):
             # A cache that lags may show a plan that has its verdict already, and would be applied twice.
             raise Conflict(409, "Conflict", f"the ScalePlan {metadata.name} has changed")
         request = request_of(plan, job)
-        refusal = await write_into(self._client, job, job.metadata.resource_version, request)
+        refusal = self._counts_fault(job, request.replicas)
+        refusal = refusal or await write_into(self._client, job, job.metadata.resource_version, request)
         return refused_by_server(plan, refusal) if refusal else applied(plan, job)
 
     async def _conclude(self, verdicts: Sequence[PlanVerdict]) -> None:

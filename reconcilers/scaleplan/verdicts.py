@@ -27,7 +27,7 @@ from reconcilers.runtime.acts import Act, Event, Verb
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
-from reconcilers.scale.permission import CountsFault, Refusal, no_fault
+from reconcilers.scale.permission import Refusal
 from reconcilers.scale.request import last_plan, overridden
 from reconcilers.scaleplan.asked import impossible, refusal
 
@@ -84,7 +84,6 @@ def choose_plan(
     job: ElasticJob,
     workers: Sequence[ElasticWorker],
     nodes: Collection[Mapping[str, Any]],
-    counts_fault: CountsFault = no_fault,
 ) -> tuple[ScalePlan | None, list[PlanVerdict]]:
     """Return the plan to write into the job, and verdicts on others: on all, or on the newest.
 
@@ -101,7 +100,7 @@ def choose_plan(
             message = f"the ScalePlan {newer.metadata.name} is newer"
             verdicts.append(PlanVerdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
             continue
-        elif (why := impossible(plan, job) or refusal(plan, job, workers, sizes, counts_fault)) is not None:
+        elif (why := impossible(plan, job) or refusal(plan, job, workers, sizes)) is not None:
             verdicts.append(refused(plan, why))
             refusals += 1
             if refusals == MOST_REFUSALS:

@@ -1,5 +1,5 @@
-"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, and for a gang the PodGroup of
-its scheduler. A NodeCheck with Pods of its own has a NetworkPolicy too.
+"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, for a gang the PodGroup of its
+scheduler, and a Service where its Pods have names. A NodeCheck with Pods of its own has a NetworkPolicy too.
 
 A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
 while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
@@ -9,14 +9,14 @@ of the same name has left is replaced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, Object, Resource
+from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
@@ -31,7 +31,12 @@ from reconcilers.runtime.refused import is_refusal
 from reconcilers.worker.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
 
 RECHECK_SECONDS = 60.0
-"""PodGroups are not watched, since a cluster need not know them."""
+"""PodGroups are not watched, since a cluster need not know them; nor are the few Services."""
+ServiceOf = Callable[[ElasticJob], Object | None]
+
+
+def no_service(_: ElasticJob) -> None:
+    """The `ServiceOf` jobs whose Pods have no names."""
 
 
 class Companions:
@@ -106,8 +111,11 @@ class Companions:
 
 
 class CompanionReconciler(Reconciler):
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+    def __init__(
+        self, client: Client, cache: Cache, recorder: EventRecorder, service_of: ServiceOf = no_service
+    ) -> None:
         self._companions = Companions(client, recorder)
+        self._service_of = service_of
         self._jobs = cache.store(ELASTICJOBS)
         self._budgets = cache.store(PODDISRUPTIONBUDGETS)
         self._policies = cache.store(NETWORKPOLICIES)
@@ -133,6 +141,11 @@ class CompanionReconciler(Reconciler):
         if group is not None:
             with companions.reporting(raw, group.resource.kind, failures):
                 look_again = await self._keep_group(raw, group, runs=runs)
+        if (service := self._service_of(job)) is not None:
+            with companions.reporting(raw, SERVICES.kind, failures):
+                found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
+                await companions.keep(SERVICES, raw, found, service if runs else None)
+                look_again = RECHECK_SECONDS if runs else look_again
         if failures:
             raise failures[0]
         return Result(look_again)

@@ -33,8 +33,7 @@ from reconcilers.observed.options import AgentSource
 from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
-from reconcilers.roles.pods import service_of
-from reconcilers.roles.reconciler import with_roles
+from reconcilers.roles.strategy import with_roles
 from reconcilers.scaleplan.asked import request_of
 from reconcilers.scaleplan.reconciler import is_for
 from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
@@ -103,7 +102,11 @@ def pods_of(job: ElasticJob, raw: JSON) -> list[JSON]:
         memory_checkpoint_fault(job, type_)
         pods.append(pod)
         orjson.dumps(pod)
-    for made in (budget_of(job), service_of(job), group.wanted if (group := pod_group_of(job)) else None):
+    for made in (
+        budget_of(job),
+        STRATEGY.service_of(job),
+        group.wanted if (group := pod_group_of(job)) else None,
+    ):
         orjson.dumps(made)
     return pods
 

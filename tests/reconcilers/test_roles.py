@@ -17,7 +17,6 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
-from crds.scaleplan import ScalePlan
 from reconcilers.failure.policy import exhausted_workers
 from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
@@ -25,12 +24,11 @@ from reconcilers.job.strategy import Strategy
 from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
-from reconcilers.observed.suitable import Sizes
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.conditions import HOT_CORES, HOT_RATIO, hottest
 from reconcilers.roles.pods import RoleAssignment, cluster_fault, role_pod, service_of
 from reconcilers.roles.progress import spare_workers
-from reconcilers.roles.reconciler import with_roles
+from reconcilers.roles.strategy import with_roles
 from reconcilers.roles.tasks import (
     FOLLOW_SECONDS,
     Served,
@@ -41,7 +39,6 @@ from reconcilers.roles.tasks import (
     still_served,
 )
 from reconcilers.runtime.acts import Verb
-from reconcilers.scaleplan.asked import refusal
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import with_status
@@ -419,19 +416,12 @@ def test_a_cluster_whose_addresses_do_not_fit_into_a_variable_is_refused_in_a_se
     assert cluster_fault(long_named(MANY, envs={"TF_CONFIG": "{}"})) is None, "it is the user's own"
 
 
-def test_a_plan_for_more_tasks_than_can_be_told_is_refused_and_one_for_fewer_is_not() -> None:
-    for before, after_, refuses in ((500, 1_000, True), (1_000, 900, False)):
-        spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": after_}}}
-        plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
-        refused = refusal(
-            plan, long_named({"chief": 1, "ps": 16, "worker": before}), [], Sizes([]), PLANS.counts_fault
-        )
-        assert (refused is not None) == refuses
-        if refused is not None:
-            assert refused.reason == "OutOfRange"
-            assert refused.message.startswith(
-                "spec.replicaResourceSpecs[worker].replicas: the addresses of 1017"
-            )
+def test_counts_of_more_tasks_than_can_be_told_are_refused_and_those_of_fewer_are_not() -> None:
+    for before, asked, refuses in ((500, 1_000, True), (1_000, 900, False)):
+        of = long_named({"chief": 1, "ps": 16, "worker": before})
+        fault = PLANS.counts_fault(of, {"worker": asked})
+        assert fault.startswith("the addresses of 1017") is refuses and bool(fault) is refuses
+    assert PLANS.counts_fault(job(), {"worker": 10_000}) == ""
 
 
 def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_still_start() -> None:
@@ -454,20 +444,6 @@ def test_who_takes_anothers_place_in_a_cluster_that_is_full_has_its_task_and_mov
     monkeypatch.setattr("crds.cluster.MAX_CONFIG_BYTES", cluster_of(full).config_bytes())
     moved = with_slots(DesiredJob.of(full), {"worker": slots_of(full, "worker").without({3}, 10)})
     assert next_cluster(moved, {}).tasks["worker"] == [0, 1, 2, 10, *range(4, 10)]
-
-
-@pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])
-def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -> None:
-    plan = ScalePlan.model_validate(
-        {
-            "metadata": {"name": "p", "namespace": "default"},
-            "spec": {"ownerJob": "digits", "replicaResourceSpecs": {type_: {"replicas": count}}},
-        }
-    )
-    refused = refusal(plan, roles_job(), list(all_of().values()), Sizes([]), PLANS.counts_fault)
-    assert (
-        refused is not None and f"{count} Pods of type {type_}, and a job with parameter" in refused.message
-    )
 
 
 def test_a_relaunched_slot_prefers_its_last_good_node() -> None:
