@@ -15,11 +15,10 @@ from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.conditions.table import CONDITIONS, WARNINGS, Kind, Table, WarningKind
 from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.slots import training_types
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.pods import own_tf_config
 from reconcilers.roles.progress import missing
-from reconcilers.roles.tasks import runs
 
 PARAMETER_SERVER_HOT, TF_CONFIG_KEPT = "ParameterServerHot", "TFConfigKept"
 NAMED = 3

@@ -10,9 +10,8 @@ from crds.phases import JobPhase
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.policy import spent_workers
 from reconcilers.observed.slots import wanted_slots
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.tasks import runs
 
 VITAL = (names.CHIEF, names.PS)
 """Types without all of whose Pods nothing is trained."""

@@ -16,10 +16,10 @@ from crds import names
 from crds.agent_report import AgentState
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker
 from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.slots import Slot, wanted_slots
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.runtime.acts import Event
 
 MANY = 3
@@ -125,13 +125,6 @@ def _tasks(
     stays, fresh = set(wanted), iter(new)
     kept = (index if index in stays else next(fresh, None) for index in known)
     return [*(index for index in kept if index is not None), *fresh]
-
-
-def runs(worker: ElasticWorker | None) -> bool:
-    if worker is None:
-        return False
-    status = worker.status
-    return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
 
 
 def dated(known: ClusterStatus | None, cluster: ClusterStatus, now: datetime) -> ClusterStatus:

@@ -18,7 +18,7 @@ from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.resources import resources_digest, resources_of
 from reconcilers.observed.slots import Slot, present_slots, slots_of, wanted_slots
-from reconcilers.observed.worker_state import ENDED, current_report, stuck_by
+from reconcilers.observed.worker_state import ENDED, current_report, runs, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import is_ending
@@ -162,11 +162,7 @@ def _one_each(job: ElasticJob, workers: Workers, lonely: Iterable[ElasticWorker]
 
 
 def _all_run(job: ElasticJob, type_: str, workers: Workers) -> bool:
-    running = {
-        w.spec.index
-        for w in workers.of_type[type_]
-        if w.status.phase is WorkerPhase.RUNNING and w.status.observed_incarnation == w.spec.incarnation
-    }
+    running = {w.spec.index for w in workers.of_type[type_] if runs(w)}
     return running.issuperset(wanted_slots(job, type_))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker
 from crds.job_status import Scaling
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -27,7 +27,7 @@ from reconcilers.observed.slots import (
     training_types,
     with_slots,
 )
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.request import ScaleRequest, pending
 from reconcilers.scale.rolling import Freshness
@@ -110,7 +110,7 @@ def with_moves_done(
             in_place = move.target in members or _stands_by(job, target, members)
             complete = in_place and move.source not in members
         else:
-            complete = _runs(target)
+            complete = runs(target)
         if complete:
             done.append(move)
             changed[move.type] = changed.get(move.type, slots_of(job, move.type)).moved(move.source)
@@ -179,11 +179,6 @@ def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int])
     """Whether it could train, and the world is complete: another who stood by is in the place it came for."""
     is_complete = len(members) >= job.spec.replica_specs[worker.spec.type].replicas
     return is_complete and current_report(worker) is not None
-
-
-def _runs(worker: ElasticWorker) -> bool:
-    status = worker.status
-    return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
 
 
 def _is_in_worlds(rendezvous: Rendezvous, source: ElasticWorker | None, target: ElasticWorker) -> bool:

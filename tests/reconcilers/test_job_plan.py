@@ -217,7 +217,14 @@ async def look(api: Api, found: Seen) -> list[str]:
     clock = Clock(lambda: later(1))
     cache = shaped_cache(None)
     scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
-    parts = {"_client": api, "_recorder": api, "_clock": clock, "_view": View(found), "_scale": scale}
+    parts = {
+        "_client": api,
+        "_recorder": api,
+        "_clock": clock,
+        "_view": View(found),
+        "_scale": scale,
+        "_plan_of": plan_job,
+    }
     vars(reconciler).update(parts, _refused=Memory[Any]({}), _written_at=Memory[float]({}))
     vars(reconciler)["_writes_of_world"] = lambda _: ()  # test_published_world.py
     await reconciler.reconcile(Request("default", "digits"))
