@@ -1,6 +1,6 @@
 """Jobs with parameter servers (docs/roles.md): they have a cluster of roles instead of a world.
 
-A job is planned as a world (`reconcilers/job/plan.py`) or as a cluster (`planner.py`). `strategy.py`
+A job is planned as a world (`reconcilers/job/plan.py`) or as a cluster (`planner.py`). `wiring.py`
 chooses; no other file asks which of the two a job is. What both need is shared as functions of
 `reconcilers/job` and below: slots, accounts, conditions, suspension, ends, the policy for failures.
 
@@ -26,6 +26,6 @@ chooses; no other file asks which of the two a job is. What both need is shared 
 * A server that loses its task stays until the chief has the version without it, or has had its time.
 * A worker that is lost concerns nobody else; only the chief's command follows versions.
 
-Without this folder and its line in `setup.py`, the workers of such a job are to form a world, and everything
+Without this folder and its lines in `setup.py`, the workers of such a job are to form a world, and everything
 else works.
 """

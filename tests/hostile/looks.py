@@ -27,16 +27,17 @@ from dlr.job.verdict import verdict
 from reconcilers import predicates
 from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
-from reconcilers.job.strategy import Strategy
+from reconcilers.job.strategy import Strategies
 from reconcilers.metrics import job_samples, worker_samples
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
-from reconcilers.roles.strategy import with_roles
+from reconcilers.roles import wiring
 from reconcilers.scaleplan.asked import request_of
 from reconcilers.scaleplan.reconciler import is_for
 from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
+from reconcilers.scaleplan.wiring import plans_otherwise
 from reconcilers.worker.companions import budget_of
 from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.injection import inject_agent
@@ -57,13 +58,14 @@ PREDICATES = {
         predicates.more_than_an_agents_later_reports,
         predicates.more_of_an_answer,
     ),
-    "ScalePlan": (predicates.plans_otherwise,),
+    "ScalePlan": (plans_otherwise,),
     "NodeCheck": (predicates.begins_or_ends, predicates.finishes, predicates.makes_way),
 }
 NODES = [
     {"metadata": {"name": f"n{i}"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}} for i in (1, 2)
 ]
-STRATEGY = with_roles(Strategy())
+STRATEGY = Strategies()
+wiring.add(STRATEGY)
 AGENT = AgentSource("agent:1", "/opt/dlr", "/opt/dlr-agent")
 
 

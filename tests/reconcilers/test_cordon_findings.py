@@ -17,6 +17,7 @@ from controller.resources import NAMESPACES
 from crds import names
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
+from reconcilers.cordon import wiring as cordons
 from reconcilers.cordon.findings import NodeFindings, decided_nodes, failed_nodes
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest, reason_of
@@ -34,9 +35,10 @@ from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, later, verdicts, worker
 from tests.reconcilers.caches import shaped_cache
-from tests.reconcilers.check_stage import Stage, merged
+from tests.reconcilers.check_stage import Stage
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -147,6 +149,7 @@ def read_by(
     accuser = worker(lastExit=HARDWARE_ERROR | {"nodeUid": machine, "time": ended}).to_wire()
     cache = shaped_cache()
     add_indexes(cache)
+    cordons.add_indexes(cache)
     may_cordon = {
         "name": "default",
         "uid": "x",
@@ -210,6 +213,7 @@ async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_cou
 ) -> None:
     cache, options = shaped_cache(), CordonOptions()
     add_indexes(cache)
+    cordons.add_indexes(cache)
     labels = {names.LABEL_MAY_CORDON: "true"}
     namespace = {"name": "default", "uid": "x", "resourceVersion": "1", "labels": labels}
     cache.store(NAMESPACES).apply({"metadata": namespace})
@@ -274,19 +278,6 @@ def test_condition_names_the_check_and_when_and_what_to_do(faulty: NodeCordon) -
     )
 
 
-def test_held_node_is_suspected_and_the_limit_is_named(faulty: NodeCordon) -> None:
-    statement = said(faulty, has_room=False)
-    assert (statement.unhealthy, statement.suspected) == ("False", "True")
-    assert (statement.reason, statement.event_reason) == ("CordonHeld", "CordonHeld")
-    assert "--cordon-limit" in statement.message and "10%" in statement.message
-
-
-def test_overruled_node_is_suspected_and_needs_no_remedy(faulty: NodeCordon) -> None:
-    statement = said(replace(decide_cordon(faulty), taint=None))
-    assert (statement.unhealthy, statement.suspected) == ("False", "True")
-    assert statement.reason == "CordonOverruled" and "removed by hand" in statement.message
-
-
 def test_dry_run_says_that_nothing_is_done(faulty: NodeCordon, passed: Finding) -> None:
     statement = said(faulty, REPORT)
     assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", "CordonReported")
@@ -296,28 +287,10 @@ def test_dry_run_says_that_nothing_is_done(faulty: NodeCordon, passed: Finding) 
     assert "lifts no cordon" in said(replace(cordoned, finding=passed), REPORT).message
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("stragglers", "Straggler"), ("inconclusive", "Inconclusive")])
-def test_suspicion_is_told_and_cordons_nobody(kind: str, reason: str) -> None:
-    found = suspicion_of(FinishedCheck(NodeCheck.model_validate(check(**{kind: ["node-4"]}))), "node-4")
-    assert found is not None
-    statement = said(NodeCordon("node-4", suspicion=found))
-    assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", reason)
-    assert "not cordoned for this" in statement.message and statement.event_reason == "Suspected"
-    healthy = NodeCordon("node-4", finding=verdict_on("node-4", check()))
-    assert said(healthy, accused=True).event_reason == "SuspicionLifted"
-
-
 def test_node_that_could_not_be_tested_is_not_suspected() -> None:
     withdrawn = [{"node": "node-4", "message": "ErrImagePull", "reason": "ErrImagePull"}]
     raw = check(inconclusive=["node-4"], withdrawn=withdrawn)
     assert suspicion_of(FinishedCheck(NodeCheck.model_validate(raw)), "node-4") is None
-
-
-def test_pass_takes_the_accusation_back_once(faulty: NodeCordon, passed: Finding) -> None:
-    cordoned = replace(decide_cordon(faulty), finding=passed)
-    assert said(cordoned, accused=True).event_reason == "CordonLifted"
-    lifted = decide_cordon(cordoned)
-    assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
 
 
 def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() -> None:

@@ -194,19 +194,6 @@ def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> 
     assert begun(then(new(), waits), HISTORY).request is not None
 
 
-def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
-    assert not profile.needs_history(job(optimizeMode="single-job"))
-    assert not profile.needs_history(new(suspend=True))
-    assert begun(new(), HISTORY, has_begun=True).request is None
-
-
-def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_look() -> None:
-    begins = begun(new(), HISTORY)
-    assert begins.profile is None and profile.needs_history(new())
-    again = begun(new(), HISTORY)
-    assert again.request == begins.request is not None and again.profile is None
-
-
 def test_a_job_whose_request_is_refused_begins_without_it() -> None:
     refused = begun(new(), HISTORY, refused="a webhook said no")
     assert refused.request is None

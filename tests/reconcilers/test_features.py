@@ -1,0 +1,46 @@
+"""An optional feature is a folder: nothing but its two lines in setup.py stands on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.reconcilers.without import life_without, without
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("agent", "controller", "crds", "dlr", "healthcheck", "localcluster", "reconcilers")
+OPTIONAL = ("groups", "roles", "scaleplan")
+"""Folders of reconcilers/. e2e/scenarios/test_without.py builds the product without each."""
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[Path, str]:
+    found = (path for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
+    return {path.relative_to(ROOT): path.read_text() for path in found}
+
+
+@pytest.mark.parametrize("feature", OPTIONAL)
+def test_nothing_imports_an_optional_feature(feature: str, sources: dict[Path, str]) -> None:
+    named = re.compile(rf"^\s*(from|import) reconcilers\.{feature}\b", re.MULTILINE)
+    folder = Path("reconcilers", feature)
+    found = {
+        str(path) for path, text in sources.items() if not path.is_relative_to(folder) and named.search(text)
+    }
+    assert found == {"reconcilers/setup.py"}
+    setup = sources[Path("reconcilers/setup.py")]
+    assert len(setup.splitlines()) - len(without(feature, setup)) == 2
+
+
+@pytest.mark.parametrize("feature", OPTIONAL)
+async def test_a_job_trains_to_its_end_without(feature: str) -> None:
+    with life_without(feature) as life:
+        api = life.beginning()
+        life.submit(api)
+        phases = []
+        for script in (life.Script(), life.Script(process_failures={1: 1}), life.Script(done=True)):
+            await life.Run(api, script).settle()
+            (job,) = api.list(life.ELASTICJOBS)
+            phases.append((job["status"]["phase"], job["status"]["rendezvous"]["round"]))
+    assert phases == [("Running", 1), ("Running", 2), ("Succeeded", 2)]
