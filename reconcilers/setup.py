@@ -22,6 +22,7 @@ from controller.resources import (
     Resource,
 )
 from crds import names
+from reconcilers.autoscaling.reconciler import AutoscalingReconciler
 from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.reconciler import (
@@ -105,6 +106,7 @@ def add_all(
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods or PodOptions())
     add_scale_plans(manager, clock)
+    add_autoscaling(manager, clock)
     add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
@@ -156,6 +158,18 @@ def add_scale_plans(manager: Manager, clock: Clock) -> None:
         .reports_to(_reporter(manager, "scaleplan", ELASTICJOBS, clock))
         .with_workers(PLAN_WORKERS)
         .build(OfOurJobs(plans, manager.cache, ELASTICJOBS, own_key))
+    )
+
+
+def add_autoscaling(manager: Manager, clock: Clock) -> None:
+    autoscaling = AutoscalingReconciler(manager.client, manager.cache, manager.recorder, clock)
+    (
+        ControllerBuilder(manager, "autoscaling")
+        .for_(ELASTICJOBS)
+        .owns(ELASTICWORKERS, predicate=more_than_progress)
+        .reports_to(_reporter(manager, "autoscaling", ELASTICJOBS, clock))
+        .with_workers(JOB_WORKERS)
+        .build(OfOurJobs(autoscaling, manager.cache, ELASTICJOBS, own_key))
     )
 
 

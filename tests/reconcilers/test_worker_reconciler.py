@@ -25,9 +25,8 @@ from controller.resources import (
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.job_status import Opportunity
-from crds.rendezvous import Rendezvous
-from reconcilers.capacity.growth import room_of
+from crds.job_status import GrowthStatus
+from reconcilers.autoscaling.growth import room_of
 from reconcilers.observed.builder import owned_name
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK
 from reconcilers.observed.workers import Workers
@@ -267,14 +266,14 @@ async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker(
     api: Api, controller: Controller
 ) -> None:
     policy = {"elasticPolicy": {"opportunistic": {"priorityClassName": "idle"}}}
-    begun = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "opportunity": {"base": 0}}
+    begun = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "base": 0}
     grown = merged(api.get(ELASTICJOBS, JOB), {"spec": policy, "status": {"scaling": begun}})
     api.put(ELASTICJOBS, grown)
     api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
     assert is_soon((await controller.look()).requeue_after_seconds)
     assert refusal(api)[1][-20:] == "exceeded quota: team"
     of, seen = ElasticJob.model_validate(grown), ElasticWorker.model_validate(api.worker())
-    room = room_of(of, Workers([seen]), Rendezvous(), (), Opportunity(base=0), NOW, is_quiet=True, failed="")
+    room = room_of(of, Workers([seen]), "", GrowthStatus(base=0, replicas=1), NOW)
     assert (room.stuck, room.pod_refused[-20:]) == (1, "exceeded quota: team"), "and growth knows it"
 
 
@@ -490,8 +489,7 @@ async def test_that_an_extra_workers_pod_has_a_node_is_told_before_it_runs(
     api: Api, controller: Controller
 ) -> None:
     """The next probe for free room waits to hear of it."""
-    opportunity = {"base": 0, "grownFrom": 0}
-    scaling = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "opportunity": opportunity}
+    scaling = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "base": 0}
     policy = {"opportunistic": {"priorityClassName": "idle"}}
     grows = {"spec": {"elasticPolicy": policy}, "status": {"scaling": scaling}}
     api.patch(ELASTICJOBS, JOB, grows)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from crds.job_spec import Opportunistic
-from crds.job_status import Opportunity
-from reconcilers.capacity.opportunity import Room, next_step
-from reconcilers.capacity.usage import MIN_STEPS, Rate, marginal_efficiency
+from crds.job_status import GrowthStatus
+from reconcilers.autoscaling.opportunity import Room, next_step
+from reconcilers.autoscaling.usage import MIN_STEPS, Rate, marginal_efficiency
 from tests.reconcilers.build import NOW
 
 PLACED_SECONDS = 1
@@ -68,7 +68,7 @@ class Day:
     used_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.known = Opportunity(base=self.base)
+        self.known = GrowthStatus(base=self.base, replicas=self.base)
         self.rates: dict[int, Rate] = {}
         self.world = self.base
         self._members: list[Extra] = []

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
-from tests.reconcilers.capacity.day import PAUSE_SECONDS, READY_SECONDS, Day, random_load
+from tests.reconcilers.autoscaling.day import PAUSE_SECONDS, READY_SECONDS, Day, random_load
 
 HOUR = 3_600
 POLICY = Opportunistic(priority_class_name="idle")
