@@ -76,6 +76,8 @@ class Cluster(ABC):
     """The repository's examples/ as Pods see it."""
     image: str = "dlr-examples:latest"
     working_directory: str | None = None
+    source = REPOSITORY
+    """Where the product is that `dlr` runs."""
 
     @abstractmethod
     def start(self) -> None:
@@ -181,7 +183,7 @@ class Cluster(ABC):
         return subprocess.run(
             [str(Path(sys.executable).with_name("dlr")), *arguments],
             env=self.environment(),
-            cwd=REPOSITORY,
+            cwd=self.source,
             capture_output=True,
             text=True,
             timeout=timeout_seconds,

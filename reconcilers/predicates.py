@@ -10,12 +10,8 @@ from collections.abc import Callable
 
 from controller.resources import Object
 from controller.store import Change
-from crds import names
-from crds.grouping import is_grouped
-from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
-from reconcilers.observed.trust import may_cordon
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
@@ -28,11 +24,6 @@ def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
     return differs
 
 
-def cordon_label_changes(change: Change) -> bool:
-    """The Namespace's may-cordon label changed. That is rare, so every node is looked at."""
-    return may_cordon(change.old) != may_cordon(change.new)
-
-
 def appears(change: Change) -> bool:
     """The object was not there, or another of its name was. Objects that were looked at before need it."""
     old, new = change.old, change.new
@@ -42,11 +33,6 @@ def appears(change: Change) -> bool:
 def goes(change: Change) -> bool:
     """The object is deleted."""
     return change.new is None
-
-
-def more_of_a_grouped_job(change: Change) -> bool:
-    """A job with replica groups, or one that was."""
-    return any(each is not None and is_grouped(each) for each in (change.old, change.new))
 
 
 def makes_way(change: Change) -> bool:
@@ -70,21 +56,6 @@ def begins_or_ends(check: Object) -> object:
 
 
 @change_of
-def plans_otherwise(plan: Object) -> object:
-    """A plan is new, changed or gone, or has its verdict."""
-    return _generation(plan), plan.get("status", {}).get("phase"), plan["metadata"].get("deletionTimestamp")
-
-
-@change_of
-def asked_or_over(job: Object) -> object:
-    """What was asked of a job's scale, how far that is merged, and whether the job goes on."""
-    status, metadata = job.get("status", {}), job["metadata"]
-    is_over = status.get("phase") in ("Succeeded", "Failed")
-    asked = (metadata.get("annotations") or {}).get(names.ANNOTATION_SCALE)
-    return metadata["uid"], metadata.get("deletionTimestamp"), is_over, asked, status.get("scaleRequest")
-
-
-@change_of
 def becomes_ready_or_not(node: Object) -> object:
     """The node's Ready condition. Workers go by this alone; kubelets write often."""
     conditions = node.get("status", {}).get("conditions", ())
@@ -98,13 +69,13 @@ def more_than_status(obj: Object) -> object:
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
     needed = (status.get("scaling") or {}).get("base")
-    return _generation(obj), status.get("phase") in ("Succeeded", "Failed"), needed, *said
+    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), needed, *said
 
 
 @change_of
 def halts_or_goes_on(job: Object) -> object:
     """What a job's workers go by. The counts of its status follow their Pods, and lead back to nobody."""
-    return _generation(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
+    return generation_of(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
 
 
 @change_of
@@ -124,28 +95,6 @@ def more_of_a_jobs_checks(job: Object) -> object:
     return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
 
 
-_OF_GROUPS = (
-    *("phase", "reason", "message", "replicaGroup", "restarts", "replicas", "replicaStatuses"),
-    *("warnings", "failures", "lastFailure"),
-)
-_OF_WORLDS = ("round", "phase", "brokenRound", "masterAddress", "masterPort")
-
-
-@change_of
-def more_of_a_group(group: Object) -> object:
-    """What a job goes by of its replica group: world, progress of the processes, troubles, end, and spec."""
-    status, metadata = group.get("status") or {}, group["metadata"]
-    world = status.get("rendezvous") or {}
-    conditions = [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
-    return (
-        *(status.get(field) for field in _OF_GROUPS),
-        *(world.get(field) for field in _OF_WORLDS),
-        *(metadata.get(field) for field in ("generation", "labels", "annotations", "deletionTimestamp")),
-        conditions,
-        (status.get("goodput") or {}).get("ratio"),
-    )
-
-
 @change_of
 def more_than_a_renewal(lease: Object) -> object:
     """The holder. Agents renew their Leases every few seconds, and who waits for one looks when it is due."""
@@ -153,20 +102,10 @@ def more_than_a_renewal(lease: Object) -> object:
     return lease["metadata"]["uid"], spec.get("holderIdentity"), "renewTime" in spec
 
 
-more_than_a_heartbeat = change_of(cordon_view)
-"""What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
-
-
-@change_of
-def more_than_the_agents_report(worker: Object) -> object:
-    """A worker's Pod does not depend on what its agent reports."""
-    return _without_report(worker)
-
-
 @change_of
 def more_than_an_agents_later_reports(worker: Object) -> object:
     """The agent's first report, or more. From then on its silence counts: its Lease may never be renewed."""
-    return _without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
+    return without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
 
 
 _OF_REPORTS = (
@@ -188,24 +127,17 @@ def more_than_progress(worker: Object) -> object:
     """
     report = worker.get("status", {}).get("agent") or {}
     return (
-        _without_report(worker),
+        without_report(worker),
         *(report.get(field) for field in _OF_REPORTS),
         (report.get("progress") or {}).get("checkpointStep"),
         [(each["round"], each.get("nonFiniteStep")) for each in report.get("rounds") or ()],
         (report.get("memory") or {}).get("resumed"),
-        _asked_of_shards(report),
+        asked_of_shards(report),
         *((report.get("replicas") or {}).get(field) for field in _OF_REPLICAS),
     )
 
 
-@change_of
-def more_of_a_puller(worker: Object) -> object:
-    """What a job goes by of a worker of its groups that pulls shards: its life, and what it asks for."""
-    report = worker.get("status", {}).get("agent") or {}
-    return (_without_report(worker), _asked_of_shards(report)) if report.get("shards") else None
-
-
-def _asked_of_shards(report: Object) -> list[Object]:
+def asked_of_shards(report: Object) -> list[Object]:
     """How far a worker is with its lease matters only when it wants another, or lets go of it."""
     return [
         each if each.get("wants") or each.get("leaves") else {k: v for k, v in each.items() if k != "rest"}
@@ -213,14 +145,14 @@ def _asked_of_shards(report: Object) -> list[Object]:
     ]
 
 
-def _without_report(worker: Object) -> object:
+def without_report(worker: Object) -> object:
     """Spec, status and deletion of an ElasticWorker, without its agent's report."""
     status = {field: value for field, value in worker.get("status", {}).items() if field != "agent"}
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
 
 
-def _generation(obj: Object) -> object:
-    """Stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
+def generation_of(obj: Object) -> object:
+    """What stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
     return obj["metadata"]["uid"], obj["metadata"].get("generation")
 
 

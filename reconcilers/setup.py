@@ -11,7 +11,6 @@ from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import (
     LEASES,
-    NAMESPACES,
     NETWORKPOLICIES,
     NODES,
     PODDISRUPTIONBUDGETS,
@@ -19,58 +18,42 @@ from controller.resources import (
     ROLEBINDINGS,
     ROLES,
     SERVICEACCOUNTS,
-    Resource,
 )
 from crds import names
-from reconcilers.autoscaling.reconciler import AutoscalingReconciler
-from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
-from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.reconciler import (
-    BY_CORDON,
-    NodeCordonReconciler,
-    NodeRecordReconciler,
-    cordon_keys,
-)
-from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
+from reconcilers.autoscaling import wiring as autoscaling
+from reconcilers.cordon import wiring as cordons
+from reconcilers.cordon.options import CordonOptions
+from reconcilers.groups import wiring as groups
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
-from reconcilers.observed.groups import group_of
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
-from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.observed.trust import Trust
 from reconcilers.observed.worker_state import is_refused_its_pod
 from reconcilers.predicates import (
     appears,
-    asked_or_over,
     becomes_ready_or_not,
     begins_or_ends,
-    cordon_label_changes,
     finishes,
     goes,
     halts_or_goes_on,
     makes_way,
-    more_of_a_group,
-    more_of_a_grouped_job,
     more_of_a_jobs_checks,
-    more_of_a_puller,
     more_of_an_answer,
-    more_than_a_heartbeat,
     more_than_a_renewal,
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
-    more_than_the_agents_report,
-    plans_otherwise,
 )
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
+from reconcilers.runtime.reconciled import UnreadableReconciler, reporter
 from reconcilers.scale.writer import pods_job
-from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job, planned_job
+from reconcilers.scaleplan import wiring as scaleplan
 from reconcilers.shapes import SHAPES
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
@@ -84,14 +67,10 @@ WATCHED_BY_LABEL = dict.fromkeys(
 
 JOB_WORKERS = 8
 WORKER_WORKERS = 16
-PLAN_WORKERS = 2
 COMPANION_WORKERS = 4
 CHECK_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
 """A check of 10,000 nodes makes as many workers in one look."""
-CORDON_WORKERS = 1
-"""No more: two cordons at once could both take the last place under the limit."""
-RECORD_WORKERS = 16
 
 
 def add_all(
@@ -105,13 +84,13 @@ def add_all(
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods or PodOptions())
-    add_scale_plans(manager, clock)
-    add_autoscaling(manager, clock)
-    add_groups(manager, clock)
+    autoscaling.add(manager, clock)
+    scaleplan.add(manager, clock)
+    groups.add(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
     add_node_checks(manager, clock, pods or PodOptions())
-    _add_cordon(manager, clock, cordon or CordonOptions())
+    cordons.add(manager, clock, cordon or CordonOptions())
     _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
 
@@ -122,12 +101,9 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
-    cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
-    cache.add_index(ELASTICWORKERS, BY_VERDICT, failed_nodes)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
-    cache.add_index(NODES, BY_CORDON, cordon_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(PODS, BY_SLOT, slot_keys)
@@ -142,57 +118,9 @@ def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .owns(ELASTICWORKERS, predicate=more_than_progress)
         .owns(ELASTICWORLDS)
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
-        .reports_to(_reporter(manager, "elasticjob", ELASTICJOBS, clock))
+        .reports_to(reporter(manager, "elasticjob", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
-    )
-
-
-def add_scale_plans(manager: Manager, clock: Clock) -> None:
-    manager.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
-    plans = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, "scaleplan")
-        .for_(ELASTICJOBS, predicate=asked_or_over)
-        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
-        .reports_to(_reporter(manager, "scaleplan", ELASTICJOBS, clock))
-        .with_workers(PLAN_WORKERS)
-        .build(OfOurJobs(plans, manager.cache, ELASTICJOBS, own_key))
-    )
-
-
-def add_autoscaling(manager: Manager, clock: Clock) -> None:
-    autoscaling = AutoscalingReconciler(manager.client, manager.cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, "autoscaling")
-        .for_(ELASTICJOBS)
-        .owns(ELASTICWORKERS, predicate=more_than_progress)
-        .reports_to(_reporter(manager, "autoscaling", ELASTICJOBS, clock))
-        .with_workers(JOB_WORKERS)
-        .build(OfOurJobs(autoscaling, manager.cache, ELASTICJOBS, own_key))
-    )
-
-
-def add_groups(manager: Manager, clock: Clock) -> None:
-    jobs = manager.cache.store(ELASTICJOBS)
-
-    def grouped_job(worker: dict[str, Any]) -> Iterable[Request]:
-        """The job of the worker's replica group, if it is of one."""
-        namespace = worker["metadata"]["namespace"]
-        job = jobs.get(namespace, worker["spec"].get("jobName") or "")
-        group = None if job is None else group_of(job)
-        return [] if group is None else [Request(namespace, group.name)]
-
-    reconciler = ReplicaGroupsReconciler(manager.client, manager.cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, "replicagroups")
-        .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
-        .owns(ELASTICJOBS, predicate=more_of_a_group)
-        .watches(ELASTICWORKERS, grouped_job, predicate=more_of_a_puller)
-        .owns(ELASTICWORLDS)
-        .reports_to(_reporter(manager, "replicagroups", ELASTICJOBS, clock))
-        .with_workers(JOB_WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
 
 
@@ -249,7 +177,7 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(ROLES, workers_beside, predicate=goes)
         .watches(ROLEBINDINGS, workers_beside, predicate=goes)
         .in_flows(owner)
-        .reports_to(_reporter(manager, "elasticworker", ELASTICWORKERS, clock))
+        .reports_to(reporter(manager, "elasticworker", ELASTICWORKERS, clock))
         .with_workers(WORKER_WORKERS)
         .build(OfOurJobs(pods, cache, ELASTICWORKERS, job_keys))
     )
@@ -262,7 +190,7 @@ def add_companions(manager: Manager, clock: Clock) -> None:
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .owns(NETWORKPOLICIES, predicate=more_than_status)
-        .reports_to(_reporter(manager, "jobcompanion", ELASTICJOBS, clock))
+        .reports_to(reporter(manager, "jobcompanion", ELASTICJOBS, clock))
         .with_workers(COMPANION_WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
@@ -270,7 +198,7 @@ def add_companions(manager: Manager, clock: Clock) -> None:
         ControllerBuilder(manager, "checkcompanion")
         .for_(NODECHECKS, predicate=more_than_status)
         .owns(NETWORKPOLICIES, predicate=more_than_status)
-        .reports_to(_reporter(manager, "checkcompanion", NODECHECKS, clock))
+        .reports_to(reporter(manager, "checkcompanion", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .build(CheckCompanionReconciler(manager.client, manager.cache, manager.recorder))
     )
@@ -302,7 +230,7 @@ def add_node_checks(manager: Manager, clock: Clock, options: PodOptions) -> None
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
         .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
         .serves_first(Trust(cache).is_administrators)
-        .reports_to(_reporter(manager, "nodecheck", NODECHECKS, clock))
+        .reports_to(reporter(manager, "nodecheck", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
@@ -310,54 +238,10 @@ def add_node_checks(manager: Manager, clock: Clock, options: PodOptions) -> None
     reconciler.have_looked_at = controller.look_at
 
 
-def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
-    """Nodes that the limit holds back are looked at again by time: whatever gives room wakes none of them."""
-    cache = manager.cache
-    if options.mode is CordonMode.OFF:
-        return
-    nodes, trust = cache.store(NODES), Trust(cache)
-
-    def counts(obj: dict[str, Any]) -> bool:
-        return trust.counts(obj["metadata"]["namespace"], CLUSTER)
-
-    def judged(check: dict[str, Any]) -> Iterable[Request]:
-        """Accusations that do not count are looked at too: the node itself may bear them out."""
-        names_judged = decided_nodes(check)
-        if not counts(check):
-            accused = accused_nodes(check)
-            return _named(name for name in names_judged if name in accused)
-        return _named(names_judged)
-
-    def tested(check: dict[str, Any]) -> Iterable[Request]:
-        return _named(decided_nodes(check)) if counts(check) else []
-
-    def failures(worker: dict[str, Any]) -> Iterable[Request]:
-        return _named(failed_nodes(worker))
-
-    cordons = NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options)
-    (
-        ControllerBuilder(manager, "nodecordon")
-        .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODECHECKS, judged)
-        .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
-        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
-        .with_workers(CORDON_WORKERS)
-        .build(cordons)
-    )
-    (
-        ControllerBuilder(manager, "noderecord")
-        .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODECHECKS, tested)
-        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
-        .with_workers(RECORD_WORKERS)
-        .build(NodeRecordReconciler(manager.client, cache))
-    )
-
-
 def _add_unreadable(manager: Manager, clock: Clock) -> None:
     """Report unreadable objects; their conditions have the name of the controller that withdraws them."""
     conditions = {
-        resource: _reporter(manager, controller, resource, clock)
+        resource: reporter(manager, controller, resource, clock)
         for controller, resource in (
             ("elasticjob", ELASTICJOBS),
             ("nodecheck", NODECHECKS),
@@ -368,18 +252,10 @@ def _add_unreadable(manager: Manager, clock: Clock) -> None:
     ControllerBuilder(manager, "unreadable").for_unreadable().build(reconciler)
 
 
-def _reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> ReconciledCondition:
-    return ReconciledCondition(controller, resource, manager.client, manager.cache, manager.recorder, clock)
-
-
 def checked_job(check: dict[str, Any]) -> Iterable[Request]:
     """The job whose workers a NodeCheck is of."""
     job = check["spec"].get("jobName")
     return [Request(check["metadata"].get("namespace"), job)] if job else []
-
-
-def _named(nodes: Iterable[str]) -> list[Request]:
-    return [Request(None, name) for name in nodes]
 
 
 def _requests(objects: Iterable[dict[str, Any]]) -> list[Request]:

@@ -9,7 +9,7 @@ fields that nobody else writes:
 * `usage`: peaks of memory, and what each size of the world gave (`usage.py`), by which growth is judged;
 * `profile`: what the job took from finished ones when it began (`profile.py`).
 
-`plan.py` puts them together, `reconciler.py` reads and writes. These hold:
+`plan.py` puts them together, `reconciler.py` reads and writes, `wiring.py` has what wakes it. These hold:
 
 * Nothing is written over a request or count that the job's status has not taken up.
 * What is remembered is written before the request that follows from it, both with the resourceVersion that
@@ -19,8 +19,8 @@ fields that nobody else writes:
 * A job that is to begin as earlier ones ended makes its first workers when `profile` is there, or after five
   seconds.
 
-More memory for a worker that ran out of it is no part of this: without it, the next Pod would end likewise, so
-it is in the write that decides about that Pod (`reconcilers/failure/memory.py`).
+More memory for a worker that ran out of it is no part of this: without it, its next Pod would end likewise,
+so it is in the write that decides about that Pod (`reconcilers/failure/memory.py`).
 
 Without this folder and its lines in `setup.py`, jobs have the size that they are given, and everything else
 works.

@@ -14,6 +14,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import InvalidStatus
 from controller.events import EventRecorder
+from controller.manager import Manager
 from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
 from controller.resources import Object, Resource
 from crds.model import ConditionStatus, first_fault
@@ -116,6 +117,11 @@ def sentence(error: Exception) -> str:
         fault = shortened(first_fault(error), ERROR_LIMIT)
         return f"{fault}; the controller tries again, and goes on once that is corrected"
     return f"unexpected {type(error).__name__}: {text}; the controller tries again, and its log says more"
+
+
+def reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> ReconciledCondition:
+    """Return the reporter of a controller, about objects of a kind."""
+    return ReconciledCondition(controller, resource, manager.client, manager.cache, manager.recorder, clock)
 
 
 def condition_in(raw: Object) -> Object:

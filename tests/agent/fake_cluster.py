@@ -62,7 +62,6 @@ class FakeCluster:
         self.workers: dict[str, dict[str, Any]] = {}
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.renewals: list[tuple[float, dict[str, Any]]] = []
-        self.lists = 0
         self.incarnations: dict[str, int] = {}
         self.refused: list[str] = []
         self._write_credentials()

@@ -22,40 +22,6 @@ for step in range(int(os.environ.get("STEPS", "100000"))):
 """
 
 
-def test_trains_and_leaves_when_the_job_succeeded(cluster: FakeCluster, agents: Agents) -> None:
-    agent = agents.start(0, agents.script(COUNT), STEPS="3")
-    cluster.wait_state({0: "Ready"}, 0)
-    assert cluster.agent(0)["localWorldSize"] == 1
-    round_ = cluster.form([0])
-    cluster.wait_state({0: "Succeeded"}, round_)
-    assert agent.poll() is None  # until the job has ended, another round may need it
-    cluster.publish(phase="Succeeded")
-    assert agent.wait(300) == 0
-    assert cluster.agent(0)["state"] == "Succeeded"
-
-
-def test_failure_is_told_with_exception_exit_code_and_rank(cluster: FakeCluster, agents: Agents) -> None:
-    script = agents.script(
-        "import os, sys, time\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    print('about to fail', file=sys.stderr)\n"
-        "    raise ValueError('the data is bad')\n"
-        "time.sleep(600)\n"
-    )
-    agent = agents.start(0, "--nproc-per-node=2", script)
-    cluster.wait_state({0: "Ready"}, 0)
-    round_ = cluster.form([0])
-    cluster.wait_state({0: "Failed"}, round_)
-    failure = cluster.agent(0)["failure"]
-    assert (failure["sequence"], failure["round"]) == (1, round_)
-    assert (failure["rank"], failure["localRank"], failure["exitCode"]) == (1, 1, 1)
-    assert failure["message"].startswith("ValueError: the data is bad\nTraceback")
-    assert "about to fail" in failure["logTail"]
-    cluster.publish(phase="Failed")
-    assert agent.wait(300) == 1
-    assert "\nabout to fail\n" in agents.log(0), "the Pod's own log has the script's lines as they are"
-
-
 def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_to_leave(
     cluster: FakeCluster, agents: Agents
 ) -> None:

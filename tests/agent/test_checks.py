@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from crds.agent_report import AgentCheck, AgentReport, ProbeEnding
-from healthcheck.measurements import Metric
+from crds.agent_report import AgentCheck, AgentReport
 from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state, wait_for
 from tests.agent.fake_cluster import CHECK, FakeCluster
 
@@ -72,52 +71,6 @@ def stopped_probe_of(agent: Agent) -> int:
     return int(wait_for(lambda: [pid for pid in probes(agent.pid) if state(pid) == "T"], "a probe")[0])
 
 
-def test_pods_of_a_check_test_their_nodes_and_then_each_other_and_leave_with_it(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 3600})
-    processes = [agents.check(0), agents.check(1)]
-    cluster.wait(lambda: all(cluster.check_agent(i).get("state") == "Ready" for i in (0, 1)), "both agents")
-    assert [cluster.check_agent(i)["localWorldSize"] for i in (0, 1)] == [1, 1]
-    assert not cluster.check_agent(0).get("check")
-    assert cluster.renewals
-
-    cluster.publish_check(**running([0, 1], 0))
-    cluster.wait(
-        lambda: all(cluster.check_agent(i).get("check") for i in (0, 1)), "local tests", LONG_SECONDS
-    )
-    for index in (0, 1):
-        check = told(cluster.check_agent(index))
-        assert check.uid == "uid-of-check"
-        assert [outcome.probe for outcome in check.local] == ["device_state", "gemm", "copies", "intra_node"]
-        assert check.local[1].ending is ProbeEnding.PASSED
-        assert check.pairs == ()
-
-    pair = group(*(cluster.check_agent(i) for i in (0, 1)))
-    for round_ in (1, 2):
-        cluster.publish_check(**running([0, 1], round_, [pair]))
-        cluster.wait(
-            lambda round_=round_: all(
-                len(cluster.check_agent(i)["check"]["pairs"]) == round_ for i in (0, 1)
-            ),
-            f"round {round_}",
-            LONG_SECONDS,
-        )
-    for index in (0, 1):
-        check = told(cluster.check_agent(index))
-        assert [(p.round, p.ending) for p in check.pairs] == [(1, "Passed"), (2, "Passed")], check.pairs
-        assert check.pairs[0].figures.keys() == {
-            Metric.PAIR_ALGORITHM_GBPS,
-            Metric.PAIR_BUS_GBPS,
-            Metric.PAIR_LATENCY_US,
-        }
-        assert check.local
-
-    cluster.publish_check(phase="Succeeded")
-    assert [process.wait(300) for process in processes] == [0, 0]
-    assert cluster.check_agent(0)["state"] == "Stopped"
-
-
 def test_a_member_that_does_not_come_is_named_by_the_one_that_did(
     cluster: FakeCluster, agents: Agents
 ) -> None:
@@ -172,24 +125,6 @@ def test_probes_do_not_outlive_an_agent_that_is_killed(cluster: FakeCluster, age
     agent.kill()
     agent.wait()
     wait_for(lambda: not runs(probe), "the end of the probe")
-
-
-def test_the_agent_of_a_job_is_tested_while_it_is_idle_and_then_trains(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    agent = agents.start(0, agents.script(SCRIPT))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.publish_check(**running([0], 0))
-    cluster.publish(activeCheck=CHECK)
-    cluster.wait(lambda: cluster.agent(0).get("check"), "local tests", LONG_SECONDS)
-    assert told(cluster.agent(0)).local
-    assert cluster.agent(0)["state"] == "Ready"
-    cluster.publish_check(phase="Succeeded")
-    cluster.publish(activeCheck=None)
-    cluster.form([0])
-    cluster.wait_step(0, 0)
-    assert cluster.agent(0)["check"]["local"], "it stays for whoever looks"
-    assert agent.poll() is None
 
 
 @pytest.mark.usefixtures("stopping")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -28,39 +27,6 @@ for step in range(20 if os.path.exists(os.environ["OUT"] + "/last") else 100000)
     time.sleep(0.02)
 dist.destroy_process_group()
 """
-
-
-def test_killed_process_and_then_lost_rank_0_agent(cluster: FakeCluster, agents: Agents) -> None:
-    script = agents.script(TRAIN)
-    running = [agents.start(index, script, warm=True) for index in range(2)]
-    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
-    cluster.form([0, 1])
-    for index in range(2):
-        cluster.wait_step(index, 0)
-
-    # One process dies: all agents stop theirs, and go on in the next round, in place.
-    (process,) = training_processes(running[1].pid)
-    os.kill(process, signal.SIGKILL)
-    cluster.wait(lambda: cluster.agent(1)["state"] == "Failed", "the failure")
-    assert cluster.agent(1)["failure"]["rank"] == 1
-    killed_at = time.monotonic()
-    cluster.form([0, 1])
-    cluster.wait_state({0: "Running", 1: "Running"}, 2)
-    started_seconds = time.monotonic() - killed_at
-    for index in range(2):
-        agents.wait_log(index, f"first step: rank={index} of=2", times=2)
-
-    # The agent of rank 0 is lost with all that it ran: the other goes on at another master.
-    master = running[0]
-    for child in training_processes(master.pid):
-        os.kill(child, signal.SIGKILL)
-    master.kill()
-    cluster.reform()
-    cluster.wait(lambda: cluster.agent(1)["state"] in ("Ready", "Failed"), "worker 1 to stop")
-    cluster.form([1])
-    cluster.wait_state({1: "Running"}, 3)
-    agents.wait_log(1, "first step: rank=0 of=1")
-    print(f"processes started {started_seconds:.3f} s after the round was formed")
 
 
 @pytest.fixture

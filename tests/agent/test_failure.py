@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.warm.script
@@ -25,8 +24,7 @@ from agent.facts.failure import (
     read_tail,
     write_error_file,
 )
-from crds.agent_report import AgentFailure, FailureCause, RankStack
-from crds.wire import from_wire
+from crds.agent_report import FailureCause
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -322,14 +320,3 @@ def test_a_collective_that_timed_out_is_known_by_the_words_of_gloo_nccl_and_stor
     assert (failure.cause is FailureCause.TIMED_OUT) == is_timeout
     if exit_code == -6:
         assert "SIGABRT" in failure.message and "OpType=ALLREDUCE" in failure.message.splitlines()[0]
-
-
-def test_survives_the_way_through_the_status() -> None:
-    failure = report(-9)
-    assert from_wire(Failure, failure.to_wire()) == failure
-    stacks = (RankStack(9, 41, True, "train.py:3 in learn"), RankStack(8))
-    hang = replace(failure, cause=FailureCause.HANG, step=41, stacks=stacks, exit_code=None, signal=None)
-    assert from_wire(Failure, hang.to_wire()) == hang
-    assert hang.signal is None
-    told = TypeAdapter(AgentFailure).validate_python(hang.to_wire())
-    assert (told.cause, told.step, told.stacks[0].in_collective) == ("Hang", 41, True)

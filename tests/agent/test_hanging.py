@@ -47,43 +47,6 @@ def failure_of(cluster: FakeCluster, index: int) -> dict[str, Any]:
     return found
 
 
-def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_starts_again(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    cluster.set_policy(hangTimeoutSeconds=1000)
-    agent = agents.start(0, "--nproc-per-node=2", agents.script(DEADLOCK))
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    hang_after(2, cluster, agents, range(2))
-    cluster.wait_state({0: "Failed"}, 1)
-    failure = failure_of(cluster, 0)
-    assert (failure["cause"], failure["rank"], failure["step"]) == ("Hang", 1, 2)
-    assert "exitCode" not in failure
-    first_line = failure["message"].splitlines()[0]
-    assert first_line.startswith("no step for ")
-    assert " s): rank 1, after step 2, is at " in first_line
-    assert "script.py:7 in wait_for_the_other: " in first_line and first_line.endswith("lock.acquire()")
-    assert [(s["rank"], s["step"], s["inCollective"]) for s in failure["stacks"]] == [
-        (1, 2, False),
-        (0, 3, False),
-    ]
-    assert "script.py:13 in <module>: " in failure["stacks"][1]["frames"]
-    assert "waiting for the lock" in failure["logTail"]
-    files = Path(failure["message"].rpartition("are in ")[2].removesuffix(" of this Pod."))
-    folder = files.parent.parent
-    assert folder.name == "attempt_1"
-    assert sorted(path.parent.name for path in folder.glob("*/stacks.txt")) == ["0", "1"]
-
-    (tmp_path / "work/go").touch()
-    cluster.set_policy(hangTimeoutSeconds=1000)
-    cluster.form([0])
-    cluster.wait_step(0, 5)
-    assert cluster.agent(0)["state"] == "Running"
-    assert "File" in (folder / "1" / "stacks.txt").read_text()
-    cluster.publish(phase="Succeeded")
-    assert agent.wait(300) == 0
-
-
 def test_where_the_processes_are_is_told_once_for_each_new_request(
     cluster: FakeCluster, agents: Agents
 ) -> None:

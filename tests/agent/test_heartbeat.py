@@ -5,13 +5,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
 from agent.environment import Environment
-from agent.kube.api import ApiClient
 from agent.report.heartbeat import MAX_WAIT_SECONDS, Heartbeat
 from controller.errors import Unavailable, error_of
-from tests.agent.fake_cluster import FakeCluster
 
 PERIOD_SECONDS = 2.0
 ME = Environment(
@@ -66,11 +62,6 @@ def test_it_renews_soon_after_the_api_server_is_back() -> None:
     )
 
 
-def test_a_server_that_names_a_wait_is_not_asked_sooner() -> None:
-    server = Server(200.0, dict.fromkeys(range(3), error_of(429, b"", "10"))).beat()
-    assert all(after - before >= 10.0 for before, after in pairwise(server.asked_at[:4]))
-
-
 def test_a_defect_ends_no_renewals() -> None:
     server = Server(
         60.0, {0: AttributeError("no such thing"), 2: RuntimeError("can't start new thread")}
@@ -81,13 +72,3 @@ def test_a_defect_ends_no_renewals() -> None:
 def test_who_is_refused_for_good_ends() -> None:
     server = Server(60.0, {3: error_of(404, b"")}).beat()
     assert len(server.renewed_at) > 20, "it may only be late"
-
-
-@pytest.mark.real
-def test_it_renews_a_lease_in_a_cluster(cluster: FakeCluster, patient: None) -> None:
-    environ = {**cluster.environ(0), "DLR_HEARTBEAT_SECONDS": "0.1"}
-    heartbeat = Heartbeat(ApiClient.in_cluster(environ), Environment.read(environ))
-    heartbeat.start()
-    cluster.wait(lambda: len(cluster.renewals) >= 2, "renewals")
-    heartbeat.stop()
-    assert cluster.renewals[0][1]["spec"]["holderIdentity"] == "job-worker-0-1"

@@ -120,16 +120,6 @@ def reporter(api: FakeApi, clock: Clock) -> PlayedReporter:
     return PlayedReporter(api, clock)
 
 
-def test_changes_are_told_at_once(api: FakeApi, reporter: PlayedReporter) -> None:
-    reporter.report(AgentState.RUNNING, 1)
-    reporter.go_on()
-    assert api.paths == {
-        "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticworkers/job-worker-0/status"
-    }
-    assert api.told[-1]["state"] == "Running"
-    assert api.told[-1]["observedRound"] == 1
-
-
 def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: PlayedReporter) -> None:
     api.error = Unavailable("away")
     reporter.go_on()

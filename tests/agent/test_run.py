@@ -19,11 +19,6 @@ def no_pet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PET_MAX_RESTARTS", raising=False)
 
 
-def test_restarts_are_the_jobs_business_unless_said() -> None:
-    assert arguments.parse(["train.py"]).max_restarts == UNLIMITED_RESTARTS
-    assert arguments.parse(["--max-restarts=3", "train.py"]).max_restarts == 3
-
-
 def test_environment_of_torchrun_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_MAX_RESTARTS", "2")
     monkeypatch.setenv("PET_NPROC_PER_NODE", "4")

@@ -60,14 +60,6 @@ def sgd() -> torch.optim.Optimizer:
     return torch.optim.SGD(weights(), lr=0.01)
 
 
-def test_each_step_of_an_optimizer_is_one_step() -> None:
-    with counting() as record:
-        optimizer = sgd()
-        for _ in range(3):
-            optimizer.step()
-        assert record.counted == (1, 3)
-
-
 @pytest.mark.parametrize("critic_steps", [1, 5])
 def test_generator_and_discriminator_make_one_step_together(critic_steps: int) -> None:
     """Of a Wasserstein GAN, whose critic makes several steps for one of the generator's, the critic counts."""

@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-import time
-
-import pytest
-
-from agent.monitor import usage
-from agent.monitor.usage import UsageMeter, meter_of_pod
+from agent.monitor.usage import UsageMeter
 from crds.agent_report import Usage
 
 GIB = 2**30
@@ -40,19 +35,3 @@ def test_cores_are_the_cpu_seconds_between_two_looks_over_the_time_between_them(
     counters.now, counters.seconds, counters.bytes = 108.0, 60.0, GIB
     meter.look()
     assert meter.latest() == Usage(0.0, 2 * GIB), "the peak"
-
-
-@pytest.mark.real
-def test_meter_of_this_machine_tells_figures_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "FIRST_SECONDS", 0.05)
-    meter = meter_of_pod("uid")
-    meter.start()
-    deadline = time.monotonic() + 300
-    while (latest := meter.latest()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    meter.stop()
-    assert 0 <= latest.cpu_cores < 64
-    assert latest.memory_peak_bytes > 10 * 2**20
-    meter.join(300)
-    assert not meter.is_alive()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.facts.world import WAIT, JobView, Member, next_action
+from agent.facts.world import JobView
 from agent.kube.api import ApiClient, _event, _lines
 from agent.kube.watcher import IDLE_SECONDS, SHORT_SECONDS, Watcher
 from controller.errors import (
@@ -26,7 +25,6 @@ from controller.errors import (
     Unavailable,
     error_of,
 )
-from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 from tests.played.schedule import Schedule, play_seeds
 
@@ -261,35 +259,6 @@ def test_it_wakes_with_changes_alone() -> None:
     assert not is_woken()
     watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
     assert is_woken() and watcher.view() == JobView()
-
-
-def test_a_job_that_is_gone_asks_for_nothing() -> None:
-    gone = JobView()  # the kubelet says when to go
-    assert next_action(gone.world, Member(0, 1), 3, AgentState.RUNNING, gone.phase) == WAIT
-
-
-@pytest.mark.real
-def test_it_follows_a_server_that_stops_and_comes_back(cluster: FakeCluster, patient: None) -> None:
-    api = ApiClient.in_cluster(cluster.environ(0))
-    watcher = Watcher(api, "elasticworlds", NAMESPACE, JOB, parse=JobView.parse, missing=JobView())
-    poll = select.poll()
-    poll.register(watcher.fileno(), select.POLLIN)
-
-    def wait_phase(phase: str) -> None:
-        while (watcher.take() or JobView()).phase != phase:
-            assert poll.poll(300_000), f"no {phase}: {watcher.view()}"
-
-    watcher.start()
-    cluster.publish(phase="Pending")
-    wait_phase("Pending")
-    cluster.publish(phase="Running")
-    wait_phase("Running")
-    cluster.stop()
-    cluster.publish(phase="Succeeded")  # missed, but in the history
-    cluster.start()
-    wait_phase("Succeeded")
-    assert cluster.lists == 1
-    watcher.stop()
 
 
 @pytest.mark.real

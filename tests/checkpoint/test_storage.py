@@ -264,14 +264,6 @@ def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_
     checkpointer.close()
 
 
-def test_a_rank_that_gives_up_is_not_waited_for(tmp_path: Path) -> None:
-    mark = Mark(1, 3, 0, 2)
-    storage.give_up(files_at(tmp_path), 3, "try1", 1, "no room")
-    with pytest.raises(SaveError, match="rank 1 has not saved it: no room"):
-        persist(request(saved(state(3), mark), mark, tmp_path), lambda: None)
-    assert steps_in(tmp_path) == []
-
-
 @pytest.mark.real
 def test_a_saver_that_was_killed_is_started_again(tmp_path: Path) -> None:
     saver, mark = Saver(), Mark(1, 4, 0, 1)

@@ -12,8 +12,7 @@ import torch
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import training
 from tests.checkpoint.states import request as request_of
-from tests.checkpoint.states import steps_in
-from tests.checkpoint.worlds import LIMIT, Slots, lines, run, start
+from tests.checkpoint.worlds import Slots, lines, run, start
 
 pytestmark = pytest.mark.real
 
@@ -94,13 +93,3 @@ def test_ranks_that_are_killed_go_on_bitwise_as_if_they_had_not_been(tmp_path: P
     assert losses(parts) == [*expected_losses[:4], *expected_losses[resumed:]]
     expected, found = torch.load(whole / "final"), torch.load(parts / "final")
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-def test_training_goes_on_where_storage_is_full_and_says_so(tmp_path: Path) -> None:
-    arguments = ("--steps", "4", "--model", "plain", "--persist", "2")
-    processes = start(tmp_path, 1, *arguments, slots=Slots(), environ={LIMIT: "4096"})
-    processes[0].join(300)
-    assert processes[0].exitcode == 0
-    errors = (tmp_path / "err.1.0").read_text()
-    assert f"step 2 is not saved to {tmp_path}/path: [Errno 27] File too large; the next save tries" in errors
-    assert steps_in(tmp_path / "path") == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,9 +18,6 @@ from dlr.checkpoint import persistence
 from tests.checkpoint import savers, training
 from tests.forks import forks
 from tests.ports import free_port
-
-LIMIT = "TEST_LARGEST_FILE"
-"""In the environment: the most bytes that a file may have, as if the storage were full then."""
 
 
 class Slots:
@@ -131,8 +127,7 @@ def start(
             env["DLR_CHECKPOINT_FILE"] = str(file)
         arguments_of_rank = [str(folder / "out"), path or str(folder / "path"), *arguments]
         errors = folder / f"err.{round}.{rank}"
-        # One that is limited has savers of its own, which are limited too.
-        control = None if LIMIT in env else savers.server().control
+        control = savers.server().control
         process = forks.Process(target=_train, args=(env, arguments_of_rank, errors, main, control))
         process.start()
         processes.append(process)
@@ -144,16 +139,13 @@ def _train(
     arguments: list[str],
     errors: Path,
     main: Callable[[list[str]], None],
-    control: socket.socket | None,
+    control: socket.socket,
 ) -> None:
     os.environ.clear()
     os.environ.update(environ)
     with errors.open("wb") as file:
         os.dup2(file.fileno(), 2)
-    if LIMIT in environ:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(environ[LIMIT]),) * 2)
-    if control is not None:
-        persistence.start_saver = partial(savers.start_saver, control)
+    persistence.start_saver = partial(savers.start_saver, control)
     main(arguments)
 
 

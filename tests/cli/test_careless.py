@@ -45,6 +45,7 @@ CARELESS = [
     ("up --home ~nosuch-user", "home of the user in ~nosuch-user is not known"),
     ("up --home /proc/dlr", "The folder /proc/dlr cannot be used for the cluster"),
     ("down --home nosuch", "There is no embedded cluster in "),
+    ("kubeconfig --home nosuch", "There is no embedded cluster in "),
     ("job status", "Missing argument"),
     ("job status ä", "'ä' is not a valid name in Kubernetes"),
     ("job status team/digits", "a namespace goes after -n"),

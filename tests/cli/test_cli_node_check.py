@@ -128,7 +128,6 @@ class TestWhatIsAsked:
         ("words", "says"),
         [
             ([], "exactly one of --nodes, --selector, --all, --job and --local"),
-            (["--nodes", "a,,b"], "a node without a name"),
             (["--selector", ""], "every node is --all"),
             (["--selector", "pool in (a, b)"], "takes label=value"),
             (["--selector", "pool=a,pool=b"], "two values of the label pool"),
@@ -327,13 +326,6 @@ class TestWait:
         assert "kubectl get nc node-check-abcde -n default" in done.err
         assert "kubectl delete nc node-check-abcde -n default" in done.err
         assert not any(request.method == "DELETE" for request in server.requests)
-
-    def test_a_cluster_without_a_controller_is_told(
-        self, server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(news, "NO_CONTROLLER_AFTER_SECONDS", 2.0)
-        script(server, *[node_check()] * 5, finished("Healthy"))
-        assert "no controller seems to run in this cluster" in dlr("node-check", "--all").out
 
 
 class TestHistory:

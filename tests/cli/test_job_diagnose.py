@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dlr.commands.job.diagnose import one_screen, page
 from dlr.dashboard.job_page import job_page
@@ -174,66 +172,6 @@ def test_failure_that_was_survived_is_the_reason_and_the_state_says_how_the_job_
     )
     state = next(each for each in sections(case(), verdict(case())) if each.title == "State")
     assert state.sentences[0].text == "Running for 2m30s; Training for 2m28s."
-
-
-TEXTS = st.sampled_from(["", "a reason", "x\x1b[31m" * 300])
-STATUS = st.fixed_dictionaries(
-    {},
-    optional={
-        "phase": st.sampled_from(["Pending", "Running", "Restarting", "Suspended", "Failed", "Succeeded"]),
-        "reason": TEXTS,
-        "message": TEXTS,
-        "history": st.just([]),
-        "goodput": st.just(None),
-        "lastFailure": st.one_of(
-            st.none(),
-            st.fixed_dictionaries(
-                {
-                    "worker": st.sampled_from(["digits-worker-1", "digits-worker-9"]),
-                    "exitClass": st.sampled_from(["OOM", "Hang", "Killed", "NodeLost", "Other"]),
-                    "message": TEXTS,
-                    "time": st.just(at(60)),
-                }
-            ),
-        ),
-        "failureBudget": st.just({"spent": {"OOM": 2, "Hang": 2}, "alike": 3, "signature": "x"}),
-        "rendezvous": st.just({"round": 1, "phase": "Reforming", "reason": "gone", "hangSince": at(9)}),
-        "conditions": st.lists(
-            st.builds(
-                condition,
-                st.sampled_from(["NodesChecked", "Failed", "Reconciled"]),
-                st.sampled_from(["True", "False"]),
-                st.sampled_from(["FaultyNodes", "NonFinite", "X"]),
-                TEXTS,
-            ),
-            max_size=3,
-            unique_by=lambda each: each["type"],
-        ),
-        "warnings": st.lists(
-            st.builds(
-                warning,
-                st.sampled_from(["NonFiniteLoss", "Slow", "CheckpointsFailing", "WorkersGivenUp", "X"]),
-                TEXTS,
-                st.sampled_from([None, "StorageFails"]),
-            ),
-            max_size=3,
-            unique_by=lambda each: each["type"],
-        ),
-        "restarts": st.just({"OOM": 2}),
-        "activeCheck": st.just("check-1"),
-        "completionTime": st.just(at(200)),
-    },
-)
-
-
-@settings(max_examples=40)
-@given(STATUS, st.booleans(), st.booleans())
-def test_whatever_a_status_has_is_a_page_of_plain_lines(status: JSON, whole: bool, has_workers: bool) -> None:
-    made = troubled_job(**status) if whole else job(**status)
-    of = case(made, None if has_workers else [])
-    lines = page(of, sections(of, verdict(of)), [])
-    assert not any("\x1b" in line for line in lines)
-    assert len(lines) < 150
 
 
 @pytest.mark.parametrize("count", [3, 100, 1_000])

@@ -9,7 +9,6 @@ import pytest
 from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
-from dlr.job.evidence import sections
 from dlr.job.group_rows import COLUMNS, rows
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
@@ -145,13 +144,6 @@ def _away() -> JSON:
     made = with_failure(2, 290)
     made["status"]["history"].pop()
     return made
-
-
-def test_status_and_diagnosis_have_the_cost() -> None:
-    of = case()
-    told = {each.title: each.sentences for each in sections(of, verdict(of))}
-    assert "; 3 failures cost 9s of one group's time" in told["Verdict"][0].text
-    assert "group-2, Killed: worker-1: signal 9. It cost 3s" in told["Last failures"][1].text
 
 
 def test_the_dashboards_page_has_the_same_life_and_costs() -> None:

@@ -163,8 +163,6 @@ def test_launch_refuses_in_one_sentence(
     dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "large.py").write_bytes(b"#" * 2_000_000)
     (tmp_path / "train.py").write_text("")
     done = dlr("job", "launch", "--image", "i", *words)
     assert (done.exit_code, done.out) == (2, "")

@@ -174,19 +174,14 @@ def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
     assert job_page(case(), [])["steps"]["past"]["at"] == []
 
 
-def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
-    message = "a step takes 0.42 s since step 1200 (2026-01-01T00:04:00Z), 1.4 times the 0.3 s of before; …"
-    slow = {"type": "Slow", "message": message, "since": at(250)}
-    made = troubled_job(warnings=[slow], lastFailure=None)
+def test_a_job_that_became_slower_marks_when() -> None:
     workers = with_series(troubled_workers(), 0, 96)
     told = {"since": at(240), "step": 1200, "secondsPerStep": 0.42, "usualSeconds": 0.3}
     workers[0]["status"]["agent"]["slow"] = told
-    page = job_page(case(made, workers), [])
-    assert page["findings"][0]["text"] == f"The job is slower than it was: {message}"
-    assert page["headline"]["text"].startswith("Trains more slowly than before on 3 of 3 workers")
-    assert [each["title"] for each in page["evidence"]] == ["Conditions"], "the finding has the warning"
-    assert page["steps"]["slowSince"] == 240.0
-    assert len(json.dumps(page["steps"])) < 6_000
+    made = troubled_job(warnings=[{"type": "Slow", "message": "slower", "since": at(250)}], lastFailure=None)
+    steps = job_page(case(made, workers), [])["steps"]
+    assert steps["slowSince"] == 240.0
+    assert len(json.dumps(steps)) < 6_000
 
 
 def test_job_that_nobody_has_looked_at_yet_has_a_page() -> None:

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from dlr.dashboard import watching
 from dlr.dashboard.watching import WatchingApi, take_in
 from dlr.kube import api as commands_api
-from dlr.kube.api import CONFIGMAPS, ELASTICWORKERS, Api
+from dlr.kube.api import ELASTICWORKERS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError, Unavailable
+from dlr.kube.errors import ApiError
 from tests.cli.scripted import Answer, Request, ScriptedServer, kubeconfig_for, listing, refusal, worker
 from tests.dashboard.conftest import WAIT_SECONDS, WITHIN
-from tests.deploy.api_server import running_server
 
 pytestmark = pytest.mark.real
 
@@ -213,38 +212,6 @@ def test_server_that_vanished_shows_although_watches_and_logs_are_silent(api: Wa
     assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
     connection.close()
-
-
-def test_an_api_server_s_own_watch_is_understood(
-    tmp_path: Path, no_watch_is_open: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = "/api/v1/namespaces/default/configmaps"
-    with running_server(tmp_path) as server:
-        config = tmp_path / "kubeconfig"
-        config.write_text(yaml.safe_dump(server.config))
-        api = WatchingApi(Api(connect(str(config), None, None)))
-
-        def found() -> dict[str, str]:
-            ours = api.find(CONFIGMAPS, label_selector="of=ours")
-            return {each["metadata"]["name"]: each["data"]["is"] for each in ours}
-
-        def make(name: str, text: str) -> None:
-            metadata = {"name": name, "labels": {"of": "ours"}}
-            server.as_admin("POST", path, {"metadata": metadata, "data": {"is": text}})
-
-        make("a", "old")
-        make("b", "old")
-        assert found() == {"a": "old", "b": "old"}
-        with monkeypatch.context() as patch:
-            patch.setattr(api, "listing", pytest.fail)
-            server.as_admin("PATCH", f"{path}/a", {"data": {"is": "new"}})
-            server.as_admin("DELETE", f"{path}/b")
-            make("c", "x" * 100_000)
-            until(lambda: found() == {"a": "new", "c": "x" * 100_000})
-        api.forget()
-        until(no_watch_is_open)
-    with pytest.raises(Unavailable):
-        until(lambda: not found())
 
 
 names = st.integers(0, 3)

@@ -36,6 +36,7 @@ from reconcilers.observed.workers import Workers, new_worker
 from reconcilers.scaleplan.asked import request_of
 from reconcilers.scaleplan.reconciler import is_for
 from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
+from reconcilers.scaleplan.wiring import plans_otherwise
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.companions import budget_of, service_of
 from reconcilers.worker.gang import pod_group_of
@@ -57,7 +58,7 @@ PREDICATES = {
         predicates.more_than_an_agents_later_reports,
         predicates.more_of_an_answer,
     ),
-    "ScalePlan": (predicates.plans_otherwise,),
+    "ScalePlan": (plans_otherwise,),
     "NodeCheck": (predicates.begins_or_ends, predicates.finishes, predicates.makes_way),
 }
 NODES = [

@@ -22,6 +22,7 @@ from crds.elasticworker import ElasticWorker
 from crds.model import Model
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
+from reconcilers.cordon import wiring as cordons
 from reconcilers.metrics import JobMetrics
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import (
@@ -165,6 +166,7 @@ def scraped(more: list[tuple[Any, JSON]]) -> list[str]:
     """The victim's metrics."""
     cache = shaped_cache(None)
     add_indexes(cache)
+    cordons.add_indexes(cache)
     others = [(ELASTICWORKERS, _stored(trains(index))) for index in range(3)]
     for resource, raw in [(ELASTICJOBS, VICTIM_RAW), *others, *more]:
         cache.store(resource).apply(copy.copy(raw))

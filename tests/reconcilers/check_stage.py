@@ -19,6 +19,7 @@ from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Resource
 from crds.nodecheck import NodeCheck
+from reconcilers.cordon import wiring as cordons
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -105,6 +106,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         add_indexes(self.stores)
+        cordons.add_indexes(self.stores)
         self._versions = itertools.count(1)
         self.reconciler = self.new_reconciler()
 

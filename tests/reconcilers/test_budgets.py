@@ -93,24 +93,6 @@ def test_the_same_error_three_times_in_a_row_is_enough_however_many_are_allowed(
         assert (reason(budget, allowed=1_000) == "SameErrorRepeated") is (run >= ALIKE_LIMIT)
 
 
-def test_errors_that_another_pod_may_cure_are_tried_again_as_often_as_allowed() -> None:
-    for exit_class in (ExitClass.OOM, ExitClass.HARDWARE_ERROR, ExitClass.UNKNOWN):
-        assert reason(spend(*[failed(exit_class)] * 3)) is None
-
-
-def test_hangs_at_the_same_place_are_the_same_error() -> None:
-    hang = failed(ExitClass.HANG, "Hang: no step for 1800 s")
-    assert (
-        reason(spend(hang, hang, failed(ExitClass.HANG, "Hang: no step for 1801 s"))) == "SameErrorRepeated"
-    )
-
-
-@given(st.integers(1, 60))
-def test_who_gets_further_each_time_fails_for_ever(times: int) -> None:
-    budget = spend(*[failed(reached=step) for step in range(times)])
-    assert reason(budget, allowed=1) is None and (budget.spent, budget.alike) == ({"UserError": 1}, 1)
-
-
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_the_ground_that_was_reached_never_shrinks(steps: list[int]) -> None:
     budget, highest = FailureBudget(), None
@@ -121,10 +103,6 @@ def test_the_ground_that_was_reached_never_shrinks(steps: list[int]) -> None:
         highest = step if new else highest
         assert budget.step == highest
         assert sum(budget.spent.values()) == (1 if new else before + 1)
-
-
-def test_a_job_that_tells_no_steps_has_no_new_ground() -> None:
-    assert reason(spend(*different(4))) == "RestartLimitExceeded"
 
 
 # --- waiting ----------------------------------------------------------------------------------------

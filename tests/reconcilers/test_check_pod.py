@@ -96,20 +96,6 @@ def test_a_command_of_the_templates_own_is_left() -> None:
     assert built(check(template=template))["spec"]["containers"][0]["command"] == ["mine"]
 
 
-def test_name_labels_and_owner_are_the_workers() -> None:
-    metadata = built(check())["metadata"]
-    assert metadata["name"] == "lab-check-3-1"
-    assert metadata["ownerReferences"][0]["kind"] == "ElasticWorker"
-    assert metadata["labels"] == {
-        names.LABEL_APP: names.APP,
-        names.LABEL_MANAGED_BY: names.MANAGER,
-        names.LABEL_CHECK: "lab",
-        names.LABEL_TYPE: names.CHECK,
-        names.LABEL_INDEX: "3",
-        names.LABEL_INCARNATION: "1",
-    }
-
-
 def test_environment_names_the_check_and_no_job() -> None:
     variables = environment(built(check(template=TEMPLATE)), container=1)
     assert variables["DLR_CHECK_NAME"] == "lab" and "DLR_JOB_NAME" not in variables
@@ -137,23 +123,21 @@ def test_a_template_that_excludes_the_node_keeps_it_excluded() -> None:
     assert not matches_node(built(check(template=template))["spec"], node())
 
 
-@pytest.mark.parametrize("accelerator", [None, GPU])
-def test_all_gpus_of_the_node_are_asked_for(accelerator: str | None) -> None:
-    of = {"accelerator": accelerator} if accelerator else {}
-    assert limits(built(check(**of), node("8"))) == {GPU: "8"}
-    assert limits(built(check(template=TEMPLATE, **of), node("4"))) == {GPU: "4"}
-
-
-@pytest.mark.parametrize("accelerator", [None, GPU])
-@pytest.mark.parametrize("gpus", [None, "0"])
-def test_gpus_that_the_node_does_not_have_are_not_asked_for(
-    accelerator: str | None, gpus: str | None
+@pytest.mark.parametrize(
+    ("accelerator", "gpus", "asked"),
+    [
+        (None, "8", {GPU: "8"}),
+        (GPU, "8", {GPU: "8"}),
+        (None, None, {}),
+        (GPU, "0", {}),
+        ("none", "8", {}),
+    ],
+)
+def test_all_gpus_of_the_node_are_asked_for_unless_none_are_to_be_used(
+    accelerator: str | None, gpus: str | None, asked: dict[str, str]
 ) -> None:
-    assert limits(built(check(**({"accelerator": accelerator} if accelerator else {})), node(gpus))) == {}
-
-
-def test_no_gpus_are_asked_for_where_none_are_to_be_used() -> None:
-    assert limits(built(check(accelerator="none"), node("8"))) == {}
+    of = check(**({"accelerator": accelerator} if accelerator else {}))
+    assert limits(built(of, node(gpus))) == asked
 
 
 def test_gpus_that_the_template_asks_for_are_its_own_business() -> None:

@@ -13,7 +13,7 @@ from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.job.workers import plan_relaunches
 from tests.reconcilers.build import NOW, later, worker
-from tests.reconcilers.failure_life import FORMED, REFORMING, Life
+from tests.reconcilers.failure_life import Life
 
 HOUR_SECONDS = 3_600
 
@@ -27,30 +27,6 @@ def ended(seconds: float, **more: Any) -> dict[str, Any]:
 def test_an_end_in_the_future_delays_no_relaunch(quick_exits: int) -> None:
     lost = worker(0, WorkerPhase.FAILED, quickExits=quick_exits, **ended(HOUR_SECONDS))
     assert plan_relaunches([lost], Rendezvous(), NOW).relaunches
-
-
-def test_a_world_waits_for_a_replacement_no_longer_than_it_may() -> None:
-    life = Life.of(3, worker={"minReplicas": 2}, elasticPolicy={"shrinkAfterSeconds": 60})
-    life.train()
-    life.lose(2)
-    life.look(-HOUR_SECONDS)
-    assert life.world.phase is REFORMING and life.world.reforming_since == life.now
-    life.look(59)
-    assert life.world.phase is REFORMING
-    life.look(2)
-    assert (life.world.phase, life.world.members) == (FORMED, [0, 1])
-
-
-def test_a_world_that_was_held_is_formed() -> None:
-    life = Life.of(2, worker={"restartCount": 10})
-    for _ in range(3):
-        life.train()
-        life.fail(1, message=f"ValueError: {life.now}", exit_code=1)
-        if life.world.phase is REFORMING:
-            break
-    assert life.budget.held_until is not None and life.budget.held_until > life.now
-    life.look(-HOUR_SECONDS)
-    assert life.world.phase is FORMED and life.budget.held_until is None
 
 
 def test_a_hang_is_judged() -> None:

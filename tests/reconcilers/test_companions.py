@@ -6,10 +6,11 @@ import json
 from typing import Any, ClassVar, cast
 
 import pytest
+from kubernetes import client
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller.errors import AlreadyExists, Forbidden
 from controller.events import EventRecorder
 from controller.reconciler import Request
 from controller.resources import NETWORKPOLICIES, Resource
@@ -45,57 +46,12 @@ class Stores:
         return JOB
 
 
-class Fleeting:
-    """A budget of that name is there for the first create, and gone for the get."""
-
-    def __init__(self) -> None:
-        self.made: list[dict[str, Any]] = []
-        self._there = True
-
-    async def create(self, resource: object, obj: dict[str, Any]) -> dict[str, Any]:
-        if self._there:
-            raise AlreadyExists(409, "AlreadyExists", "there is one")
-        self.made.append(obj)
-        return obj
-
-    async def get(self, resource: object, name: str, namespace: str, **_: object) -> dict[str, Any]:
-        self._there = False
-        raise NotFound(404, "NotFound", "there is none", {"name": name})
-
-
-async def test_budget_that_goes_while_it_is_looked_at_is_made_with_the_next_try() -> None:
-    client = Fleeting()
-    reconciler = CompanionReconciler(
-        cast("Client", client), cast("Cache", Stores()), cast("EventRecorder", None)
-    )
-    request = Request(JOB.metadata.namespace or "", JOB.metadata.name)
-    with pytest.raises(AlreadyExists):
-        await reconciler.reconcile(request)
-    await reconciler.reconcile(request)
-    assert len(client.made) == 1
-
-
-class Denied:
-    async def create(self, resource: object, obj: dict[str, Any]) -> dict[str, Any]:
-        raise Conflict(409, "Conflict", 'admission webhook "w" denied the request: no budgets')
-
-
 class Told:
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
     def event(self, obj: object, type_: str, reason: str, message: str) -> None:
         self.reasons.append(reason)
-
-
-async def test_a_budget_that_a_webhook_denies_is_told_whatever_code_it_has_and_tried_again() -> None:
-    told = Told()
-    reconciler = CompanionReconciler(
-        cast("Client", Denied()), cast("Cache", Stores()), cast("EventRecorder", told)
-    )
-    with pytest.raises(Conflict):
-        await reconciler.reconcile(Request(JOB.metadata.namespace, JOB.metadata.name))
-    assert told.reasons == ["PodDisruptionBudgetRefused"]
 
 
 async def test_a_policy_that_is_refused_is_told_and_the_budget_does_not_wait_for_it() -> None:
@@ -123,8 +79,6 @@ async def test_a_policy_that_is_refused_is_told_and_the_budget_does_not_wait_for
 
 @pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])
 def test_policy_admits_the_pods_of_its_owner_alone_and_has_fields_that_kubernetes_knows(kind: str) -> None:
-    from kubernetes import client
-
     owner = {"kind": kind, "metadata": {"name": "digits", "namespace": "default", "uid": "u"}}
     policy = network_policy_of(owner)
     api = client.ApiClient()

@@ -17,6 +17,7 @@ from controller.resources import NAMESPACES
 from crds import names
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
+from reconcilers.cordon import wiring as cordons
 from reconcilers.cordon.findings import NodeFindings, decided_nodes, failed_nodes
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest, reason_of
@@ -147,6 +148,7 @@ def read_by(
     accuser = worker(lastExit=HARDWARE_ERROR | {"nodeUid": machine, "time": ended}).to_wire()
     cache = shaped_cache()
     add_indexes(cache)
+    cordons.add_indexes(cache)
     may_cordon = {
         "name": "default",
         "uid": "x",
@@ -210,6 +212,7 @@ async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_cou
 ) -> None:
     cache, options = shaped_cache(), CordonOptions()
     add_indexes(cache)
+    cordons.add_indexes(cache)
     labels = {names.LABEL_MAY_CORDON: "true"}
     namespace = {"name": "default", "uid": "x", "resourceVersion": "1", "labels": labels}
     cache.store(NAMESPACES).apply({"metadata": namespace})

@@ -14,7 +14,6 @@ from crds.failure_texts import ASKED
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase
-from crds.rendezvous import Rendezvous
 from reconcilers.conditions.life import WORKERS_READY, WORLD_FORMED
 from reconcilers.conditions.pods import WORKERS_UNSCHEDULED
 from reconcilers.conditions.reported import PARAMETER_SERVER_HOT
@@ -23,10 +22,9 @@ from reconcilers.conditions.slow import SLOW
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
 from reconcilers.observed.conditions import State, with_condition
-from reconcilers.world.rendezvous import at_the_end
 from tests.reconcilers.build import NOW, failure, job, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
-from tests.reconcilers.judging import conditions, judge, warnings, with_status
+from tests.reconcilers.judging import judge, warnings, with_status
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
 ALL_REDUCE = "torch/distributed/distributed_c10d.py:3252 in all_reduce: work.wait()\ntrain.py:14 in main"
@@ -96,15 +94,6 @@ def test_hang_that_ends_the_job_is_judged_when_all_have_said_where_they_are() ->
     assert life.world.reason == f"digits-worker-1 rank 1: {hang(1, waits=False)['message']}"
 
 
-def test_job_that_has_ended_does_not_say_that_its_next_world_waits() -> None:
-    said = {"reason": "worker 0 reports a hang", "waits_for": "the next world waits up to 10 s"}
-    world = Rendezvous(round=1, phase=REFORMING, **said)
-    waiting = with_condition([], WORLD_FORMED, ConditionStatus.FALSE, "Reforming", world.why, NOW)
-    of = job(status={"conditions": [c.to_wire() for c in waiting]})
-    told, _ = judge(of, phase=JobPhase.FAILED, world=at_the_end(world))
-    assert conditions(told)[WORLD_FORMED].message == "worker 0 reports a hang"
-
-
 @pytest.mark.parametrize("phase", [JobPhase.FAILED, JobPhase.SUCCEEDED])
 def test_what_is_over_looks_over_in_conditions_too(phase: JobPhase) -> None:
     known: list[Condition] = []
@@ -151,16 +140,6 @@ def test_rank_that_never_answers_is_waited_for_so_long_and_blamed_if_all_others_
     )
 
 
-def test_rank_that_never_answers_is_told_beside_one_that_waits_for_nobody() -> None:
-    life = training()
-    for rank in (0, 1, 3):
-        answer(life, rank, **hang(rank, waits=rank != 3))
-    life.look(ANSWER_SECONDS)
-    first, second = blamed(life).message.splitlines()[:2]
-    assert blamed(life).worker == "digits-worker-3" and LOCK in first
-    assert second == "digits-worker-2 never answered where it hangs."
-
-
 def test_word_that_comes_after_that_time_takes_the_blame_over() -> None:
     life = training()
     for rank in (0, 1, 3):
@@ -202,15 +181,6 @@ def test_rank_that_answers_that_it_does_not_hang_is_neither_waited_for_nor_blame
     assert (blamed(life).worker, blamed(life).message) == ("digits-worker-0", hang(0, waits=True)["message"])
 
 
-def test_who_had_no_time_to_answer_before_an_error_was_told_is_not_said_to_be_silent() -> None:
-    life = training()
-    hangs, fails = failure(0, **hang(0, waits=True)), failure(3, message="ValueError: own error")
-    life.say(0, AgentState.FAILED, 1, failure=hangs)
-    life.say(3, AgentState.FAILED, 1, failure=fails)
-    life.look()
-    assert (blamed(life).worker, blamed(life).message) == ("digits-worker-3", "ValueError: own error")
-
-
 def test_who_waits_for_a_worker_whose_pod_is_lost_is_no_failure() -> None:
     life = training()
     answer(life, 0, **hang(0, waits=True))
@@ -219,18 +189,6 @@ def test_who_waits_for_a_worker_whose_pod_is_lost_is_no_failure() -> None:
         answer(life, rank, **hang(rank, waits=True))
     assert (blamed(life).worker, blamed(life).exit_class) == ("digits-worker-2", "NodeLost")
     assert life.job.status.restarts == {} and life.world.hang_since is None
-
-
-def test_hang_that_shows_by_what_follows_from_it_is_asked_about_too() -> None:
-    """A collective times out before the agents lose patience."""
-    life = training(worker={"restartCount": 0})
-    answer(life, 0, message=GLOO)
-    answer(life, 3, **hang(3, waits=True))
-    assert not life.ended and life.world.hang_since is not None
-    for rank in (2, 1):
-        answer(life, rank, **hang(rank, waits=rank != 1))
-    assert blamed(life).worker == "digits-worker-1" and "(Hang) was first" in life.events[-2][2]
-    assert life.job.status.restarts == {"Hang": 1} and life.ended
 
 
 def test_break_that_was_told_is_not_told_again_when_a_late_hang_is_judged() -> None:
@@ -375,19 +333,6 @@ def test_rank_that_finished_early_is_blamed_and_not_who_lost_it(finisher_tells_f
     assert life.job.status.restarts == {"UserError": 1} and life.world.round == 2
 
 
-def test_rank_that_always_finishes_early_fails_the_job_in_three_rounds() -> None:
-    life = training()
-    while not life.ended:
-        finish(life, 2, life.world.round)
-        life.fail(0, message=GLOO)
-        if not life.ended:
-            life.recover()
-    assert life.world.round == 3
-    assert life.ended.endswith(
-        "digits-worker-2 rank 2: rank 2 finished early, at step 11; the others cannot go on"
-    )
-
-
 def test_who_finished_early_explains_a_hang_of_those_who_wait_but_no_error_and_no_lost_pod() -> None:
     life = training()
     finish(life, 1)
@@ -421,16 +366,6 @@ def test_worker_of_several_processes_that_finished_early_is_told_with_all_its_ra
 KILLED = {"exit_code": -9, "message": "the process was killed by SIGKILL from outside (dlr did not send it)"}
 
 
-def test_kills_after_worlds_that_lasted_some_seconds_are_never_waited_for() -> None:
-    life = training()
-    for round_ in range(1, 9):
-        life.look(6)
-        life.fail(1, **KILLED)
-        assert (life.world.phase, life.world.round) == (FORMED, round_ + 1)
-        life.train()
-    assert life.job.status.restarts == {"Killed": 8}
-
-
 def test_kills_right_after_the_start_wait_longer_each_time_and_say_why() -> None:
     life = training()
     waits = []
@@ -447,16 +382,6 @@ def test_kills_right_after_the_start_wait_longer_each_time_and_say_why() -> None
     life.look(6)
     life.fail(1, **KILLED)
     assert life.world.phase is FORMED, "that one had trained for a while"
-
-
-def test_kill_does_not_wait_for_what_the_program_did_before() -> None:
-    life = training()
-    for number in range(3):
-        life.fail(0, message=f"{'x' * number}Error: bad")
-        life.recover()
-    life.look(6)
-    life.fail(1, **KILLED)
-    assert life.budget.held_until is None and life.budget.spent == {"UserError": 3}
 
 
 # --- any of them ------------------------------------------------------------------------------------------

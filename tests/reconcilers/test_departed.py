@@ -16,16 +16,6 @@ def ended(index: int, pods: int = 1) -> ElasticWorker:
     return worker(index, restarts={"NodeLost": pods} if pods else {})
 
 
-def test_a_job_that_lets_nobody_go_that_failed_says_nothing() -> None:
-    assert with_departed(DesiredJob.of(job()), []).status.departed is None
-    assert with_departed(DesiredJob.of(job()), [ended(3, pods=0)]).status.departed is None
-
-
-def test_counts_are_taken_over_when_a_worker_is_let_go() -> None:
-    found = with_departed(DesiredJob.of(job()), [ended(2), ended(3, pods=2)]).status.departed
-    assert found == Departed(restarts={"NodeLost": 3}, leaving={"worker": [2, 3]})
-
-
 @given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), unique_by=lambda pair: pair[0])))
 def test_each_worker_counts_once_however_often_it_is_looked_at(batches: list[list[tuple[int, int]]]) -> None:
     """Each batch is let go, looked at twice (by another controller the second time), and gone."""

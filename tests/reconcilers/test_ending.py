@@ -76,7 +76,6 @@ TAKEN: dict[str, JSON] = {
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
 SILENCES = (Heartbeat.SILENT, Heartbeat.AGENT_LOST, Heartbeat.NODE_LOST)
-GONE = Silence(60.0, Heartbeat.NODE_LOST, "its node is gone")
 LAUNCHED = ("", "certain", "begun")
 """Whether the command is certain to start an agent, or one that nobody can see has begun to."""
 
@@ -266,27 +265,6 @@ def saying(state: AgentState, observed_round: int = 1, **more: Any) -> ElasticWo
 WORDS = "no dataset at /data/train\n"
 
 
-@pytest.mark.parametrize("sidecar", [{"companion": ended(137)}, {"native": ended(137)}])
-def test_02_a_sidecar_that_is_killed_at_the_end_does_not_hide_the_training_containers_words(
-    sidecar: JSON,
-) -> None:
-    final = pod_with(ended(3, message=WORDS), phase="Failed", **sidecar)
-    end = seen(worker(), final).last_exit
-    assert (end.exit_class, end.exit_code, end.container) == (ExitClass.USER_ERROR, 3, "")
-    assert end.message == "exit code 3: no dataset at /data/train"
-
-
-def test_03_a_pipe_that_ends_well_does_not_hide_the_failure_that_the_agent_reported() -> None:
-    for state in (AgentState.FAILED, AgentState.STOPPED):
-        failed = saying(state, failure=failure(message="ValueError: label 10 is out of range"))
-        status = seen(failed, pod_with(ended(0), phase="Succeeded"))
-        assert status.phase is WorkerPhase.FAILED
-        end = status.last_exit
-        assert (end.exit_class, end.reason, end.exit_code) == (ExitClass.USER_ERROR, PROCESS_FAILED, 1)
-        assert end.message == "ValueError: label 10 is out of range"
-        assert status.failure_budget.spent == {"UserError": 1}
-
-
 def test_03_a_launcher_that_dies_before_its_first_report_behind_a_pipe_has_not_succeeded() -> None:
     begun = pod_with(ended(0, message=f"my own words\ndlr: torchrun {HAS_BEGUN}\n"), phase="Succeeded")
     left = pod_with(ended(0), phase="Succeeded", launcher="torchrun")
@@ -385,15 +363,6 @@ def test_04_a_wrapper_that_answers_sigterm_with_exit_code_0_has_not_finished(sta
     assert no_agent.phase is WorkerPhase.FAILED
 
 
-def test_06_a_plain_sidecar_that_crashes_after_training_has_succeeded_is_no_failure() -> None:
-    final = pod_with(ended(0), companion=ended(1), native=ended(137), phase="Failed")
-    status = seen(saying(AgentState.SUCCEEDED), final)
-    assert (status.phase, status.message) == (WorkerPhase.SUCCEEDED, "completed; sidecar proxy: exit code 1")
-    assert seen(worker(), final).phase is WorkerPhase.SUCCEEDED, "without an agent too"
-    over = seen(saying(AgentState.STOPPED), final, released=True, owner_ended=WorkerPhase.SUCCEEDED)
-    assert over.phase is WorkerPhase.SUCCEEDED
-
-
 @pytest.mark.parametrize(("said", "main"), [(AgentState.RUNNING, RUNS), (AgentState.SUCCEEDED, ended(0))])
 def test_06_a_sidecar_that_crashed_shows_on_the_job(said: AgentState, main: JSON) -> None:
     def look(companion: JSON, of: ElasticJob) -> tuple[ElasticJob, list[Event]]:
@@ -450,12 +419,6 @@ def test_07_a_member_that_waits_for_its_next_start_is_not_in_the_world() -> None
     assert not member.alive and member.gone_because == "main: CrashLoopBackOff: exit code 2: bad"
 
 
-def test_07_a_container_that_waits_for_its_next_start_is_not_silent() -> None:
-    looping = pod_with(crash_loop(2), policy="OnFailure")
-    status = seen(saying(AgentState.RUNNING), looping, silence=GONE, restart_count=5)
-    assert status.last_exit.exit_class is ExitClass.USER_ERROR
-
-
 def test_08_a_finished_rank_whose_pod_goes_has_succeeded() -> None:
     finished = saying(AgentState.SUCCEEDED)
     for drained in (pod_with(RUNS, deleted=True), pod_with(ended(137), phase="Failed", deleted=True), None):
@@ -495,24 +458,3 @@ def test_20_an_init_container_out_of_memory_is_named_and_so_is_the_remedy() -> N
     assert end.message == (
         "the init container fetch ran out of memory (limit 200Mi): raise its memory limit in the Pod template"
     )
-
-
-def test_20_a_failing_init_container_is_counted_with_its_words_with_on_failure_too() -> None:
-    text = "fatal: repository not found"
-    looping = pod_with(STARTS, init=crash_loop(128, text), policy="OnFailure", phase="Pending")
-    status = seen(worker(phase=WorkerPhase.PENDING), looping, restart_count=5)
-    assert status.last_exit.message == f"init container fetch: exit code 128: {text}"
-    assert (status.last_exit.container, status.restarts) == ("fetch", {"UserError": 2})
-    assert status.message == f"fetch: CrashLoopBackOff: exit code 128: {text}"
-
-
-@pytest.mark.parametrize("phase", ["Running", "Pending"])
-def test_28_the_end_of_the_training_container_counts_though_a_plain_sidecar_goes_on(phase: str) -> None:
-    """In phase Pending the sidecar is not even there yet."""
-    companion = RUNS if phase == "Running" else STARTS
-    goes_on = pod_with(ended(3, message=WORDS), companion=companion, phase=phase)
-    status = seen(saying(AgentState.RUNNING), goes_on, silence=GONE)
-    assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.USER_ERROR)
-    assert status.last_exit.message == "exit code 3: no dataset at /data/train"
-    done = pod_with(ended(0), companion=companion, phase=phase)
-    assert seen(saying(AgentState.SUCCEEDED), done).phase is WorkerPhase.SUCCEEDED

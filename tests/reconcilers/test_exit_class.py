@@ -108,7 +108,7 @@ def test_48_an_eviction_for_more_than_the_pod_asked_for_is_its_own_doing(
         assert (end.exit_class, end.other_container) == (expected, container)
 
 
-TAINTS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("taint", "expected"),
     [
         ("ToBeDeletedByClusterAutoscaler", ExitClass.PREEMPTED),
@@ -117,21 +117,14 @@ TAINTS = pytest.mark.parametrize(
         ("somebody.else/reason", ExitClass.KILLED),
     ],
 )
-
-
-@TAINTS
-def test_who_is_driven_away_by_a_taint_is_lost_only_with_its_node(taint: str, expected: ExitClass) -> None:
+def test_who_is_driven_away_or_deleted_from_a_node_that_goes_was_not_killed(
+    taint: str, expected: ExitClass
+) -> None:
     """The taint manager says the same of a node that is unreachable and of one that a spot notice takes."""
     node = {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}}
-    lost = expected is ExitClass.NODE_LOST
-    driven_away = disrupted("DeletionByTaintManager")
-    assert classify_pod(driven_away, node).exit_class is (expected if lost else ExitClass.PREEMPTED)
-
-
-@TAINTS
-def test_who_is_deleted_from_a_node_that_goes_was_not_killed(taint: str, expected: ExitClass) -> None:
-    node = {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}}
     assert classify_pod(pod(deleted=True), node).exit_class is expected
+    driven_away = classify_pod(disrupted("DeletionByTaintManager"), node).exit_class
+    assert driven_away is (expected if expected is ExitClass.NODE_LOST else ExitClass.PREEMPTED)
     assert end_of_deleted(None).exit_class is ExitClass.KILLED
 
 

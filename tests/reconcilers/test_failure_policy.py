@@ -7,8 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from controller.events import Correlator, Occurrence, Subject
 from crds.agent_report import AgentState
@@ -77,15 +75,6 @@ def test_error_that_comes_for_ever_fails_the_job_in_seconds_with_its_one_line() 
     assert life.now - NOW < timedelta(seconds=5)
     assert life.events[-1][1] == "SameErrorRepeated"
     assert "Traceback" in life.job.status.last_failure.message  # type: ignore[union-attr]
-
-
-def test_error_after_new_ground_each_time_never_fails_the_job() -> None:
-    life = Life.of(worker={"restartCount": 1})
-    for step in range(0, 200, 10):
-        life.train()
-        life.fail(0, step=step)
-        assert not life.ended and life.world.phase is FORMED
-    assert life.job.status.restarts == {"UserError": 20} and life.budget.step == 190
 
 
 def test_the_example_in_the_docs() -> None:
@@ -191,14 +180,6 @@ def test_a_node_without_power_is_a_member_of_the_next_world_and_still_broke_the_
     assert life.job.status.restarts == {}
 
 
-def test_the_next_world_comes_without_word_of_who_was_first() -> None:
-    life = Life.of()
-    life.train()
-    life.fail(0, message=GLOO)
-    life.recover()
-    assert life.world.round == 2 and life.budget.spent == {}
-
-
 def test_ten_preemptions_with_survivors_that_tell_first_do_not_fail_the_job() -> None:
     life = Life.of(worker={"restartCount": 0}, elasticPolicy={"shrinkAfterSeconds": 0})
     for _ in range(10):
@@ -211,42 +192,6 @@ def test_ten_preemptions_with_survivors_that_tell_first_do_not_fail_the_job() ->
         assert (life.budget.consequences, life.job.status.restarts) == (0, {})
         assert life.job.status.last_failure.exit_class == "Preempted"  # type: ignore[union-attr]
     assert not life.ended
-
-
-@given(st.permutations(range(4)), st.sampled_from(range(4)))
-def test_of_four_ranks_the_one_that_raised_is_named_whoever_tells_first(
-    order: list[int], guilty: int
-) -> None:
-    life = Life.of(4)
-    life.train()
-    for number, index in enumerate(order):
-        state = AgentState.READY if number and life.world.phase is REFORMING else AgentState.FAILED
-        told = failure(index, message="ValueError: bad" if index == guilty else GLOO)
-        life.say(index, state, 1, failure=told)
-        life.look()
-    assert life.job.status.last_failure.worker == f"digits-worker-{guilty}"  # type: ignore[union-attr]
-    assert (life.job.status.restarts, life.budget.spent) == ({"UserError": 1}, {"UserError": 1})
-
-
-def test_a_job_that_ends_by_a_late_report_tells_who_was_first_too() -> None:
-    life = Life.of(worker={"restartCount": 0})
-    life.train()
-    life.fail(0, message=GLOO)
-    life.fail(1, state=AgentState.READY)
-    assert life.ended.endswith("digits-worker-1 rank 1: ValueError: bad")
-    corrected, ended = (said[1:] for said in life.events[-2:])
-    assert corrected == (
-        "WorldBroken",
-        "round 1: digits-worker-1 rank 1: ValueError: bad (UserError) was first, and not digits-worker-0",
-    )
-    assert ended[1] == life.ended
-
-
-def test_a_launcher_of_torchs_that_leaves_by_a_failure_is_counted() -> None:
-    life = Life.of(replicas=1, worker={"restartCount": 0})
-    life.train()
-    life.fail(0, state=AgentState.STOPPED)
-    assert life.ended.endswith("digits-worker-0 rank 0: ValueError: bad")
 
 
 # --- rules --------------------------------------------------------------------------------------------

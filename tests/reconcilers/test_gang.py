@@ -25,11 +25,6 @@ def template(metadata: Any = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata or {}, "spec": {"containers": containers} | spec}
 
 
-def test_with_none_nothing_is_made_and_pods_are_as_they_are() -> None:
-    assert pod_group_of(gang("none")) is None
-    assert build_job_pod(gang("none"), worker()) == build_job_pod(job(replicas=4), worker())
-
-
 def test_coscheduling_s_group_and_pods() -> None:
     owner = gang("coscheduling", worker={"minReplicas": 3})
     group = pod_group_of(owner)

@@ -88,17 +88,6 @@ async def test_of_many_that_wait_no_more_look_in_a_second_than_a_controller_can_
     assert waits == [0.25, 10_000 / STARTS_PER_SECOND, 5.0, 10_000 / TRIES_PER_SECOND]
 
 
-async def test_each_wait_begins_afresh(server: Server, gate: GangGate) -> None:
-    await gate.obstacle(group())
-    server.now += PATIENCE_SECONDS * 1.1
-    server.group = group().wanted
-    assert await gate.obstacle(group()) is None
-    server.now += 60.0
-    server.group = None
-    obstacle = await gate.obstacle(group())
-    assert obstacle is not None and not obstacle.worth_telling
-
-
 async def test_group_of_an_earlier_job_of_the_name_is_no_reason_to_give_up(
     server: Server, gate: GangGate
 ) -> None:

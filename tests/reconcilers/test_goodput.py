@@ -82,31 +82,6 @@ def test_of_a_round_the_member_that_came_furthest_speaks_and_of_equals_the_lowes
     assert reported_rounds(workers) == [figures(1, 1, 9, 2.0)]
 
 
-def test_figures_that_come_after_the_next_round_was_formed_still_count() -> None:
-    goodput = with_rounds(BEGINNING, [figures(1, 1, 10, 9.0)])
-    goodput = with_rounds(goodput, [figures(1, 1, 12, 11.0)])
-    goodput = with_rounds(goodput, [figures(1, 1, 12, 11.0), figures(2, 11, 11)])
-    assert (goodput.steps_timed, goodput.stepping_seconds, goodput.steps_redone) == (11, 11.0, 1)
-
-
-def test_what_was_counted_stays_when_the_report_is_gone() -> None:
-    goodput = with_rounds(BEGINNING, [figures(1, 1, 10, 9.0)])
-    assert with_rounds(goodput, []) == goodput
-    assert with_rounds(goodput, [figures(2, 8, 9, 1.0)]).steps_redone == 2
-    assert with_rounds(goodput, [figures(2, 8, 12, 1.0)]).steps_redone == 3
-
-
-def test_only_steps_that_were_trained_count_as_trained_again() -> None:
-    """Rounds that die early repeat a few of the steps from the last checkpoint on, not all of them."""
-    goodput = with_rounds(BEGINNING, [figures(1, 1, 60, 59.0)])
-    for round_ in range(2, 12):
-        goodput = with_rounds(goodput, [figures(round_, 1, 1)])
-        goodput = with_rounds(goodput, [figures(round_, 1, 3, 2.0)])
-        goodput = with_rounds(goodput, [figures(round_, 1, 5, 4.0)])
-    assert goodput.steps_redone == 10 * 5
-    assert goodput.steps_timed + 11 == 60 + goodput.steps_redone, "all steps: those kept, and those repeated"
-
-
 @dataclass(frozen=True)
 class Stretch:
     """One round as its step log would show it."""

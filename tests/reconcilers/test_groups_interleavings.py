@@ -16,7 +16,7 @@ import pytest
 from controller.resources import PODS, Resource
 from crds.grouping import worker_number
 from reconcilers.observed.builder import owner_reference
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.reconcilers.api import NAMESPACE, Api
 from tests.reconcilers.cluster_model import Script
 from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, plan, replicas, submit
@@ -214,19 +214,6 @@ def test_groups_come_train_go_and_end_with_their_job() -> None:
     ] == []
 
 
-def test_a_grouped_job_has_no_workers_of_its_own() -> None:
-    owners = {worker["spec"]["jobName"] for worker in life()["grow"].end.list(ELASTICWORKERS)}
-    assert owners == {"j-group-0", "j-group-1", "j-group-2"}
-
-
-def test_an_edit_of_the_job_reaches_its_groups_and_one_of_a_group_is_put_back() -> None:
-    for name in groups("edit of the job"):
-        spec = life()["edit of the job"].end.get(ELASTICJOBS, name)["spec"]
-        assert spec["nodeCheck"]["timeoutSeconds"] == 77
-    spec = life()["edit of a group"].end.get(ELASTICJOBS, "j-group-0")["spec"]
-    assert spec["nodeCheck"]["timeoutSeconds"] == 77
-
-
 def test_a_group_is_deleted_only_after_a_membership_without_it() -> None:
     left_out = False
     for moment in life()["shrink"].moments:
@@ -266,11 +253,6 @@ def test_a_group_that_hangs_is_left_out_without_a_restart_until_it_comes_back() 
     assert rounds == [status("edit of a group", "j-group-0")["rendezvous"]["round"]] * 2
     written = [str(moment.write) for moment in life()["hang"].moments]
     assert not any("Pod" in write or "Worker" in write for write in written), written
-
-
-def test_a_plan_has_its_verdict() -> None:
-    found = life()["plan"].end.get(SCALEPLANS, "p")["status"]
-    assert (found["phase"], found["conditions"][0]["reason"]) == ("Refused", "ReplicaGroups")
 
 
 def test_a_job_that_only_calls_itself_a_group_gets_no_pods_and_so_no_key() -> None:

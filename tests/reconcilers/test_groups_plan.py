@@ -10,7 +10,6 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import index_of
 from crds.model import ConditionData
-from crds.phases import JobPhase
 from crds.replica_groups import Membership
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.groups.children import generations, group_job, is_outdated, renewal
@@ -219,10 +218,6 @@ def test_groups_that_are_left_over_go_the_highest_first_and_after_a_membership_w
     assert members == [0, 1], "the status is written before the groups are deleted"
 
 
-def test_a_group_that_was_deleted_is_made_again() -> None:
-    assert look(whole(), group(0), group(2)).renewed == (1,)
-
-
 def test_a_suspended_job_suspends_its_groups_makes_none_and_stops_its_deadline() -> None:
     limited = {"runPolicy": {"activeDeadlineSeconds": 60}}
     running = after(whole(**limited), look(whole(**limited), group(0), group(1)))
@@ -342,25 +337,6 @@ def account(seconds_trained: float, last: int, **more: Any) -> JSON:
         "stepsTimed": last,
         "steppingSeconds": seconds_trained,
     } | more
-
-
-def test_goodput_is_the_share_of_the_groups_time_that_trained() -> None:
-    groups = [group(0, goodput=account(90, 90)), group(1, goodput=account(60, 60)), group(2)]
-    of = after(whole(), look(whole(), group(0), group(1), group(2)))
-    of = after(of, look(of, *groups, seconds=100))
-    status = of.status.to_wire()["goodput"]
-    assert status["ratio"] == pytest.approx((90 + 60 + 0) / 3 / 100)
-    assert (status["firstStep"], status["lastStep"], status["state"]) == (1, 90, "Training")
-
-
-def test_the_time_of_the_job_goes_to_its_states() -> None:
-    of = after(whole(), look(whole()))
-    of = after(of, look(of, group(0), group(1), seconds=10))
-    broken = group(1, replicaGroup={"round": 1, "ready": False})
-    of = after(of, look(of, group(0), broken, seconds=40))
-    assert of.status.phase is JobPhase.RESTARTING
-    assert of.status.goodput is not None
-    assert of.status.goodput.seconds == {"Pending": 10.0, "Training": 30.0}
 
 
 def test_the_world_of_the_job_has_its_membership_and_phase_alone() -> None:

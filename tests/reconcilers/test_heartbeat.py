@@ -8,7 +8,6 @@ from controller.client import Client
 from controller.contact import Contact
 from controller.store import Change, Store
 from crds.elasticworker import ElasticWorker
-from reconcilers.predicates import more_than_a_renewal
 from reconcilers.runtime.clock import Clock
 from reconcilers.worker.silences import Heartbeats
 from tests.reconcilers.build import pod, report, worker
@@ -86,17 +85,6 @@ def test_of_21_000_leases_each_is_remembered_as_long_as_it_is_there() -> None:
         listener.heartbeats.note(Change(other, None))
     assert len(listener.heartbeats._renewals._seen) == 1, "what is gone is forgotten"
     assert listener.heartbeats.age_seconds(LEASE, pod(), spoken) == 600
-
-
-def test_renewals_wake_nobody_but_whoever_begins_to_renew_does() -> None:
-    unheld = LEASE | {"spec": {}}
-    assert not more_than_a_renewal(Change(LEASE, renewed_at("12:00:09")))
-    assert more_than_a_renewal(Change(None, unheld))
-    assert more_than_a_renewal(Change(unheld, LEASE))
-    assert more_than_a_renewal(
-        Change(LEASE, LEASE | {"spec": LEASE["spec"] | {"holderIdentity": "the-next"}})
-    )
-    assert more_than_a_renewal(Change(LEASE, None))
 
 
 def renewed_at(time: str) -> dict[str, Any]:

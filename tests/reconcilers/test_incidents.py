@@ -10,7 +10,6 @@ from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker, ExitClass
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (
-    in_one_line,
     incident_of,
     late_incident,
     ranks_of,
@@ -37,31 +36,10 @@ def hanging(index: int, step: int | None, in_collective: bool = False, seconds: 
     )
 
 
-def test_the_first_process_to_fail_is_the_culprit() -> None:
-    assert culprit(failing(0, seconds=2), failing(1, seconds=1)) == "digits-worker-1"
-
-
-def test_where_a_pod_is_lost_its_peers_failures_are_no_incident_but_an_error_is() -> None:
-    lost, survivor, wrong = Break(0, "worker 0 was lost"), failing(1, message=GLOO), failing(2)
-    assert incident_of([lost, *breaks_of(survivor)], [survivor], 1) is None
-    incident = incident_of([lost, *breaks_of(survivor, wrong)], [survivor, wrong], 1)
-    assert incident is not None and incident.failure.worker == "digits-worker-2"
-    assert incident_of([lost], [wrong], 1) is None, "no process broke this world"
-
-
 def test_failures_of_other_rounds_and_other_pods_are_nobodys() -> None:
     assert culprit(failing(0), round_=2) is None
     said = report(1, AgentState.FAILED, 1, pod_uid="another", failure=failing(1).status.agent.failure)  # type: ignore[union-attr]
     assert culprit(worker(1, agent=said.to_wire())) is None
-
-
-def test_what_is_told_names_rank_round_step_and_error() -> None:
-    found = failing(2, step=41, message="ValueError: bad\nTraceback (most recent call last): …")
-    incident = incident_of(breaks_of(found), [found], 1)
-    assert incident is not None
-    failure = incident.failure
-    assert (failure.rank, failure.round, failure.step, failure.exit_class) == (2, 1, 41, "UserError")
-    assert in_one_line(failure) == "digits-worker-2 rank 2: ValueError: bad"
 
 
 def test_ranks_are_counted_by_the_workers_and_not_by_other_replicas_of_the_same_index() -> None:
@@ -81,16 +59,6 @@ def blamed(*workers: ElasticWorker) -> Any:
     return incident.failure
 
 
-def test_late_word_takes_the_blame_over_and_the_count_moves() -> None:
-    first, late = failing(0, message=GLOO), failing(1, exit_code=-9, cause="OOM", seconds=3)
-    known = blamed(first)
-    counted = {"UserError": 1, "Unknown": 1}
-    moved = late_incident(known, [first, late])
-    assert moved is not None and moved.instead_of == known and moved.exit_class is ExitClass.OOM
-    assert with_incident(counted, moved) == {"UserError": 1, "OOM": 1}
-    assert late_incident(moved.failure, [first, late]) is None, "asked again, nothing moves"
-
-
 def test_a_devices_fault_takes_the_blame_from_the_process_that_died_of_it_whoever_tells_first() -> None:
     died = failing(0, message="RuntimeError: CUDA error: unspecified launch failure")
     fault = failing(0, exit_code=None, cause="Device", message="Xid 79 on GPU 0", seconds=1)
@@ -101,12 +69,6 @@ def test_a_devices_fault_takes_the_blame_from_the_process_that_died_of_it_whoeve
     assert with_incident({"UserError": 1}, moved) == {"HardwareError": 1}
     assert late_incident(moved.failure, [fault, other]) is None, "asked again, nothing moves"
     assert late_incident(moved.failure, [other]) is None, "nor when the Pod that told it is gone"
-
-
-def test_late_word_of_a_mere_consequence_changes_nothing() -> None:
-    first = failing(0, seconds=3)
-    assert late_incident(blamed(first), [first, failing(1, message=GLOO)]) is None
-    assert late_incident(None, [first]) is None
 
 
 @pytest.mark.parametrize("message", ["ValueError: bad", "RuntimeError: the loader finished early"])

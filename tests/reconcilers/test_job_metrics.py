@@ -23,8 +23,6 @@ from tests.counting import calls
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.caches import shaped_cache
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
-
 
 class Scraped:
     """A cache that a test fills, and what is read of it at `now`."""

@@ -125,14 +125,6 @@ def failed(index: int, message: str) -> ElasticWorker:
     return trains(index, agent=report(index, AgentState.FAILED, 1).to_wire() | {"failure": told})
 
 
-def test_the_world_says_who_was_first_and_not_who_told_first() -> None:
-    known = settled(seen(map(trains, range(3)))).job
-    peer = "RuntimeError: [gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.2]:4711"
-    crew = [failed(0, peer), failed(1, "ValueError: bad"), trains(2)]
-    world = plan_job(seen(crew, known), later(5)).status_patch["rendezvous"]
-    assert world["reason"].startswith("digits-worker-1 rank 1: ValueError: bad")
-
-
 def ended_job(observed: int | None, generation: int) -> ElasticJob:
     of = job(status={"phase": "Succeeded", "completionTime": NOW, "observedGeneration": observed})
     return of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": generation})})
@@ -163,14 +155,6 @@ def test_who_only_followed_is_named_nowhere_when_the_job_has_ended() -> None:
     ended = merged(waiting, plan_job(seen(crew, known), later(6)).status_patch)
     assert ended["phase"] == "Failed" and ended["lastFailure"]["worker"] == "digits-worker-0"
     assert "digits-worker-1" not in json.dumps(ended)
-
-
-def test_each_act_carries_the_events_that_tell_of_it() -> None:
-    plan = plan_job(without_pods(1), later(1))
-    (act,) = plan.acts
-    assert (act.verb, act.name, act.body["spec"]["incarnation"]) == (Verb.PATCH, "digits-worker-1", 2)
-    assert [event.reason for event in act.events] == ["WorkerRelaunched"]
-    assert [event.reason for event in plan.events] == ["WorldBroken"]
 
 
 # --- carrying it out ------------------------------------------------------------------------------------------
@@ -246,14 +230,6 @@ async def test_what_was_done_is_told_though_another_act_is_refused() -> None:
 def to_be_checked() -> Seen:
     ready = [worker(i, agent=report(i).to_wire()) for i in range(2)]
     return seen(ready, job(replicas=2, nodeCheck={"enabled": True}))
-
-
-async def test_who_lost_the_race_for_the_status_makes_no_check() -> None:
-    assert "create nodechecks" in await look(Api(), to_be_checked())
-    api = Api(status=Conflict(409, "Conflict", "changed"))
-    with pytest.raises(Conflict):
-        await look(api, to_be_checked())
-    assert api.done == []
 
 
 async def test_a_check_that_is_refused_is_planned_without() -> None:

@@ -15,7 +15,7 @@ from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.scale.request import Origin, ScaleRequest, is_left_over, own_request, pending
+from reconcilers.scale.request import Origin, ScaleRequest, own_request, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
 from reconcilers.scaleplan.verdicts import choose_plan
@@ -67,24 +67,6 @@ def test_changed_count_says_whose_it_is() -> None:
     assert by(asked(known(3, scaleRequest="uid-p"), three)) == "spec", "the request was merged before"
 
 
-def test_count_that_stays_keeps_whose_it_was_and_a_new_jobs_is_no_change() -> None:
-    scaling = {"replicas": 2, "by": "ScalePlan old", "at": NOW}
-    same = take_up(known(scaling=scaling), Freshness(), [], NOW)
-    assert same.job.status.scaling is not None and same.job.status.scaling.by == "ScalePlan old"
-    assert not same.scale_requested
-    assert not take_up(job(), Freshness(), [], NOW).scale_requested
-    assert take_up(known(5), Freshness(), [], NOW).count_changed_from == 2
-
-
-def test_request_is_merged_once() -> None:
-    request = asking(replicas={"worker": 1}, removed={"worker": [1]})
-    found = take_up(asked(known(1), request), Freshness(), [], NOW)
-    assert found.request == request and found.job.status.retired == {"worker": [1]}
-    assert found.job.status.scale_request == "uid-p"
-    again = take_up(asked(known(1, scaleRequest="uid-p"), request), Freshness(), [], NOW)
-    assert again.request is None and again.job.status.retired == {}
-
-
 def test_nothing_is_done_to_a_job_that_was_asked_of_the_one_that_it_is_a_copy_of() -> None:
     """As `kubectl get ej -o yaml`, edited, makes it."""
     more = {"limits": {"memory": "9Gi"}}
@@ -127,34 +109,6 @@ AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["
 def test_request_is_read_as_it_was_written(request_: ScaleRequest) -> None:
     assume(request_.id != (known().status.scale_request or ""))
     assert pending(asked(known(), request_)) == request_
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "edits", "is_merged"),
-    [
-        (4, 3, 0, True),
-        (4, 4, 0, False),
-        (4, 5, 0, False),
-        (4, 4, 1, True),
-        (4, 6, 1, True),
-        (4, 3, 1, True),
-        (3, 3, 0, True),
-        (3, 4, 1, True),
-    ],
-)
-def test_request_is_merged_if_the_job_has_its_counts_or_an_edit_followed(
-    before: int, after: int, edits: int, is_merged: bool
-) -> None:
-    """The others are a webhook's, which changed them as the request was written."""
-    of = known(before)
-    request = own_request(of, Origin.SHARDS, 3, removed={"worker": [0]})
-    written = 0 if edits == 0 and after == before else int(before != 3)
-    generation = of.metadata.generation + written + edits
-    later = asked(known(after), request)
-    later = later.model_copy(
-        update={"metadata": later.metadata.model_copy(update={"generation": generation})}
-    )
-    assert (pending(later) == request, is_left_over(later)) == (is_merged, not is_merged)
 
 
 def verdicts(of: ElasticJob, *plans: ScalePlan) -> tuple[str | None, dict[str, str]]:
@@ -205,14 +159,6 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
         status={"migrations": migrations},
     )
     return with_moves_done(DesiredJob.of(of), workers, world)[0].status.retired
-
-
-def test_move_is_done_when_the_world_has_the_target_and_not_the_source() -> None:
-    both = [worker(0), worker(2)]
-    world = Rendezvous(round=2, phase="Formed", members=[1, 2], incarnations=[1, 1])
-    assert moved(both, world) == {"worker": [0]}
-    assert moved(both, world.model_copy(update={"members": [0, 1]})) == {}
-    assert moved(both, world.model_copy(update={"phase": "Reforming"})) == {}
 
 
 def test_without_a_world_a_target_that_runs_has_taken_over() -> None:

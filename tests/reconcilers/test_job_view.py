@@ -10,16 +10,14 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
 from controller.reconciler import Request
-from controller.resources import NODES
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
-from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import JobReader
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
-from tests.reconcilers.build import NOW, check, job, report, worker
+from tests.reconcilers.build import check, job, report, worker
 from tests.reconcilers.caches import shaped_cache
 
 
@@ -61,18 +59,6 @@ async def test_a_look_after_an_edit_asks_the_api_server_for_nothing_and_takes_on
     with pytest.raises(StopIteration) as done:
         look.send(None)
     assert done.value.value is not None and len(done.value.value.workers) == 2
-
-
-async def test_a_look_lists_no_nodes_until_something_decides_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, listed = cached(job(), raw_worker(0), raw_worker(1)), []
-    nodes = cache.store(NODES)
-    nodes.apply({"metadata": {"name": "n1", "uid": "n1", "resourceVersion": "1"}})
-    real = nodes.list
-    monkeypatch.setattr(nodes, "list", lambda *args: listed.append(args) or real(*args))
-    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
-    assert seen is not None and plan_job(seen, NOW).status_patch and not listed
-    assert [node["metadata"]["name"] for node in seen.nodes] == ["n1"] and len(seen.nodes) == 1
-    assert len(listed) == 1
 
 
 async def test_a_check_asks_the_workers_of_its_namespace_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.errors import Forbidden, NotFound
+from controller.errors import Forbidden
 from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -306,21 +306,3 @@ async def test_what_was_made_a_moment_before_its_check_is_waited_for(played: Pla
     (running,) = (c for c in status["conditions"] if c["type"] == "Running")
     assert status.get("phase") != "Failed"
     assert running["reason"].startswith("WaitingFor") if by == "job" else status["nodes"] == ["young"]
-
-
-async def test_pod_on_a_faulty_node_is_replaced_elsewhere_and_counted_once(played: Played) -> None:
-    await played.train("moved", 1, nodeCheck={"enabled": False})
-    await played.bind("moved-worker-0-1", "gpu-node")
-    await played.settle()
-    off = {"spec": {"incarnation": 2, "faultyNodes": ["gpu-node"]}}
-    await played.client.patch(ELASTICWORKERS, "moved-worker-0", off, NAMESPACE)
-    pod = await played.until("its next", lambda: played.client.get(PODS, "moved-worker-0-2", NAMESPACE))
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    field = {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-node"]}
-    assert required["nodeSelectorTerms"] == [{"matchFields": [field]}]
-    await played.delete_pod("moved-worker-0-1")
-    await played.settle()
-    with pytest.raises(NotFound):
-        await played.client.get(PODS, "moved-worker-0-1", NAMESPACE)
-    worker = await played.client.get(ELASTICWORKERS, "moved-worker-0", NAMESPACE)
-    assert worker["status"]["restarts"] == {"CheckFailed": 1}

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE
-from reconcilers.conditions import launcher_flags
 from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags
-from reconcilers.observed import minimum
 from reconcilers.observed.command import MAX_TEXT, command_words, launches_in
-from reconcilers.observed.minimum import MAX_WORDS, expanded_words, stated_minimum
+from reconcilers.observed.minimum import MAX_WORDS, expanded_words
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.judging import judge
 
@@ -162,19 +160,6 @@ def test_variables_make_a_command_no_longer_than_a_command_may_be() -> None:
     assert many[:2] == ["--rdzv-conf", "," * 1_024] and len(many) % 2 == 1, "words are not cut in the middle"
     assert len(expanded_words(["$A"] * 5_000, {"A": ""})) == MAX_WORDS
     assert expanded_words(["--nnodes", "$A:4"], {"A": "2"}) == ["--nnodes", "2:4"]
-
-
-def test_a_command_is_read_once_for_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = bash("dlrover-run --network-check --nnodes=2:4 once-for-all.py")
-    first = with_container(container=command)
-    assert (ignored_flags(first), stated_minimum(first)) == ([CHECK], 2)
-    for module in (launcher_flags, minimum):
-        for function in ("launches_in", "flags_in", "expanded"):
-            monkeypatch.setattr(module, function, None, raising=False)
-    again = with_container(container=command)
-    assert (ignored_flags(again), stated_minimum(again)) == ([CHECK], 2)
-    with pytest.raises(TypeError):
-        ignored_flags(with_container(container=bash("dlrover-run --network-check another.py")))
 
 
 def test_a_variable_s_new_value_is_read() -> None:

@@ -16,7 +16,6 @@ from tests.reconcilers.worker_stage import WORKER, Api, Controller
 
 GRACE_SECONDS = 30
 FIRST, SECOND = f"{WORKER}-1", f"{WORKER}-2"
-JSON = dict[str, Any]
 
 
 async def training(api: Api) -> Controller:

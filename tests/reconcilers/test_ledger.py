@@ -15,7 +15,6 @@ from crds.job_status import (
     MAX_EPISODE_MEMBERS,
     MAX_EPISODES,
     ElasticJobStatus,
-    Episode,
     JobFailure,
     JobState,
 )
@@ -29,12 +28,10 @@ from reconcilers.goodput.ledger import (
     REFRESH_SHARE,
     Moment,
     balanced,
-    episode_of,
     failed_at,
     in_short,
     refresh_seconds,
     with_account,
-    with_episode,
 )
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers
@@ -132,12 +129,18 @@ def figures(round_: int, first: int, last: int, seconds: float = 0.0) -> RoundPr
     return RoundProgress(round=round_, first_step=first, last_step=last, stepping_seconds=seconds)
 
 
-@pytest.fixture
-def training() -> Life:
-    """Submitted at 0, formed at 10, trains from 15 on; a step a second."""
+def formed_life() -> Life:
+    """Submitted at 0, formed at 10."""
     life = Life()
     life.look(phase=JobPhase.PENDING)
     life.look(10, formed(1))
+    return life
+
+
+@pytest.fixture
+def training() -> Life:
+    """Submitted at 0, formed at 10, trains from 15 on; a step a second."""
+    life = formed_life()
     life.told(figures(1, 1, 1), at=15)
     life.look(5.1)
     return life
@@ -169,9 +172,7 @@ def test_a_life_from_its_submission_to_its_end(training: Life) -> None:
 
 @pytest.mark.parametrize(("ran", "trained"), [(3, False), (300, True)])
 def test_a_script_that_failed_at_once_and_told_no_step_has_not_trained(ran: float, trained: bool) -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.workers = [worker(i, agent=report(i, AgentState.RUNNING, 1).to_wire()) for i in (0, 1)]
     life.look(1)
     assert life.state is JobState.TRAINING, "as long as it runs"
@@ -189,16 +190,6 @@ def test_recovery_has_the_culprit_as_its_reason(training: Life) -> None:
     assert training.job.status.history[-1].reason == "worker 0 was lost"
 
 
-def test_who_takes_the_blame_over_is_the_reason_in_the_history_too(training: Life) -> None:
-    told = {"worker": "digits-worker-1", "exitClass": "Unknown", "message": "lost", "round": 1}
-    lost = JobFailure.model_validate(told | {"time": later(20)})
-    first = JobFailure.model_validate(told | {"worker": "digits-worker-0", "time": later(20)})
-    training.look(5, reforming(1), broken_at=later(20), failure=lost)
-    training.look(1, formed(2), failure=first)
-    assert in_one_line(lost) not in [episode.reason for episode in training.job.status.history]
-    assert in_one_line(first) in [episode.reason for episode in training.job.status.history]
-
-
 def test_who_takes_the_blame_over_leaves_the_history_of_earlier_rounds_as_it_was(training: Life) -> None:
     told = {"worker": "digits-worker-1", "exitClass": "Unknown", "message": "lost"}
     for round_ in (1, 2):  # with the same text
@@ -213,13 +204,6 @@ def test_who_takes_the_blame_over_leaves_the_history_of_earlier_rounds_as_it_was
     assert [(e.round, e.reason) for e in broken] == [(1, in_one_line(lost)), (2, in_one_line(first))]
 
 
-def test_nothing_is_written_while_nothing_changes(training: Life) -> None:
-    writes = training.writes
-    training.told(figures(1, 1, 500, 499.0), at=514)
-    training.look(500)
-    assert training.writes == writes
-
-
 def test_what_a_lost_worker_had_told_is_kept_with_the_change_of_state(training: Life) -> None:
     training.told(figures(1, 1, 9, 8.0), at=23)
     training.look(10, reforming(1), broken_at=later(25))
@@ -228,19 +212,8 @@ def test_what_a_lost_worker_had_told_is_kept_with_the_change_of_state(training: 
     assert training.job.status.goodput.last_step == 9
 
 
-def test_a_first_step_that_no_controller_saw_counts_from_when_it_was_told() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
-    life.told(figures(1, 1, 31, 30.0), at=45)
-    life.look(60)  # the controller was away for a minute
-    assert life.spent == {"Pending": 10, "Forming": 5, "Training": 55}
-
-
 def test_training_between_two_looks_is_not_lost_with_the_failure_that_ended_it() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told(figures(1, 1, 31, 30.0), at=45, state=AgentState.FAILED)
     life.look(60, formed(2), broken_at=later(46))
     assert life.spent == {"Pending": 10, "Forming": 5, "Training": 31, "Recovering": 24}
@@ -252,18 +225,14 @@ def test_training_between_two_looks_is_not_lost_with_the_failure_that_ended_it()
 
 
 def test_a_job_that_ends_between_two_looks_has_trained() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told(figures(1, 1, 31, 30.0), at=45, state=AgentState.SUCCEEDED)
     life.look(40, phase=JobPhase.SUCCEEDED)
     assert life.spent == {"Pending": 10, "Forming": 5, "Training": 35}
 
 
 def test_a_failure_before_the_first_step_goes_on_recovering() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.look(5, formed(2), broken_at=later(15))
     life.look(5, formed(3), broken_at=later(20))
     assert life.spent == {"Pending": 10, "Forming": 5, "Recovering": 5}
@@ -279,9 +248,7 @@ def test_growth_is_forming_and_a_restart_is_recovering(training: Life) -> None:
 
 
 def test_a_script_that_tells_no_steps_trains_while_all_its_processes_run() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.look(1)
     assert life.state is JobState.FORMING
     life.told()
@@ -295,9 +262,7 @@ def test_a_script_that_tells_no_steps_trains_while_all_its_processes_run() -> No
 
 
 def test_until_the_first_step_of_all_is_told_the_script_was_only_thought_to_train() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told()
     life.look(1)
     assert life.state is JobState.TRAINING
@@ -327,15 +292,6 @@ def test_a_check_is_its_own_state_and_recovery_goes_on_after_it(training: Life) 
     ]
 
 
-def test_the_check_before_the_first_world_is_followed_by_forming() -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, checking=True, active_check="digits-check-1")
-    life.look(20, formed(1))
-    assert [e[0] for e in life.episodes] == ["Pending", "Checking", "Forming"]
-    assert life.spent == {"Pending": 10, "Checking": 20}
-
-
 def test_a_job_is_down_when_too_few_are_left_and_nobody_is_on_the_way(training: Life) -> None:
     training.look(10, reforming(1), broken_at=later(25))
     assert training.state is JobState.RECOVERING
@@ -362,11 +318,6 @@ def test_suspension_and_what_follows_it_are_no_recovery(training: Life) -> None:
     assert training.spent["Suspended"] == 100
 
 
-def test_a_job_that_fails_for_good_recovered_to_its_end(training: Life) -> None:
-    training.look(10, broken_at=later(23), phase=JobPhase.FAILED)
-    assert training.job.status.goodput.seconds["Recovering"] == pytest.approx(2.1)
-
-
 def test_a_clock_that_is_wrong_never_makes_more_or_less_time_of_it(training: Life) -> None:
     training.look(10, formed(2), broken_at=NOW - timedelta(days=1))
     training.told(figures(2, 1, 9, 9e6), at=-9e6)
@@ -377,9 +328,7 @@ def test_a_clock_that_is_wrong_never_makes_more_or_less_time_of_it(training: Lif
 
 @pytest.mark.parametrize("wrong", [-86_400, -3_600, -10, 10, 3_600, 86_400])
 def test_training_time_does_not_depend_on_the_workers_clocks(wrong: float) -> None:
-    life = Life()
-    life.look(phase=JobPhase.PENDING)
-    life.look(10, formed(1))
+    life = formed_life()
     life.told(figures(1, 1, 31, 30.0), at=45 + wrong)
     life.look(35)
     life.told(figures(1, 1, 61, 60.0), at=75 + wrong, state=AgentState.FAILED)
@@ -461,13 +410,6 @@ def test_members_are_told_as_ranges_as_far_as_there_is_room(indices: set[int]) -
         first, _, last = part.partition("-")
         named |= set(range(int(first), int(last or first) + 1))
     assert named == indices if not text.endswith("…") else named < indices
-
-
-def test_the_history_keeps_the_last_episodes() -> None:
-    history: tuple[Episode, ...] = ()
-    for round_ in range(20):
-        history = with_episode(history, episode_of(JobState.TRAINING, NOW, formed(round_), ""))
-    assert [episode.round for episode in history] == list(range(20))[-MAX_EPISODES:]
 
 
 def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:

@@ -47,11 +47,6 @@ def told(plan: Plan) -> list[str]:
     return [event.message for event in plan.events if event.reason == NON_FINITE_LOSS]
 
 
-def test_a_loss_that_is_a_number_is_not_worth_a_word() -> None:
-    plan, after = look(of_world(), trains(0), trains(1))
-    assert said(after) is None and told(plan) == []
-
-
 def test_the_first_step_is_told_with_its_rank_and_once() -> None:
     plan, after = look(of_world(), trains(0, 9), trains(1, 8))
     message = (
@@ -62,16 +57,6 @@ def test_the_first_step_is_told_with_its_rank_and_once() -> None:
     assert said(same) == message and told(again) == []
     earlier, _ = look(after, trains(0, 7), trains(1, 8))
     assert len(told(earlier)) == 1, "who was earlier, and told late"
-
-
-def test_a_later_round_whose_losses_are_numbers_takes_it_back() -> None:
-    _, after = look(of_world(), trains(0, 9), trains(1))
-    _, later_on = look(
-        of_world(2, warnings=after.to_wire()["status"]["warnings"]),
-        trains(0, round_=2),
-        trains(1, round_=2),
-    )
-    assert said(later_on) is None
 
 
 def test_a_job_that_succeeds_with_it_still_says_so() -> None:

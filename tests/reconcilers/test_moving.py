@@ -34,19 +34,6 @@ def test_ready_target_takes_its_place_in_the_round_in_which_the_source_goes() ->
     assert decision.rendezvous.reason == "worker 3 takes the place of worker 1" and not decision.broken
 
 
-def test_growth_does_not_take_a_target_in_as_an_extra() -> None:
-    people = [*running(0, 1), participant(2, None), target(3, replaces=1, state=None)]
-    world = formed(0, 1)
-    assert decided(world, people, bounds(3, 1)).rendezvous == world
-    grown = decided(world, [*running(0, 1), participant(2), target(3, replaces=1)], bounds(3, 1))
-    assert grown.rendezvous.members == [0, 2, 3]
-
-
-def test_target_that_is_not_ready_changes_nothing() -> None:
-    world = formed(0, 1)
-    assert decided(world, [*running(0, 1), target(2, 1, state=None)], bounds(2)).rendezvous == world
-
-
 def test_several_moves_wait_for_each_other_as_newcomers_do() -> None:
     world, limits = formed(0, 1), bounds(2, last_call_seconds=10)
     people = [*running(0, 1), target(2, 0, seconds_since_joined=4), target(3, 1, state=None)]
@@ -57,18 +44,6 @@ def test_several_moves_wait_for_each_other_as_newcomers_do() -> None:
     assert decided(world, both, limits).rendezvous.phase is REFORMING, "nobody would wait for those who leave"
 
 
-def test_a_world_all_of_whose_members_are_replaced_ends_before_the_next_begins() -> None:
-    """Else two Pods would train as one rank: who meets in the next round waits for its own processes alone."""
-    world, there = formed(0), [*running(0), target(1, 0)]
-    waiting = decided(world, there, bounds(1)).rendezvous
-    assert (waiting.phase, waiting.round, waiting.broken_round) == (REFORMING, 1, 0)
-    assert decided(waiting, there, bounds(1)).rendezvous == waiting
-    left = [participant(0), target(1, 0)]
-    assert decided(waiting, left, bounds(1)).rendezvous.members == [1]
-    lost = [participant(0, AgentState.RUNNING, 1, alive=False), target(1, 0)]
-    assert decided(waiting, lost, bounds(1)).rendezvous.members == [1]
-
-
 def test_move_waits_for_the_next_checkpoint_if_growth_does() -> None:
     world, limits = formed(0, 1), bounds(2, grow_at_checkpoint_seconds=60)
     old = [replace(p, seconds_since_checkpoint=9) for p in running(0, 1)]
@@ -76,20 +51,6 @@ def test_move_waits_for_the_next_checkpoint_if_growth_does() -> None:
     assert decided(world, [*old, ready], limits).look_again_seconds == 55
     saved = [replace(p, seconds_since_checkpoint=1) for p in running(0, 1)]
     assert decided(world, [*saved, ready], limits).rendezvous.members == [0, 2]
-
-
-def test_source_that_dies_is_replaced_as_soon_as_the_target_is_ready() -> None:
-    dead = participant(1, None, alive=False, gone_because="no heartbeat")
-    broken = decided(formed(0, 1), [*running(0), dead, target(2, 1, state=None)], bounds(2))
-    assert broken.rendezvous.phase is REFORMING and broken.broken
-    people = [*running(0), dead, target(2, 1)]
-    assert decided(broken.rendezvous, people, bounds(2)).rendezvous.members == [0, 2]
-
-
-def test_move_does_not_disturb_a_world_that_is_ending() -> None:
-    people = [participant(0, AgentState.SUCCEEDED, 1), *running(1), target(2, 1)]
-    world = formed(0, 1)
-    assert decided(world, people, bounds(2)).rendezvous == world
 
 
 def test_who_is_to_leave_trains_on_while_the_others_are_too_few() -> None:

@@ -18,27 +18,11 @@ def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:
     assert not found.alive and found.gone_because == "no heartbeat"
 
 
-def test_a_long_reason_shows_that_it_is_cut() -> None:
-    (found,) = participants_of(
-        job(replicas=1), [worker(phase=WorkerPhase.FAILED, message=f"no heartbeat for {'9' * 96} s")], Ages()
-    )
-    assert len(found.gone_because) == 96 and found.gone_because.endswith("9…")
-
-
 def test_worker_with_a_raised_incarnation_is_judged_anew() -> None:
     ended = worker(phase=WorkerPhase.FAILED)
     raised = ended.model_copy(update={"spec": ended.spec.model_copy(update={"incarnation": 2})})
     (found,) = participants_of(job(replicas=1), [raised], Ages())
     assert found.alive and found.incarnation == 2 and found.report is None
-
-
-def test_surplus_workers_take_no_part() -> None:
-    assert len(participants_of(job(replicas=1), [worker(0), worker(1)], Ages())) == 1
-
-
-def test_minimum_is_the_wanted_count_unless_the_user_allows_fewer() -> None:
-    assert bounds_of(job(replicas=4)).minimum == 4
-    assert bounds_of(job(replicas=4, worker={"minReplicas": 2})).minimum == 2
 
 
 def test_the_grace_is_the_one_of_the_workers_pods() -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.store import Store
 from crds.elasticworker import ExitClass, WorkerPhase
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -14,12 +13,10 @@ from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
 from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches, relaunched
-from reconcilers.observed.observations import Observations
 from reconcilers.observed.run_policy import seconds_to_cleaning
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
 from tests.reconcilers.build import NOW, job, later, worker
-from tests.reconcilers.judging import judge
 
 FORMED = RendezvousPhase.FORMED
 
@@ -41,10 +38,6 @@ def test_crash_loop_waits_ever_longer() -> None:
     plan = plan_relaunches([ended(quickExits=3)], Rendezvous(), later(0.5))
     assert not plan.relaunches and plan.look_again_seconds == 1.5
     assert plan_relaunches([ended(quickExits=3)], Rendezvous(), later(2)).relaunches
-
-
-def test_an_end_that_is_yet_to_come_delays_no_pod() -> None:
-    assert plan_relaunches([ended(quickExits=3)], Rendezvous(), later(-3_600)).relaunches
 
 
 @given(st.integers(0, 2_000))
@@ -126,12 +119,6 @@ def test_a_waiting_newcomer_does_not_keep_a_finished_world_from_succeeding() -> 
     assert job_status.has_succeeded(Workers([worker(0, WorkerPhase.SUCCEEDED), worker(1)]), world)
 
 
-def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:
-    first, _ = judge(job())
-    again, _ = judge(first, now=later(9))
-    assert all(c.last_transition_time == NOW for c in again.status.conditions)
-
-
 # --- run policy -------------------------------------------------------------------------------------
 
 
@@ -197,17 +184,3 @@ def test_merge_patch_leads_from_one_status_to_the_other(
 ) -> None:
     assert apply(before, merge_patch(before, after)) == after
     assert merge_patch(after, after) == {}
-
-
-def test_age_counts_from_when_we_first_saw_the_value_and_is_forgotten_with_the_object() -> None:
-    now, leases = [100.0], Store()
-    lease = {"metadata": {"name": "a", "namespace": "default", "uid": "lease", "resourceVersion": "1"}}
-    leases.apply(lease)
-    seen = Observations(leases, lambda: now[0])
-    assert seen.age_seconds("lease", "v1") == 0
-    now[0] = 130.0
-    assert seen.age_seconds("lease", "v1") == 30
-    assert seen.age_seconds("lease", "v2") == 0
-    now[0] = 150.0
-    leases.delete(lease)
-    assert seen.age_seconds("lease", "v2") == 0

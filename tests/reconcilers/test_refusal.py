@@ -321,14 +321,6 @@ def test_what_dlr_can_judge_itself_is_told_before_any_worker_is_made(changed: JS
     assert goes_on is not None and "The Pods that exist go on" in goes_on.message
 
 
-def test_the_time_to_set_it_right_begins_anew_with_each_edit() -> None:
-    of, _ = first_look(without_pod())
-    of, now = edited(of), later(refusal.FAIL_AFTER_SECONDS - 1)
-    again = after(of, plan_job(seen(of, [without_pod()]), now))
-    found = refusal.judge(again, Workers([without_pod()]), now)
-    assert found is not None and found.seconds_to_failure(again, now) == refusal.FAIL_AFTER_SECONDS
-
-
 def test_a_pod_that_is_taken_ends_the_refusal_and_the_other_workers_are_made() -> None:
     of, _ = first_look(without_pod())
     plan = plan_job(seen(of, [worker()]), later(20))

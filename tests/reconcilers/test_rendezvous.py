@@ -44,17 +44,6 @@ def test_a_failure_of_an_earlier_round_does_not_break_this_one() -> None:
     assert decision.rendezvous == world and not decision.breaks
 
 
-def test_lost_worker_holds_the_world_for_its_replacement() -> None:
-    lost = participant(1, None, alive=False, gone_because="no heartbeat")
-    decision = decide(formed(0, 1), [*running(0), lost], bounds(2), NOW)
-    assert decision.rendezvous.phase is REFORMING and decision.rendezvous.round == 1
-    assert "no heartbeat" in decision.rendezvous.reason
-
-    back = replace(participant(1), incarnation=2)
-    again = decide(decision.rendezvous, [*running(0), back], bounds(2), later(1))
-    assert (again.rendezvous.round, again.rendezvous.incarnations) == (2, [1, 2])
-
-
 def test_world_shrinks_to_node_unit_when_replacement_is_late() -> None:
     limits = bounds(6, 2, unit=2, shrink_after_seconds=60)
     lost = participant(5, None, alive=False)
@@ -100,21 +89,10 @@ def test_a_member_no_longer_wanted_leaves_by_a_smaller_world_at_once() -> None:
     assert decision.rendezvous.members == [0, 1] and decision.rendezvous.round == 2
 
 
-def test_a_member_that_stops_before_it_has_begun_does_not_count_for_growth() -> None:
-    people = [participant(0, AgentState.STOPPED, 0), participant(1)]
-    assert decide(formed(0), people, bounds(3, 2), NOW).rendezvous == formed(0)
-
-
 def test_newcomer_does_not_disturb_a_world_that_is_finishing() -> None:
     people = [participant(0, AgentState.SUCCEEDED, 1), *running(1), participant(2)]
     world = formed(0, 1)
     assert decide(world, people, bounds(3, 2), NOW).rendezvous == world
-
-
-def test_a_member_whose_pod_ended_well_does_not_break_the_world() -> None:
-    done = participant(0, None, alive=False, succeeded=True)
-    world = formed(0, 1)
-    assert decide(world, [done, *running(1)], bounds(2), NOW).rendezvous == world
 
 
 def test_a_member_that_ended_well_in_an_earlier_round_is_missing_in_the_next() -> None:
@@ -210,13 +188,6 @@ def test_a_member_that_never_says_that_it_has_left_counts_as_lost_after_its_grac
         early = decide(held, [*old, target], limits, later(shrink + grace - 1))
         assert early.rendezvous == held and early.look_again_seconds == 1
         assert decide(held, [*old, target], limits, later(shrink + grace)).rendezvous.members == [1]
-
-
-def test_too_few_others_are_told_rather_than_who_has_still_to_leave() -> None:
-    world, old, target = moved_apart()
-    held = decide(world, [*old, target], bounds(1), NOW).rendezvous
-    few = decide(held, [*old, target], bounds(2), later(1)).rendezvous
-    assert few.waits_for == "1 of at least 2 workers are ready"
 
 
 def test_a_member_that_leaves_alone_hears_that_its_peers_are_dead() -> None:

@@ -53,11 +53,6 @@ def test_it_is_told_when_the_processes_have_loaded_it_and_not_before() -> None:
     assert [event.message for event in events(WORLD, world)] == ["round 4 goes on from storage, step 500"]
 
 
-def test_of_storage_an_older_agent_says_no_step() -> None:
-    world = with_resume(WORLD, of(resumed(step=None, tier=Tier.STORAGE)))
-    assert [event.message for event in events(WORLD, world)] == ["round 4 goes on from storage"]
-
-
 def test_what_is_said_of_another_round_is_not_of_this() -> None:
     assert with_resume(WORLD, of(resumed(3))) == WORLD
     reforming = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
@@ -75,11 +70,6 @@ def test_a_damaged_checkpoint_spends_no_budget_but_waits_when_it_comes_again() -
     assert budget is not None and not budget.spent
     assert budgets.hold_seconds(budget, 30.0) == budgets.MAX_HOLD_SECONDS
     assert "checkpoints in memory were damaged" in budgets.why_held(budget)
-
-
-def test_another_error_that_names_it_is_the_programs_own() -> None:
-    text = "ValueError: after DamagedCheckpointError"
-    assert classify_process(failure(0, 1, message=text)) is ExitClass.USER_ERROR
 
 
 def asking(size: str, **resources: Any) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from crds.job_status import FailureBudget
 from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan
 from reconcilers.conditions.refusal import cluster_fault
-from reconcilers.conditions.reported import HOT_CORES, HOT_RATIO, hottest
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
@@ -29,13 +27,9 @@ from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.suitable import Sizes
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import (
-    FOLLOW_SECONDS,
-    Served,
     cluster_of,
-    dated,
     events,
     next_cluster,
-    still_served,
 )
 from reconcilers.runtime.acts import Verb
 from reconcilers.scaleplan.asked import refusal
@@ -106,17 +100,6 @@ def test_a_target_takes_its_sources_task_and_the_others_keep_theirs() -> None:
     assert event.message == "version 2 of the cluster: ps 2 is new, ps 0 leaves"
 
 
-def test_another_pod_of_a_server_is_another_version_and_one_of_a_worker_is_not() -> None:
-    first = evolved(roles_job(), all_of())
-    relaunched = next_cluster(first, all_of() | {("worker", 1): member("worker", 1, incarnation=2)})
-    assert relaunched == first.status.cluster
-    server = member("ps", 1, WorkerPhase.PENDING, incarnation=2)
-    cluster = next_cluster(first, all_of() | {("ps", 1): server})
-    assert (cluster.version, cluster.incarnations, cluster.lost) == (2, [1, 2], [1])
-    lost = next_cluster(first, all_of() | {("ps", 1): member("ps", 1, WorkerPhase.FAILED)})
-    assert (lost.version, lost.lost) == (1, [1])
-
-
 def test_a_server_whose_worker_was_deleted_by_hand_comes_back_as_another_version() -> None:
     first = roles_job()
     begun = evolved(evolved(first, {}), {})
@@ -172,24 +155,6 @@ def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_tas
         ClusterStatus.model_validate(found.to_wire())
 
 
-def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() -> None:
-    cluster = {"version": 2, "since": NOW, "tasks": {"ps": "2,1"}, "incarnations": [1, 1]}
-    of = roles_job(status={"cluster": cluster})
-    chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
-    at_two = member("chief", agent=report(state=AgentState.RUNNING, observed_round=2).to_wire())
-    served = still_served(of, [member("ps", 0), member("worker", 2)], [chief], NOW)
-    assert served == Served(frozenset({"digits-ps-0"}), 30 + FOLLOW_SECONDS), (
-        "the grace of its Pod, and some time"
-    )
-    assert still_served(of, [member("ps", 0)], [chief], later(89)).seconds == 1
-    assert still_served(of, [member("ps", 0)], [chief], later(90)) == Served(), "the chief does not follow"
-    assert not still_served(of, [member("ps", 0)], [at_two], NOW).uids
-    assert not still_served(of, [member("worker", 0)], [chief], NOW).uids
-    assert not still_served(of, [member("ps", 0)], [member("chief")], NOW).uids, "it says nothing"
-    without = roles_job({"ps": 2, "worker": 2}, status={"cluster": cluster})
-    assert still_served(without, [member("ps", 0)], [chief], NOW) == Served(), "the spec has none any more"
-
-
 def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
     first = evolved(roles_job(status={"phase": "Running"}), all_of())
     moved = with_slots(DesiredJob.of(first), {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
@@ -217,16 +182,6 @@ def test_a_server_that_is_one_too_many_stays_until_the_chief_has_the_version_wit
     assert of.status.cluster is not None and of.status.cluster.version == 2
     gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
     assert gone == [[], [], ["digits-ps-2"]]
-
-
-def test_a_version_keeps_the_time_of_its_first_publication() -> None:
-    first = dated(None, next_cluster(roles_job(), {}), NOW)
-    assert first.since == NOW
-    assert dated(first, first, later(9)) == first
-    assert dated(first.model_copy(update={"since": None}), first, later(9)).since == later(9), (
-        "of an earlier dlr"
-    )
-    assert dated(first, first.model_copy(update={"version": 2}), later(9)).since == later(9)
 
 
 # --- The whole look ---------------------------------------------------------------------------------------
@@ -286,19 +241,6 @@ def test_a_spent_budget_fails_the_job_only_of_what_it_cannot_do_without(type_: s
 def test_the_last_worker_is_not_spare() -> None:
     members = all_of() | {("worker", i): spent("worker", i) for i in range(2)}
     assert spare_workers(roles_job(), Workers(members.values())) == {}
-
-
-@given(st.dictionaries(st.integers(0, 9), st.integers(0, 640), max_size=6))
-def test_hot_is_one_server_far_over_the_others(tenths: dict[int, int]) -> None:
-    cores = {index: each / 10 for index, each in tenths.items()}
-    found = hottest(cores)
-    if len(cores) < 2:
-        assert found is None
-        return
-    *others, top = sorted(cores.values())
-    far_over = top >= max(HOT_CORES, HOT_RATIO * median(others))
-    assert (found is not None) is far_over
-    assert found is None or cores[found[0]] == top
 
 
 def test_a_hot_server_is_told_once_and_taken_back() -> None:
@@ -366,12 +308,6 @@ def test_pods_in_their_nodes_network_find_the_names_of_the_others(
     assert build_job_pod(of, member("ps", 1))["spec"].get("dnsPolicy") == policy
 
 
-def test_pods_of_other_jobs_are_as_they_were() -> None:
-    pod = build_job_pod(job(), worker())
-    assert not {"hostname", "subdomain"} & pod["spec"].keys()
-    assert not {"TF_CONFIG", "DLR_CLUSTER_VERSION"} & variables(pod).keys()
-
-
 def test_a_tf_config_of_the_users_own_is_kept_and_that_is_said() -> None:
     of = roles_job(envs={"TF_CONFIG": "mine"}, status={"phase": "Running"})
     env = variables(build_job_pod(of, member("ps")))
@@ -428,18 +364,6 @@ def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_stil
     assert next_cluster(some, {}).tasks["worker"] == list(range(501))
 
 
-def test_who_takes_anothers_place_in_a_cluster_that_is_full_has_its_task_and_moves_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its number has more digits, and so its address."""
-    counts = {"chief": 1, "ps": 2, "worker": 10}
-    known = next_cluster(roles_job(counts), {})
-    full = roles_job(counts, status={"cluster": known.to_wire()})
-    monkeypatch.setattr("crds.cluster.MAX_CONFIG_BYTES", cluster_of(full).config_bytes())
-    moved = with_slots(DesiredJob.of(full), {"worker": slots_of(full, "worker").without({3}, 10)})
-    assert next_cluster(moved, {}).tasks["worker"] == [0, 1, 2, 10, *range(4, 10)]
-
-
 @pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])
 def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -> None:
     plan = ScalePlan.model_validate(
@@ -471,12 +395,6 @@ def test_a_relaunched_slot_prefers_its_last_good_node() -> None:
     assert wishes([]) == [("In", "node-1")]
     assert wishes([], incarnation=3) == [("In", "node-2")]
     assert wishes(["node-1"]) == [("NotIn", "node-1")]
-
-
-def test_a_job_that_is_suspended_has_no_world_either() -> None:
-    of = evolved(roles_job(suspend=True, status={"phase": "Running"}), all_of())
-    suspended = after(of, looked_at(of, all_of()))
-    assert suspended.status.phase is JobPhase.SUSPENDED and suspended.status.rendezvous is None
 
 
 def test_outdated_servers_and_workers_get_their_new_resources_one_of_a_type_at_a_time() -> None:

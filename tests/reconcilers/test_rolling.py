@@ -37,22 +37,6 @@ def elastic(replicas: int = 3, minimum: int = 2, **spec: Any) -> ElasticJob:
     return job(replicas=replicas, worker={"minReplicas": minimum}, template=TEMPLATE, **spec)
 
 
-def test_workers_that_the_world_does_without_are_not_waited_for() -> None:
-    workers = [trains(0), trains(1), trains(2), trains(3, state=AgentState.READY)]
-    assert rolled(elastic(4), workers, formed(0, 1, 2), 0) == Roll()
-    assert rolled(elastic(4), workers, formed(0, 1, 2), 0, without={3}).leaving == {0}
-
-
-def test_nobody_is_rolled_while_training_ends() -> None:
-    workers = [trains(0), trains(1), trains(2, state=AgentState.SUCCEEDED)]
-    assert rolled(elastic(), workers, formed(0, 1, 2), 0) == Roll()
-
-
-def test_broken_world_forms_again_before_anybody_is_rolled() -> None:
-    reforming = formed(0, 1, 2).model_copy(update={"phase": "Reforming"})
-    assert rolled(elastic(), [trains(0), trains(1), trains(2)], reforming, 0, 1) == Roll()
-
-
 def test_without_agents_one_goes_after_the_other() -> None:
     roll = rolled(elastic(), [worker(i) for i in range(3)], Rendezvous(), 0, 1, 2)
     assert [w.spec.index for w in roll.relaunches] == [0]

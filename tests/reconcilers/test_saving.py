@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.store import Change
 from crds.agent_report import AgentState
 from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import JobWarning
-from crds.model import ConditionData
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.reported import CHECKPOINTS_FAILING
 from reconcilers.job.plan import Plan
-from reconcilers.predicates import more_than_progress
-from tests.reconcilers.build import NOW, job, report, worker
+from tests.reconcilers.build import job, report, worker
 from tests.reconcilers.judging import judge, warnings, with_status
 from tests.reconcilers.test_loss import look, of_world
 
@@ -38,11 +35,6 @@ def said(of: ElasticJob) -> tuple[str | None, str] | None:
 
 def told(plan: Plan) -> list[str]:
     return [event.message for event in plan.events if event.reason == CHECKPOINTS_FAILING]
-
-
-def test_checkpoints_that_work_are_not_worth_a_word() -> None:
-    plan, after = look(of_world(), trains(0), trains(1))
-    assert said(after) is None and told(plan) == []
 
 
 def test_it_is_told_once_and_taken_back_when_it_works() -> None:
@@ -80,19 +72,6 @@ def test_it_stays_while_the_pod_of_who_told_it_is_replaced() -> None:
     assert said(gone) is None, "nobody is left who tells of it"
 
 
-def test_it_stays_while_the_pod_of_who_told_it_is_replaced_whatever_the_sentence() -> None:
-    gone = worker(1, agent=report(1).to_wire())
-    known = JobWarning(
-        type=CHECKPOINTS_FAILING,
-        reason="StorageFails",
-        message="step 10: no space is le…",
-        data=ConditionData(worker="digits-worker-1"),
-        since=NOW,
-    )
-    assert judged(known, [trains(0), gone], Rendezvous()) == known
-    assert judged(known, [trains(0)], Rendezvous()) is None, "nobody is left who tells of it"
-
-
 def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> None:
     _, failing = look(of_world(), trains(0), trains(1, CheckpointTrouble.STORAGE, "step 10: full"))
     shrunk = {"round": 2, "members": [0], "incarnations": [1], "world_size": 1}
@@ -101,8 +80,3 @@ def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> 
     known = warnings(failing)[CHECKPOINTS_FAILING]
     assert judged(known, [trains(0), standby], world) == known, "nobody has tried in this round"
     assert judged(known, [trains(0, round_=2), standby], world) is None
-
-
-def test_it_wakes_the_job() -> None:
-    quiet, loud = (trains(0, trouble, "x").to_wire() for trouble in (None, CheckpointTrouble.STATE))
-    assert more_than_progress(Change(quiet, loud))

@@ -33,10 +33,6 @@ def members(stage: Stage) -> list[list[int]]:
     return [world["members"] for world in stage.formed()]
 
 
-def reasons(stage: Stage) -> list[str]:
-    return [reason for reason, _ in stage.events]
-
-
 @pytest.mark.parametrize("code", [400, 403, 409, 418])
 async def test_a_count_that_a_webhook_denies_ends_the_plan_whatever_code_it_has(code: int) -> None:
     stage = await training(3)
@@ -179,31 +175,6 @@ async def test_phase_is_scaling_until_the_world_has_the_size_and_not_after_a_los
     assert stage.job()["status"]["phase"] == "Running"
 
 
-async def test_job_of_an_applied_plan_says_what_is_missing_until_it_is_there() -> None:
-    stage = await training(2, 1)
-    stage.unschedulable |= {2}
-    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
-    await stage.settle()
-    assert stage.phase() == "Applied"
-    scaled = next(c for c in stage.job()["status"]["conditions"] if c["type"] == "Scaled")
-    assert (scaled["status"], scaled["message"]) == ("False", "the world has 2 of 3 workers")
-    stage.unschedulable.clear()
-    await stage.settle()
-    scaled = next(c for c in stage.job()["status"]["conditions"] if c["type"] == "Scaled")
-    assert scaled["status"] == "True"
-
-
-async def test_newer_plan_is_applied_while_an_earlier_one_waits_for_room() -> None:
-    stage = await training(2, 1)
-    stage.unschedulable |= {2, 3}
-    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 4}})
-    await stage.settle()
-    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 1}})
-    await stage.settle()
-    assert (stage.phase("a"), stage.phase("b")) == ("Applied", "Applied")
-    assert members(stage)[-1] == [0]
-
-
 async def test_of_two_plans_that_come_together_the_newer_one_supersedes_the_other() -> None:
     stage = await training(2, 1)
     stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 4}})
@@ -214,33 +185,6 @@ async def test_of_two_plans_that_come_together_the_newer_one_supersedes_the_othe
     assert stage.told("a") == ("NewerPlan", "the ScalePlan b is newer")
     assert ("Superseded", "the ScalePlan b is newer") in stage.events
     assert members(stage) == [[0, 1], [0]], "nothing of the earlier one was done"
-
-
-async def test_newer_plan_that_is_refused_supersedes_nothing() -> None:
-    stage = await training(2, 1)
-    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 1}})
-    stage.seconds += 1
-    stage.add_plan("b", migratePods=[{"id": 7}])
-    await stage.settle()
-    assert (stage.phase("a"), stage.phase("b")) == ("Applied", "Refused")
-    assert stage.told("b")[0] == "WorkerNotFound" and members(stage)[-1] == [0]
-
-
-@pytest.mark.parametrize("count", [1, 4])
-async def test_plans_made_within_one_second_go_in_the_order_in_which_they_came(count: int) -> None:
-    stage = await training(2, 1)
-    stage.unschedulable |= {2, 3}
-    second = stage.seconds
-    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": count}})
-    await stage.settle()
-    now, stage.seconds = stage.seconds, second
-    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 2}})
-    stage.seconds = now
-    assert (
-        stage.plan("a")["metadata"]["creationTimestamp"] == stage.plan("b")["metadata"]["creationTimestamp"]
-    )
-    await stage.settle()
-    assert stage.phase("a") == stage.phase("b") == "Applied" and members(stage)[-1] == [0, 1]
 
 
 @pytest.mark.parametrize("looks", range(6))
@@ -269,30 +213,6 @@ async def test_plan_without_moves_gives_up_those_of_the_one_it_supersedes() -> N
     await stage.settle()
     assert stage.phase("b") == "Applied" and stage.job()["status"]["migrations"] == {}
     assert [worker["spec"]["index"] for worker in stage.workers()] == [0, 1]
-
-
-async def test_spec_edited_after_the_plan_wins() -> None:
-    stage = await training(2, 1)
-    stage.unschedulable |= {2, 3}
-    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 4}})
-    await stage.settle()
-    stage.edit_job(replicas=1)
-    await stage.settle()
-    assert stage.phase() == "Applied" and members(stage)[-1] == [0]
-    assert stage.job()["status"]["scaling"]["by"] == "spec"
-
-
-async def test_count_edited_before_the_request_is_merged_is_the_edits_and_the_rest_the_plans() -> None:
-    stage = await training(3, 1)
-    stage.add_plan(migratePods=[{"id": 0}], replicaResourceSpecs={"worker": {"replicas": 2}})
-    while "annotations" not in stage.job()["metadata"]:
-        stage.deliver_all()
-        await stage.look()
-    assert stage.job()["spec"]["replicaSpecs"]["worker"]["replicas"] == 2
-    stage.edit_job(replicas=3)
-    await stage.settle()
-    assert stage.phase() == "Applied" and members(stage)[-1] == [1, 2, 3]
-    assert stage.job()["status"]["scaling"]["by"] == "spec"
 
 
 async def test_plan_whose_count_is_overridden_by_an_edit_says_which_count_holds() -> None:

@@ -7,6 +7,7 @@ from controller.reconciler import Request
 from controller.store import Change
 from crds.agent_report import AgentReport, ReplicasReport
 from crds.wire import to_camel
+from reconcilers.cordon.wiring import more_than_the_agents_report
 from reconcilers.predicates import (
     begins_or_ends,
     more_of_a_jobs_checks,
@@ -14,7 +15,6 @@ from reconcilers.predicates import (
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
-    more_than_the_agents_report,
 )
 from reconcilers.setup import (
     checked_job,
@@ -23,44 +23,6 @@ from reconcilers.setup import (
 
 def raw(**agent: Any) -> dict[str, Any]:
     return {"metadata": {"name": "w"}, "spec": {"index": 0}, "status": {"phase": "Running", "agent": agent}}
-
-
-def test_a_checkpoint_wakes_the_job_and_the_steps_after_it_do_not() -> None:
-    none = raw(state="Running", progress={"step": 9})
-    saved = raw(state="Running", progress={"step": 10, "checkpointStep": 10})
-    later = raw(state="Running", progress={"step": 11, "checkpointStep": 10})
-    next_saved = raw(state="Running", progress={"step": 20, "checkpointStep": 20})
-    assert more_than_progress(Change(none, saved)) and more_than_progress(Change(later, next_saved))
-    assert not more_than_progress(Change(saved, later))
-    assert not more_than_the_agents_report(Change(none, saved))
-
-
-def test_the_first_step_of_a_round_wakes_the_job_and_those_after_it_do_not() -> None:
-    begun = raw(state="Running", progress={"step": 9}, rounds=[{"round": 1, "lastStep": 9}])
-    first = raw(
-        state="Running",
-        progress={"step": 9},
-        rounds=[*begun["status"]["agent"]["rounds"], {"round": 2, "lastStep": 9}],
-    )
-    later = raw(
-        state="Running",
-        progress={"step": 10},
-        rounds=[*begun["status"]["agent"]["rounds"], {"round": 2, "lastStep": 10}],
-    )
-    assert more_than_progress(Change(begun, first))
-    assert not more_than_progress(Change(first, later))
-    assert not more_than_the_agents_report(Change(begun, first))
-
-
-def test_of_the_training_in_groups_what_decides_wakes_the_job_and_versions_do_not() -> None:
-    ready = raw(state="Running", replicas={"round": 1})
-    further = raw(state="Running", replicas={"round": 1, "version": 7, "step": 30})
-    broken = raw(state="Running", replicas={"round": 1, "version": 7, "step": 30, "brokenVersion": 7})
-    assert more_than_progress(Change(raw(state="Running"), ready))
-    assert not more_than_progress(Change(ready, further))
-    assert more_than_progress(Change(further, broken))
-    late = raw(state="Running", replicas={"round": 1, "version": 7, "lateVersion": 7, "lateGroups": [2]})
-    assert more_than_progress(Change(further, late))
 
 
 DECIDES = {

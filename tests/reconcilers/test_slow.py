@@ -6,7 +6,7 @@ from typing import Any
 
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.slow import (
@@ -18,7 +18,6 @@ from reconcilers.conditions.slow import (
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
-from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import job, later, report, worker
 from tests.reconcilers.judging import warnings
 
@@ -69,11 +68,6 @@ def life(node: str, at: float, number: int = 1) -> dict[str, Any]:
     return {"incarnation": number, "nodeName": node, "createdAt": later(at), "runningAt": later(at)}
 
 
-def test_a_job_at_its_pace_has_no_word() -> None:
-    plan, after = look(of_world(), trains(0), trains(1))
-    assert said(after) is None and told(plan) == []
-
-
 def test_it_is_told_once_and_taken_back() -> None:
     plan, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
     message = f"{FIGURES}; {NOTHING_CHANGED}"
@@ -82,13 +76,6 @@ def test_it_is_told_once_and_taken_back() -> None:
     assert said(same) == said(after) and told(again) == []
     over, fast = look(after, trains(0), trains(1))
     assert said(fast) is None and [reason for reason, _ in told(over)] == ["SlowOver"]
-
-
-def test_a_job_that_has_ended_is_slow_no_more() -> None:
-    _, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
-    ends = [trains(i, phase=WorkerPhase.SUCCEEDED) for i in range(2)]
-    plan, ended = look(after, *ends)
-    assert (said(ended), told(plan)) == (None, [])
 
 
 def test_only_rank_0_of_a_world_that_trains_is_heard() -> None:
@@ -140,14 +127,3 @@ def test_checks_that_were_passed_before_count_no_more() -> None:
     known = of_world(suspectedAt=later(350).isoformat())
     assert look(known, trains(0, SLOW_NOW), trains(1))[1].status.suspected_at == later(400)
     assert look(known, trains(0), trains(1))[1].status.suspected_at == later(350)
-
-
-def test_the_curve_wakes_nobody_and_a_word_does() -> None:
-    class Change:
-        def __init__(self, **new: Any) -> None:
-            fields = {"metadata": {"uid": "1"}, "spec": {}}
-            self.old = fields | {"status": {"agent": {"series": {"every": 1}}}}
-            self.new = fields | {"status": {"agent": {"series": {"every": 2}} | new}}
-
-    assert not more_than_progress(Change())  # type: ignore[arg-type]
-    assert more_than_progress(Change(slow={"step": 7}))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState
 from crds.job_status import ElasticJobStatus, JobWarning
 from reconcilers.job.plan import plan_job
-from reconcilers.job.published import FOR_PEOPLE, WORDS_OF_WORLD, WRITE_SECONDS, seconds_to_write, world_spec
+from reconcilers.job.published import FOR_PEOPLE, WRITE_SECONDS, seconds_to_write, world_spec
 from reconcilers.job.seen import Seen
 from reconcilers.observed.status_patch import validated_patch
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -36,18 +36,6 @@ def forming(workers: int, ready: int, known: Seen | None = None) -> Seen:
         return seen(crew, job(replicas=workers, status={"phase": "Pending", "rendezvous": FORMING}))
     status = merged(known.raw["status"], plan_job(known, NOW).status_patch)
     return seen(crew, known.job.model_validate({**known.job.to_wire(), "status": status}))
-
-
-def test_counts_and_sentences_wait_until_a_second_has_passed() -> None:
-    patch = {
-        "rendezvous": {"reason": "2 of 3 workers are ready"},
-        "replicaStatuses": {"worker": {"active": 2}},
-        "conditions": [],
-        "usage": {"memoryPeakBytes": {"worker": 2}},
-    }
-    assert seconds_to_write(patch, {}, 0.25) == WRITE_SECONDS - 0.25
-    assert seconds_to_write(patch, {}, WRITE_SECONDS) <= 0
-    assert seconds_to_write({}, {}, 0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -74,44 +62,6 @@ def test_what_agents_see_and_the_phase_never_wait(fields: set[str]) -> None:
     assert waits == (fields <= FOR_PEOPLE)
     if waits:
         assert world_spec({"status": status, "metadata": {}}) == world_spec({"status": {}, "metadata": {}})
-
-
-@pytest.mark.parametrize(
-    ("change", "waits"),
-    [({"message": "b"}, True), ({"status": "True"}, False), ({"reason": "AllHealthy"}, False)],
-)
-def test_a_conditions_message_waits_and_its_status_and_reason_do_not(
-    change: dict[str, str], waits: bool
-) -> None:
-    known = {"type": "NodesChecked", "status": "False", "reason": "FaultyNodes", "message": "a"}
-    patch = {"conditions": [known | change]}
-    assert (seconds_to_write(patch, {"conditions": [known]}, 0.0) > 0) == waits
-    follows = {"conditions": [known | {"type": "WorkersReady"} | change]}
-    stored = {"conditions": [known | {"type": "WorkersReady"}]}
-    assert seconds_to_write(follows, stored, 0.0) > 0, "each look finds it again"
-
-
-@pytest.mark.parametrize(
-    ("after", "waits"),
-    [
-        ([{"message": "b"}], True),
-        ([{"reason": "PodInvalid"}], False),
-        ([], False),
-        ([{}, {"type": "Slow"}], False),
-    ],
-)
-def test_a_warnings_message_waits_and_its_begin_its_reason_and_its_end_do_not(
-    after: list[dict[str, str]], waits: bool
-) -> None:
-    known = {"type": "PodsNotAccepted", "reason": "PodForbidden", "message": "a", "since": "…"}
-    patch = {"warnings": [known | change for change in after]}
-    assert (seconds_to_write(patch, {"warnings": [known]}, 0.0) > 0) == waits
-
-
-@pytest.mark.parametrize("field", ["phase", "members", "round", "hangSince", "reformingSince", "formedAt"])
-def test_no_field_of_the_world_but_its_sentences_waits(field: str) -> None:
-    assert field not in WORDS_OF_WORLD
-    assert seconds_to_write({"rendezvous": {"reason": "x", field: "x"}}, {}, 0.0) == 0
 
 
 @pytest.mark.parametrize("patch", [{"rendezvous": None}, {"goodput": None}, {"goodput": {"state": "Down"}}])

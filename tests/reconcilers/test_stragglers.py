@@ -71,15 +71,6 @@ def test_a_straggler_goes_when_the_world_changes_anyway() -> None:
     assert restarted.rendezvous.members == [0, 1] and restarted.breaks
 
 
-def test_a_straggler_comes_back_for_a_member_that_is_lost() -> None:
-    people = [*ready(0, 2), participant(1, None, alive=False)]
-    broken = world(0, 1, phase=REFORMING)
-    held = without_slow(broken, people, bounds(3, 2), {2}, later(1))
-    assert held.rendezvous == broken and not held.left_out
-    formed = without_slow(broken, people, bounds(3, 2), {2}, later(60))
-    assert formed.rendezvous.members == [0, 2]
-
-
 def test_nobody_waits_for_the_replacement_of_a_member_that_is_left_out() -> None:
     """It is there, and would be in the next world if its node were not slow."""
     broken = world(0, 1, phase=REFORMING)

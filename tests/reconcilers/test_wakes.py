@@ -87,7 +87,7 @@ async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_
     town: Town,
 ) -> None:
     looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
-    assert looks == {"elasticworker": WORKERS, "elasticjob": 1, "jobcompanion": 1}
+    assert looks == {"elasticworker": WORKERS, "elasticjob": 1, "jobcompanion": 1, "scaleplan": 1}
     for left in range(WORKERS):
         counts = {"worker": {"desired": WORKERS, "active": left, "succeeded": WORKERS - left}}
         looks = town.update(ELASTICJOBS, "digits", replicaStatuses=counts, replicas=left)

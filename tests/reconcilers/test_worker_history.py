@@ -66,20 +66,6 @@ def test_a_life_from_its_asking_to_its_end() -> None:
     ]
 
 
-def test_each_incarnation_is_a_life() -> None:
-    slot = Slot()
-    slot.pod(1)
-    slot.pod(50, "Failed", containerStatuses=[terminated(1)])
-    slot.relaunch()
-    slot.seen(51, pod=None)
-    slot.pod(55)
-    slot.pod(99, "Succeeded")
-    assert [(life.incarnation, life.created_at, life.ended_at, life.exit_class) for life in slot.lives] == [
-        (1, NOW, later(50), ExitClass.USER_ERROR),
-        (2, later(51), later(99), ExitClass.SUCCEEDED),
-    ]
-
-
 def test_a_life_that_was_replaced_ends_when_the_next_begins() -> None:
     slot = Slot()
     slot.pod(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from queue import Queue
 
 import pytest
@@ -34,7 +33,6 @@ from dlr.replicas.patience import (
     Look,
     Pace,
     Patience,
-    wait_for,
 )
 from dlr.replicas.replicas import EXCHANGE_SECONDS, seconds_for
 
@@ -136,16 +134,6 @@ def test_one_that_waits_names_the_groups_that_do_not_and_takes_it_back() -> None
     assert wait.end() == (Add("waiting/0", -1), Late(()), Add("teller", -1))
 
 
-def test_another_one_tells_and_tries_again_later() -> None:
-    wait, _ = LongWait(0, 10.0, 60.0).begin()
-    wait, (act,) = wait.after_tick(5.0)
-    wait, acts = wait.after_answer(act, 2)
-    assert acts == (Add("teller", -1),)
-    assert wait.after_answer(acts[0], 1) == (wait, ())
-    assert wait.after_tick(10.0)[1] == (Add("teller", 1),), "the other one may have gone"
-    assert wait.end() == (Add("waiting/0", -1),)
-
-
 def test_a_process_without_the_jobs_state_names_nobody_but_finds_what_is_broken() -> None:
     wait, _ = LongWait(1, None, 60.0).begin()
     wait, (act,) = wait.after_tick(55.0)
@@ -185,21 +173,6 @@ def test_a_version_whose_store_is_gone_names_nobody_and_stops_no_training() -> N
     wait = LongWaitThread(0, 3, gone, Patience(lambda: 0.0, 0.0, lambda _: None, lambda: None))
     with wait:
         wait.join()
-
-
-@pytest.mark.real
-def test_a_wait_ends_when_it_is_over_or_after_its_time() -> None:
-    changed, found = threading.Condition(), list[str]()
-    wait_for(changed, lambda: found, seconds=0.01)
-
-    def come() -> None:
-        with changed:
-            found.append("late")
-            changed.notify_all()
-
-    threading.Timer(0.1, come).start()
-    wait_for(changed, lambda: found)
-    assert found
 
 
 def test_a_state_may_be_on_its_way_for_longer_the_larger_it_is() -> None:

@@ -25,7 +25,6 @@ from dlr.data.groups import Contributors, EpochPlace, StepRule, select, share
 from tests.counting import calls
 
 many = settings(max_examples=200, deadline=None)
-Dealer = ElasticBatchSampler | ElasticStream
 Commit = Callable[[int, Sequence[int]], None]
 
 
@@ -413,19 +412,6 @@ def test_what_a_dead_group_has_not_learned_is_first_in_the_next_step() -> None:
         2: list(range(35, 50)),
     }
     assert (fleet.state["consumed"], fleet.state["holes"]) == (50, "")
-
-
-def test_an_epoch_whose_last_step_lost_a_group_has_one_more() -> None:
-    def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, Iterable[Any]]:
-        sampler = ElasticBatchSampler(range(20), ranks, rank, False, global_batch_size=10)
-        return sampler, sampler
-
-    fleet = Fleet(ranks_by(make), 2, 1)
-    fleet.make_step()
-    fleet.make_step(dying=[1])
-    assert (fleet.state["epoch"], fleet.state["consumed"]) == (0, 15)
-    assert fleet.make_step() == {0: list(range(15, 20))}
-    assert (fleet.state["epoch"], fleet.state["consumed"]) == (1, 0)
 
 
 def test_a_group_that_heals_learns_from_nothing_and_its_indices_are_empty() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import signal
 import struct
@@ -113,12 +112,6 @@ def test_busy_blocks_within_each_other_last_as_long_as_the_longest(progress_file
             raise ZeroDivisionError
         assert now + 600 <= numbers(progress_file)[5] < now + 6_000
     assert numbers(progress_file)[5] == 0.0
-
-
-def test_a_script_with_an_older_dlr_writes_the_first_half_only(progress_file: Path) -> None:
-    with progress_file.open("r+b") as file:
-        struct.pack_into("qd", mmap.mmap(file.fileno(), 16), 0, 42, 1.5)  # as it did it
-    assert numbers(progress_file) == (42, 1.5, 0, 0.0, 0, 0.0, 0, 0.0)
 
 
 def test_a_thread_that_saves_may_be_the_first_to_tell(progress_file: Path) -> None:

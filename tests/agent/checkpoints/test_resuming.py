@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -59,33 +58,6 @@ def start(agents: Agents, cluster: FakeCluster, count: int, **environ: str) -> l
     cluster.wait_state(dict.fromkeys(range(count), "Ready"), 0)
     cluster.form(list(range(count)))
     return started
-
-
-def kill_process(agent: Agent) -> None:
-    (process,) = training_processes(agent.pid)
-    os.kill(process, signal.SIGKILL)
-
-
-def test_same_members_restart_from_memory(cluster: FakeCluster, agents: Agents, tmp_path: Path) -> None:
-    logs = Logs(cluster, tmp_path / "work")
-    started = start(agents, cluster, 2, **MEMORY)
-    logs.wait_steps(1, range(2), 5)
-    assert logs.told(1, 0)["resume"] is None
-    kill_process(started[1])
-    cluster.wait_state({1: "Failed"}, 1)
-    cluster.form([0, 1])
-    logs.wait_steps(2, range(2), logs.last_step(1, 0) + 5)
-    resumed = logs.resumed(2, 0)
-    assert resumed == logs.resumed(2, 1)
-    assert resumed >= max(logs.last_step(1, 0), logs.last_step(1, 1)) - 1
-    assert logs.told(2, 0)["resume"]["step"] > 0
-    cluster.wait(
-        lambda: (
-            (cluster.agent(0).get("memory") or {}).get("resumed")
-            == {"round": 2, "step": resumed, "tier": "memory"}
-        ),
-        "report of the resumption",
-    )
 
 
 def test_nothing_is_left_when_the_agent_is_killed(

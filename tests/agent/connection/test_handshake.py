@@ -105,10 +105,6 @@ def test_a_peer_that_was_stopped_before_it_proved_the_key_does_it_again() -> Non
         client.fail(RefusedError(), 2 * CONNECT_SECONDS)
 
 
-def test_a_flood_of_200_connections_a_second_closes_none_before_its_time() -> None:
-    assert MAX_UNPROVEN > 200 * HANDSHAKE_SECONDS
-
-
 @pytest.mark.parametrize("text", ["", "00", "zz" * 32, "00" * 33])
 def test_a_key_that_is_none_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(ValueError, match="DLR_JOB_KEY is not 64 hexadecimal digits"):
@@ -156,16 +152,6 @@ def rest_of(connection: socket.socket) -> bytes:
         while part := connection.recv(4096):
             received += part
     return received
-
-
-@pytest.mark.real
-def test_a_peer_is_connected_to_the_service_that_it_asks_for(
-    listener: Listener, taken: Queue[socket.socket]
-) -> None:
-    with connect(listener.host, listener.port, KEY, "echo") as connection:
-        connection.sendall(b"hello")
-        assert connection.recv(100) == b"hello"
-    assert taken.qsize() == 1
 
 
 @pytest.mark.real

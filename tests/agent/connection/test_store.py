@@ -57,17 +57,6 @@ class Clients:
         ]
 
 
-def test_a_wait_ends_when_the_last_key_comes() -> None:
-    clients = Clients(1, 2)
-    clients.ask(1, Operation.WAIT, b"9000", b"a", b"b", b"c")
-    clients.ask(2, Operation.SET, b"c", b"", b"a", b"")
-    assert clients.answers() == [(2, Answer.OK, [])]
-    clients.ask(2, Operation.ADD, b"b", b"7")
-    assert clients.answers() == [(2, Answer.OK, [b"7"]), (1, Answer.OK, [])]
-    clients.ask(1, Operation.GET, b"a", b"b")
-    assert clients.answers() == [(1, Answer.OK, [b"", b"7"])]
-
-
 def test_a_wait_for_many_keys_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, looks = [b"here/%d" % number for number in range(300)], list[bytes]()
     has = Values.has

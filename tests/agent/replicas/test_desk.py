@@ -8,13 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from queue import Queue
 
 import pytest
-import torch
-import torch.distributed as dist
 
 from agent.connection.listener import Listener
 from agent.connection.store import PeerStore
@@ -25,7 +22,6 @@ from agent.replicas.client import AgentChannel
 from agent.replicas.desk import ReplicasDesk
 from agent.replicas.facts import Groups, Membership
 from agent.replicas.roster import End
-from agent.torch_compat import process_groups
 from crds.agent_report import ReplicasReport
 
 pytestmark = pytest.mark.real
@@ -297,22 +293,6 @@ def test_a_lead_that_cannot_be_reached_is_an_error_soon(
             process.channel.open_store(1).get("key")
     agent.desk.see(Groups(2))
     process.wait_for(2)
-
-
-def test_gloo_connects_two_groups_through_their_agents(
-    two: tuple[Agent, Agent],
-) -> None:
-    def total(agent: Agent, place: int) -> float:
-        process = agent.process()
-        process.wait_for(1)
-        store = process.channel.open_store(1)
-        group = process_groups.gloo(dist.PrefixStore("0", store), place, 2, WITHIN_SECONDS)
-        number = torch.tensor([float(place + 1)])
-        group.allreduce([number]).wait()
-        return float(number)
-
-    sums = [in_thread(partial(total, agent, place)) for place, agent in enumerate(two)]
-    assert [each.get(timeout=WITHIN_SECONDS) for each in sums] == [3.0, 3.0]
 
 
 def test_keys_that_a_peer_leaves_under_no_version_stop_no_news(two: tuple[Agent, Agent]) -> None:

@@ -20,21 +20,6 @@ from tests.agent.shards.conftest import Job
 pytestmark = pytest.mark.real
 
 
-def test_the_loop_of_dlrovers_documentation(alone: Job) -> None:
-    batch_size, seen = 64, []
-    client = ShardingClient(dataset_name="test", batch_size=batch_size, num_epochs=1, dataset_size=10_000)
-    while True:
-        shard = client.fetch_shard()
-        if not shard:
-            break
-        for i in range(shard.start, shard.end):
-            seen.append(i)
-            if i % batch_size == 0:
-                client.report_batch_done()
-    assert seen == list(range(10_000))
-    assert alone.sets[0].done == alone.sets[0].definition.size == 16
-
-
 def test_epochs_follow_each_other_and_the_last_shard_is_short(alone: Job) -> None:
     client = ShardingClient("test", 16, 2, 100, num_minibatches_per_shard=2)
     shards, epochs = [], []

@@ -4,7 +4,6 @@ import base64
 import json
 import time
 import zlib
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,15 +24,6 @@ from agent.slots.resume import (
 OLD, NEW = Checkpoint(7, 110, 4), Checkpoint(7, 120, 4)
 
 
-def member(ranks: int = 1, /, **held: Checkpoint) -> Inventory:
-    """`member(r0=NEW, r3=NEW)` holds ranks 0 and 3 of NEW."""
-    found: dict[Checkpoint, frozenset[int]] = {}
-    for name, checkpoint in held.items():
-        rank = int(name.lstrip("r").partition("_")[0])
-        found[checkpoint] = found.get(checkpoint, frozenset()) | {rank}
-    return Inventory(ranks, "10.0.0.1:1", found)
-
-
 def both(rank: int) -> Inventory:
     return Inventory(1, "a:1", {NEW: frozenset({rank}), OLD: frozenset({rank})})
 
@@ -42,33 +32,12 @@ def test_same_members_resume_from_their_own() -> None:
     assert decide([both(rank) for rank in range(4)]) == Plan(NEW)
 
 
-def test_a_replaced_member_fetches_from_its_peer() -> None:
-    fresh = Inventory(1, "a:1")
-    peer = Inventory(1, "a:1", {NEW: frozenset({3, 1}), OLD: frozenset({3})})
-    plan = decide([both(0), fresh, both(2), peer])
-    assert plan == Plan(NEW, fetches={1: {1: 3}})
-
-
-def test_what_rounds_have_ended_with_gives_way_to_an_older_one_and_is_better_than_nothing() -> None:
-    members = [both(rank) for rank in range(4)]
-    tried = replace(members[2], exhausted=NEW)
-    assert decide([*members[:2], tried, members[3]]) == Plan(OLD)
-    only = [Inventory(1, "a:1", {NEW: frozenset({rank})}, exhausted=NEW) for rank in range(4)]
-    assert decide(only) == Plan(NEW, is_last_resort=True)
-    assert decide([replace(only[0], held={}), *only[1:]]) == Plan()
-
-
 def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
     assert decide([both(0), both(1), both(2), both(3), None]) == Plan()
     assert Inventory.decode("") is None
     assert Inventory.decode("[]") is None
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]]]') is None
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null]') is None
-
-
-def test_a_smaller_world_reads_shards_where_they_are() -> None:
-    plan = decide([both(0), member(r1=NEW, r3=NEW), both(2)])
-    assert plan == Plan(NEW, shards={0: frozenset({0}), 1: frozenset({1, 3}), 2: frozenset({2})})
 
 
 def test_after_a_fetch_that_failed_it_is_decided_again() -> None:

@@ -29,18 +29,28 @@ class Source:
         target[:] = b"data"
 
 
-def test_time_outs_of_a_server_that_is_there_are_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = [TimeoutError("timed out")] * 5
+class Served:
+    """A server's answers, one for each time it is asked; the last again and again."""
+
+    def __init__(self, *answers: Source | OSError) -> None:
+        self._answers, self.asked = answers, 0
 
     @contextmanager
-    def receive(*_: Any) -> Iterator[Source]:
-        if left:
-            raise left.pop()
-        yield Source()
+    def __call__(self, *_: Any) -> Iterator[Source]:
+        answer = self._answers[min(self.asked, len(self._answers) - 1)]
+        self.asked += 1
+        if isinstance(answer, OSError):
+            raise answer
+        yield answer
 
-    monkeypatch.setattr(wire, "receive", receive)
-    monkeypatch.setattr(wire, "is_there", lambda _address: True)
-    assert wire.read("10.0.0.1:1", b"", MARK, 0, 4, itertools.count().__next__) == b"data"
+    def read(self, monkeypatch: pytest.MonkeyPatch, is_there: bool = True, stop: int | None = 4) -> bytearray:
+        monkeypatch.setattr(wire, "receive", self)
+        monkeypatch.setattr(wire, "is_there", lambda _address: is_there)
+        return wire.read("10.0.0.1:1", b"", MARK, 0, stop, itertools.count().__next__)
+
+
+def test_time_outs_of_a_server_that_is_there_are_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Served(*[TimeoutError("timed out")] * 5, Source()).read(monkeypatch) == b"data"
 
 
 @pytest.mark.parametrize(
@@ -49,41 +59,20 @@ def test_time_outs_of_a_server_that_is_there_are_waited_out(monkeypatch: pytest.
 def test_a_refusal_and_a_server_that_is_gone_are_told_at_once(
     monkeypatch: pytest.MonkeyPatch, error: OSError, is_there: bool
 ) -> None:
-    asked = []
-
-    @contextmanager
-    def receive(*_: Any) -> Iterator[Source]:
-        asked.append(1)
-        raise error
-        yield Source()
-
-    monkeypatch.setattr(wire, "receive", receive)
-    monkeypatch.setattr(wire, "is_there", lambda _address: is_there)
+    served = Served(error)
     with pytest.raises(RefusedError, match=r"10\.0\.0\.1:1: "):
-        wire.read("10.0.0.1:1", b"", MARK, 0, 4, itertools.count().__next__)
-    assert len(asked) == 1
+        served.read(monkeypatch, is_there)
+    assert served.asked == 1
 
 
 def test_no_memory_is_taken_for_as_many_bytes_as_a_server_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def receive(*_: Any) -> Iterator[Source]:
-        yield Source(2**62)
-
-    monkeypatch.setattr(wire, "receive", receive)
     with pytest.raises(RefusedError, match=r"10\.0\.0\.1:1: it has 4,611,\S+ bytes of a header and sums"):
-        wire.read("10.0.0.1:1", b"", MARK, 4096, None, itertools.count().__next__)
+        Served(Source(2**62)).read(monkeypatch, stop=None)
 
 
 def test_the_wait_for_a_busy_server_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def receive(*_: Any) -> Iterator[Source]:
-        raise TimeoutError("timed out")
-        yield Source()
-
-    monkeypatch.setattr(wire, "receive", receive)
-    monkeypatch.setattr(wire, "is_there", lambda _address: True)
     with pytest.raises(RefusedError, match="timed out"):
-        wire.read("10.0.0.1:1", b"", MARK, 0, 4, itertools.count().__next__)
+        Served(TimeoutError("timed out")).read(monkeypatch)
 
 
 @given(

@@ -17,9 +17,6 @@ from reconcilers.observed.builder import owner_reference
 from tests.reconcilers.build import NOW, later
 from tests.reconcilers.test_groups_plan import account, after, group, look, whole
 
-JSON = dict[str, Any]
-STATES = ("Training", "Recovering", "Pending", "Suspended")
-
 
 def broken(index: int, seconds: float, message: str = "exit code 1") -> ElasticJob:
     """A group whose process has failed."""

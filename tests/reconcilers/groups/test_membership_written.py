@@ -17,10 +17,10 @@ from reconcilers.groups import reconciler
 from reconcilers.groups.children import group_job
 from reconcilers.groups.membership import decide
 from reconcilers.groups.plan import GroupsPlan
-from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.groups.reconciler import BY_PULLED_JOB, ReplicaGroupsReconciler, owners_of_pullers
 from reconcilers.job.published import world_spec
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job
 from tests.reconcilers.groups.test_membership import able
@@ -35,6 +35,7 @@ class GroupsController(Controller):
 
     def __init__(self, api: Api) -> None:
         super().__init__(api)
+        self.cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
         me: Any = self
         self._groups = ReplicaGroupsReconciler(me, me.cache, me, clock)
@@ -117,22 +118,6 @@ async def test_a_look_that_costs_two_writes_leaves_out_a_group_whose_process_die
     trains(api, 0, brokenVersion=3)
     await controller.look_at_job()
     assert published(api) == (4, [(0, 1), (1, 2), (2, 1)]), "an exchange that broke is made again"
-
-
-async def test_a_late_group_is_left_out_by_one_look_until_it_is_back(api: Api) -> None:
-    controller = GroupsController(api)
-    await controller.look_at_job()
-    trains(api, 2, lateVersion=1, lateGroups=[0])
-    await controller.look_at_job()
-    assert published(api) == (2, [(1, 1), (2, 1)])
-    assert api.get(ELASTICWORLDS, JOB)["spec"]["replicas"].keys() == {"version", "address", "port", "groups"}
-    status = api.get(ELASTICJOBS, JOB)["status"]
-    assert status["groups"][0]["message"].startswith("Late: ")
-    assert not status["groups"][1]["message"]
-    trains(api, 0, leftOutVersion=2)
-    await controller.look_at_job()
-    assert published(api) == (3, [(0, 1), (1, 1), (2, 1)])
-    assert not api.get(ELASTICJOBS, JOB)["status"]["groups"][0]["message"]
 
 
 @pytest.mark.parametrize(("groups", "most_bytes"), [(100, 3_000), (1_000, 30_000)])

@@ -320,14 +320,6 @@ def test_every_element_is_done_or_named_whatever_becomes_of_workers_groups_and_c
     assert not failed or poison
 
 
-@pytest.mark.parametrize("groups", [1, 2, MOST_GROUPS])
-def test_every_element_is_done_once_where_nobody_dies(groups: int) -> None:
-    cluster = Cluster(groups, Definition("files", 0, 500, "", 2, 0), frozenset(), 1)
-    cluster.quiet()
-    assert sorted(cluster.done) == list(range(500))
-    assert {index for index, status in enumerate(cluster.statuses) if status}, "the ledger was written"
-
-
 def begun(groups: int = 3) -> Cluster:
     """All workers of all groups hold leases, and have reported what they have done of them: one element."""
     cluster = Cluster(groups, Definition("files", 0, 1_000, "", 2, 0), frozenset(), 1)
@@ -348,42 +340,6 @@ def begun(groups: int = 3) -> Cluster:
 def holders(cluster: Cluster) -> set[int]:
     """The groups whose workers hold leases."""
     return {group_of_worker(held.worker) for each in cluster.sets for held in each.leases}
-
-
-def after_a_look(cluster: Cluster) -> ShardSet:
-    cluster.write(len(cluster.statuses) - 1, cluster.plan(0, len(cluster.statuses) - 1), killed=0.0)
-    (found,) = cluster.sets
-    return found
-
-
-def lose(cluster: Cluster) -> None:
-    for worker in cluster.groups[1].workers:
-        worker.die()
-
-
-def end(cluster: Cluster) -> None:
-    cluster.groups[1].phase = JobPhase.FAILED
-
-
-@pytest.mark.parametrize("what", [lose, end])
-def test_leases_of_a_group_that_is_lost_or_over_go_back_without_what_it_reported(what: Any) -> None:
-    cluster = begun()
-    (before,) = cluster.sets
-    held = union(*(lease.elements for lease in before.leases if group_of_worker(lease.worker) == 1))
-    what(cluster)
-    found = after_a_look(cluster)
-    assert holders(cluster) == {0, 2}
-    assert (count(found.waiting), found.done) == (count(before.waiting) + count(held) - WORKERS, WORKERS)
-
-
-def test_leases_of_a_group_go_back_in_the_write_before_its_deletion() -> None:
-    cluster = begun()
-    cluster.count = 1
-    plan = cluster.plan(0, len(cluster.statuses) - 1)
-    assert [act.name for act in plan.surplus] == [f"{NAME}-group-1", f"{NAME}-group-2"]
-    found = after_a_look(cluster)
-    assert holders(cluster) == {0} == set(cluster.groups)
-    assert found.done == 2 * WORKERS, "the last words of those that go"
 
 
 def test_leases_of_a_group_go_back_before_it_is_made_once_more_though_no_write_is_due() -> None:

@@ -18,11 +18,9 @@ from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease, leases_to_text
-from crds.model import Condition, ConditionStatus
 from crds.shard_set import Definition
 from crds.shard_set_status import MAX_LEASES_TEXT, ShardSetStatus
-from reconcilers.observed.conditions import State, stated
-from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, ending, judge
+from reconcilers.shards.job_shards import ending
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import (
     MAX_SCATTERED,
@@ -300,12 +298,6 @@ def test_what_goes_back_with_a_checkpoint_is_in_the_model_once(
     assert sorted(cluster.done) == list(range(size))
 
 
-def test_nothing_is_done_twice_without_a_death() -> None:
-    cluster = Cluster(4, Definition("train", 0, 1_000, "", 3, 0), frozenset(), random.Random(1))
-    cluster.quiet()
-    assert sorted(cluster.done) == list(range(1_000))
-
-
 def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
     cluster = Cluster(3, Definition("train", 0, 50, "", 2, 1), frozenset({17}), random.Random(1))
     cluster.choose = random.Random(4)
@@ -330,14 +322,6 @@ def test_what_failed_is_not_leased_again_before_its_worker_has_heard_that_it_cou
         for _ in range(2):
             sets = lease(sets, Crew({0: 1}, [voice], 1), NOW)
     assert sets[0].failed == ((0, 1),) and tries == 4
-
-
-def test_a_set_whose_failures_cannot_be_named_any_more_fails() -> None:
-    known = ShardSet(Definition("train", 0, 10_000, "", 0, 10_000), ((1, 10_000),))
-    assert not known.has_failed
-    scattered = of_numbers(range(0, 10_000, 2))
-    assert len(scattered) > MAX_SCATTERED
-    assert replace(known, waiting=(), failed=scattered).has_failed
 
 
 @pytest.mark.parametrize("place", ["waiting", "failed", "tried"])
@@ -443,18 +427,6 @@ def test_a_status_with_more_ranges_than_are_written_is_refused() -> None:
             of_status(replace(known.to_status(), **text))
 
 
-def test_leases_grow_with_the_logarithm_of_the_set() -> None:
-    counts = {}
-    for size in (10_000, 1_000_000, 10**12):
-        given, waiting = 0, size
-        while waiting:
-            waiting -= min(waiting, -(-waiting // 20))
-            given += 1
-        counts[size] = given
-    assert counts[1_000_000] < 2 * counts[10_000]
-    assert counts[10**12] < 900
-
-
 def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> None:
     def granted(waiting: int) -> int:
         """Elements, where 10 workers have done 100,000 in 100 s: each does 300 in three seconds."""
@@ -468,21 +440,6 @@ def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> N
         return count(after.leases[0].elements)
 
     assert [granted(waiting) for waiting in (100_000, 4_000, 1_000, 3)] == [5_000, 300, 100, 1]
-
-
-def test_the_condition_of_a_job_that_ends_says_that_nobody_pulls_any_more() -> None:
-    pulling = Condition(
-        type=SHARDS_DONE,
-        status=ConditionStatus.FALSE,
-        reason=PULLING,
-        message="not done yet",
-        last_transition_time=NOW,
-    )
-    ended = judge(pulling, None, has_ended=True)
-    assert isinstance(ended, State)
-    assert (ended.reason, ended.message) == ("JobEnded", "the job has ended; not done yet")
-    known = stated(pulling, SHARDS_DONE, ended, NOW)
-    assert judge(known, None, has_ended=True) == known
 
 
 def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_status() -> None:

@@ -1,0 +1,108 @@
+"""What wakes a look at a node's cordon, and at its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from controller.builder import ControllerBuilder
+from controller.cache import Cache
+from controller.manager import Manager
+from controller.reconciler import Request
+from controller.resources import NAMESPACES, NODES, Object
+from controller.store import Change
+from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
+from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.reconciler import (
+    BY_CORDON,
+    NodeCordonReconciler,
+    NodeRecordReconciler,
+    cordon_keys,
+    cordon_view,
+)
+from reconcilers.nodecheck.finished import BY_VERDICT
+from reconcilers.observed.trust import CLUSTER, Trust, may_cordon
+from reconcilers.predicates import change_of, without_report
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+
+WORKERS = 1
+"""No more: two cordons at once could both take the last place under the limit."""
+RECORD_WORKERS = 16
+
+
+def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
+    """Register both controllers with the manager.
+
+    Nodes that the limit holds back are looked at again by time: whatever gives room wakes none of them.
+    """
+    cache = manager.cache
+    if options.mode is CordonMode.OFF:
+        return
+    add_indexes(cache)
+    nodes, trust = cache.store(NODES), Trust(cache)
+
+    def counts(obj: dict[str, Any]) -> bool:
+        return trust.counts(obj["metadata"]["namespace"], CLUSTER)
+
+    def judged(check: dict[str, Any]) -> Iterable[Request]:
+        """Accusations that do not count are looked at too: the node itself may bear them out."""
+        names_judged = decided_nodes(check)
+        if not counts(check):
+            accused = accused_nodes(check)
+            return _named(name for name in names_judged if name in accused)
+        return _named(names_judged)
+
+    def tested(check: dict[str, Any]) -> Iterable[Request]:
+        return _named(decided_nodes(check)) if counts(check) else []
+
+    def failures(worker: dict[str, Any]) -> Iterable[Request]:
+        return _named(failed_nodes(worker))
+
+    cordons = NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options)
+    (
+        ControllerBuilder(manager, "nodecordon")
+        .for_(NODES, predicate=more_than_a_heartbeat)
+        .watches(NODECHECKS, judged)
+        .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
+        .watches(NAMESPACES, lambda _: _all(nodes.list()), predicate=cordon_label_changes)
+        .with_workers(WORKERS)
+        .build(cordons)
+    )
+    (
+        ControllerBuilder(manager, "noderecord")
+        .for_(NODES, predicate=more_than_a_heartbeat)
+        .watches(NODECHECKS, tested)
+        .watches(NAMESPACES, lambda _: _all(nodes.list()), predicate=cordon_label_changes)
+        .with_workers(RECORD_WORKERS)
+        .build(NodeRecordReconciler(manager.client, cache))
+    )
+
+
+def add_indexes(cache: Cache) -> None:
+    """Index what is looked up besides names."""
+    cache.add_index(ELASTICWORKERS, BY_VERDICT, failed_nodes)
+    cache.add_index(NODES, BY_CORDON, cordon_keys)
+
+
+def cordon_label_changes(change: Change) -> bool:
+    """The Namespace's may-cordon label changed. That is rare, so every node is looked at."""
+    return may_cordon(change.old) != may_cordon(change.new)
+
+
+more_than_a_heartbeat = change_of(cordon_view)
+"""What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
+
+
+@change_of
+def more_than_the_agents_report(worker: Object) -> object:
+    """A worker's Pod does not depend on what its agent reports."""
+    return without_report(worker)
+
+
+def _named(nodes: Iterable[str]) -> list[Request]:
+    return [Request(None, name) for name in nodes]
+
+
+def _all(nodes: Iterable[Object]) -> list[Request]:
+    return _named(node["metadata"]["name"] for node in nodes)

@@ -1,0 +1,45 @@
+"""What wakes a look at the ScalePlans of a job."""
+
+from __future__ import annotations
+
+from controller.builder import ControllerBuilder
+from controller.manager import Manager
+from controller.resources import Object
+from crds import names
+from reconcilers.predicates import change_of, generation_of
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
+from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.reconciled import reporter
+from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job, planned_job
+
+WORKERS = 2
+
+
+def add(manager: Manager, clock: Clock) -> None:
+    """Register the controller with the manager."""
+    manager.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
+    plans = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock)
+    (
+        ControllerBuilder(manager, "scaleplan")
+        .for_(ELASTICJOBS, predicate=asked_or_over)
+        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
+        .reports_to(reporter(manager, "scaleplan", ELASTICJOBS, clock))
+        .with_workers(WORKERS)
+        .build(OfOurJobs(plans, manager.cache, ELASTICJOBS, own_key))
+    )
+
+
+@change_of
+def plans_otherwise(plan: Object) -> object:
+    """A plan is new, changed or gone, or has its verdict."""
+    return generation_of(plan), plan.get("status", {}).get("phase"), plan["metadata"].get("deletionTimestamp")
+
+
+@change_of
+def asked_or_over(job: Object) -> object:
+    """What was asked of a job's scale, how far that is merged, and whether the job goes on."""
+    status, metadata = job.get("status", {}), job["metadata"]
+    is_over = status.get("phase") in ("Succeeded", "Failed")
+    asked = (metadata.get("annotations") or {}).get(names.ANNOTATION_SCALE)
+    return metadata["uid"], metadata.get("deletionTimestamp"), is_over, asked, status.get("scaleRequest")

@@ -1,0 +1,97 @@
+"""What `dlr install` takes for its images, and for another controller of the same jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import deploy
+from controller.errors import Forbidden, NotFound
+from dlr.commands.install.images import Images, images_of, of_no_registry
+from dlr.commands.install.installer import Installer
+from dlr.commands.install.others import scope_of
+
+DEFAULTS = (deploy.DEFAULT_IMAGE, deploy.DEFAULT_CHECK_IMAGE, deploy.DEFAULT_AGENT_IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("named", "complete"),
+    [
+        (Images(), DEFAULTS),
+        (Images("r:5000/t/x:2"), ("r:5000/t/x:2", "r:5000/t/dlr-worker:2", "r:5000/t/dlr-agent:2")),
+        (Images("r/x:2", "c:1", "a:1"), ("r/x:2", "c:1", "a:1")),
+        (Images("r/x@sha256:0"), ("r/x@sha256:0", "r/dlr-worker:0.1.0", "r/dlr-agent:0.1.0")),
+        (Images("r/x:2@sha256:0"), ("r/x:2@sha256:0", "r/dlr-worker:2", "r/dlr-agent:2")),
+    ],
+)
+def test_what_is_not_named_is_beside_the_controller_s(named: Images, complete: tuple[str, ...]) -> None:
+    assert named.complete() == complete
+
+
+def test_images_of_a_deployment() -> None:
+    (live,) = (
+        each for each in deploy.documents("x", "r/c:1", "r/w:1", "r/a:1") if each["kind"] == "Deployment"
+    )
+    containers = live["spec"]["template"]["spec"]["containers"]
+    containers.insert(0, {"name": "sidecar", "image": "s"})
+    assert images_of(live) == Images("r/c:1", "r/w:1", "r/a:1")
+    containers[1]["args"].append("--agent-image=r/a:2")  # as docs/install.md has an overlay do it
+    assert images_of(live) == Images("r/c:1", "r/w:1", "r/a:2")
+    containers[1]["args"] = None
+    assert Images(agent="r/a:3").otherwise(images_of(live)) == Images("r/c:1", None, "r/a:3")
+
+
+def test_images_of_no_registry() -> None:
+    assert of_no_registry(("a:1", "r/b:1", "localhost:5000/c")) == ["a:1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scope"),
+    [
+        (None, None),
+        (["--leader-elect", "--lease-namespace=dlr-system"], None),
+        (["--namespace=a"], "a"),
+        (["--namespace", "a", "--leader-elect"], "a"),
+        (["-n", "a"], "a"),
+        (["-na"], "a"),
+        (["--namespace=a", "-n", "b"], "b"),
+    ],
+)
+def test_the_namespace_that_a_controller_is_given(arguments: list[str] | None, scope: str | None) -> None:
+    sidecar = {"name": "proxy", "args": ["-n", "5"]}
+    container = {"name": "controller", "command": ["dlr", "controller"], "args": arguments}
+    spec = {"containers": [sidecar, container]}
+    assert scope_of({"spec": {"template": {"spec": spec}}}) == scope
+
+
+class OneNamespace:
+    """An API server that lets one look into single namespaces only."""
+
+    namespace = "dlr-one"
+
+    def get(self, kind: Any, name: str) -> dict[str, Any]:
+        if kind.plural == "namespaces":
+            return {"metadata": {"name": name}}
+        raise NotFound(404, "NotFound", "not there", {"name": "it"})
+
+    def find(self, kind: Any, *, all_namespaces: bool = False, label_selector: str = "") -> list[Any]:
+        if all_namespaces:
+            raise Forbidden(403, "Forbidden", "You may not list deployments.")
+        return []
+
+
+def test_an_admin_of_one_namespace_is_warned_of_what_he_cannot_see(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Installer(OneNamespace(), "team-a", dry_run=False).refuse_others(replace_crds=False)
+    assert capsys.readouterr().err.splitlines() == [
+        f"dlr: warning: whether another {what} looks after namespace team-a could not be checked: "
+        "You may not list deployments."
+        for what in ("controller of dlr", "operator of DLRover's")
+    ]
+
+
+def test_for_all_namespaces_one_has_to_see_them_all() -> None:
+    with pytest.raises(Forbidden, match="may not list"):
+        Installer(OneNamespace(), None, dry_run=False).refuse_others(replace_crds=False)

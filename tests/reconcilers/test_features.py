@@ -1,0 +1,37 @@
+"""An optional feature is a folder: nothing but its two lines in setup.py stands on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("agent", "controller", "crds", "dlr", "healthcheck", "localcluster", "reconcilers")
+OPTIONAL = ("autoscaling", "groups", "scaleplan")
+"""Folders of reconcilers/. e2e/scenarios/test_without.py builds the product without each."""
+
+
+def without(feature: str, setup: str) -> list[str]:
+    """The lines of setup.py without those that import and add a feature."""
+    named = re.compile(rf"from reconcilers\.{feature} import|    {feature}\.add\(")
+    return [line for line in setup.splitlines(keepends=True) if not named.match(line)]
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[Path, str]:
+    found = (path for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
+    return {path.relative_to(ROOT): path.read_text() for path in found}
+
+
+@pytest.mark.parametrize("feature", OPTIONAL)
+def test_nothing_imports_an_optional_feature(feature: str, sources: dict[Path, str]) -> None:
+    named = re.compile(rf"^\s*(from|import) reconcilers\.{feature}\b", re.MULTILINE)
+    folder = Path("reconcilers", feature)
+    found = {
+        str(path) for path, text in sources.items() if not path.is_relative_to(folder) and named.search(text)
+    }
+    assert found == {"reconcilers/setup.py"}
+    setup = sources[Path("reconcilers/setup.py")]
+    assert len(setup.splitlines()) - len(without(feature, setup)) == 2
