@@ -9,7 +9,7 @@ from controller.client import Client
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES, Object
-from controller.slices import LARGE, computed, let_go
+from controller.slices import computed, let_go
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
@@ -48,7 +48,9 @@ class AutoscalingReconciler(Reconciler):
         begins = profile.is_due(job, bool(found))
         if not (begins or usage.is_due(job) or growth.concerns(job)):
             return Result()
-        size = LARGE if begins else len(found)
+        size = len(found)
+        if begins:
+            size += self._jobs.count("namespace", job.metadata.namespace) + len(self._nodes)
         look = await computed(size, self._read, job, raw, found, begins)
         plan = await computed(size, partial(plan_autoscaling, look, self._clock.now()))
         workers = list(look.workers)

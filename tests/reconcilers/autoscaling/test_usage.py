@@ -20,7 +20,9 @@ from reconcilers.autoscaling.usage import (
     MIN_STEPS,
     Rate,
     best_size,
+    is_due,
     marginal_efficiency,
+    usage_of,
     with_memory_peaks,
     with_round,
 )
@@ -66,6 +68,33 @@ def test_each_round_counts_once_and_sizes_are_bounded(rounds: list[tuple[int, in
     if len({workers for workers, _ in rounds}) <= 8:
         total = sum(steps for _, steps in rounds)
         assert sum(size.steps for size in usage.worlds) == total
+
+
+def trained(round_: int, world_phase: str = "Formed", **status: Any) -> ElasticJob:
+    """A job of two workers, three from round 2 on."""
+    history = [
+        {"state": "Training", "since": later(n), "round": n, "size": 2 + (n > 1)}
+        for n in range(1, round_ + 1)
+    ]
+    world = {"round": round_, "phase": world_phase}
+    return job(template=TEMPLATE, status={"rendezvous": world, "history": history} | status)
+
+
+def test_a_round_counts_once_it_is_over_with_the_size_of_its_world() -> None:
+    told = [figures(1, 30, 60.0), figures(2, 40, 40.0)]
+    workers = Workers([worker(0, agent=report(0, rounds=told).to_wire())])
+    assert not is_due(trained(1)) and not is_due(trained(1, "Reforming"))
+    usage = usage_of(trained(2), workers)
+    assert usage is not None and is_due(trained(2))
+    assert (usage.round, [(size.workers, size.steps) for size in usage.worlds]) == (1, [(2, 30)])
+    assert not is_due(trained(2, usage=usage.to_wire()))
+    for of in (
+        trained(2, "Forming", usage=usage.to_wire()),
+        trained(2, phase="Failed", usage=usage.to_wire()),
+    ):
+        ended = usage_of(of, workers)
+        assert ended is not None and is_due(of)
+        assert (ended.round, [(size.workers, size.steps) for size in ended.worlds]) == (2, [(2, 30), (3, 40)])
 
 
 def test_a_gain_is_of_samples_where_they_are_known_and_else_of_workers() -> None:
