@@ -83,6 +83,7 @@ def grow(
         write, wait = own_write(job, request, refused, nodes, is_free=True)
         if write is not None:
             write = replace(write, events=_events_of_return(job, count))
+            known = None if known is None else known.model_copy(update={"replicas": count})
         return Grown(known, write, look_again_seconds=wait)
     if policy is None or job.spec.suspend:
         return Grown(known)

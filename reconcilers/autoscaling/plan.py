@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Look:
+class SizeSeen:
     """What is seen of a job."""
 
     job: ElasticJob
@@ -39,7 +39,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SizePlan:
     """What is to be written: the status, then the request."""
 
     status_patch: Object = field(default_factory=dict)
@@ -49,32 +49,32 @@ class Plan:
     look_again_seconds: float | None = None
 
 
-def plan_autoscaling(look: Look, now: datetime) -> Plan:
+def plan_autoscaling(look: SizeSeen, now: datetime) -> SizePlan:
     """Plan what autoscaling writes into a job: nothing over a request that the job has not merged yet."""
     job = look.job
     if usage.is_due(job):
         job = _having(job, usage=usage.usage_of(job, look.workers))
-    plan = Plan()
+    plan = SizePlan()
     if profile.is_due(job, bool(look.workers)) and is_merged(job):
         job, plan = _begin(replace(look, job=job))
     elif growth.concerns(job) and is_merged(job):
         grown = growth.grow(job, look.workers, look.refused, look.nodes, now)
         job = _having(job, growth=grown.growth)
-        plan = Plan({}, grown.events, grown.write, grown.look_again_seconds)
+        plan = SizePlan({}, grown.events, grown.write, grown.look_again_seconds)
     patch = validated_patch(look.raw.get("status") or {}, job.status) if job is not look.job else {}
     return replace(plan, status_patch={name: patch[name] for name in FIELDS if name in patch})
 
 
-def _begin(look: Look) -> tuple[ElasticJob, Plan]:
+def _begin(look: SizeSeen) -> tuple[ElasticJob, SizePlan]:
     managed_fields = look.raw["metadata"].get("managedFields") or ()
     refused = refusal_of(look.refused, Origin.PROFILE)
     beginning = profile.begin(look.job, look.history, refused, managed_fields)
     if beginning.request is not None:
         write, wait = own_write(look.job, beginning.request, look.refused, look.nodes)
-        return look.job, Plan(write=write, look_again_seconds=wait)
+        return look.job, SizePlan(write=write, look_again_seconds=wait)
     if (use := beginning.profile) is None:
-        return look.job, Plan(look_again_seconds=LOOK_SECONDS)
-    return _having(look.job, profile=use), Plan(events=(profile.event_of(use),))
+        return look.job, SizePlan(look_again_seconds=LOOK_SECONDS)
+    return _having(look.job, profile=use), SizePlan(events=(profile.event_of(use),))
 
 
 def _having(job: ElasticJob, **update: object) -> ElasticJob:

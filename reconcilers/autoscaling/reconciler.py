@@ -14,9 +14,9 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from reconcilers.autoscaling import growth, profile, usage
-from reconcilers.autoscaling.plan import Look, Plan, plan_autoscaling
+from reconcilers.autoscaling.plan import SizePlan, SizeSeen, plan_autoscaling
 from reconcilers.goodput.rounds import with_comparable_steps
-from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.observed.ownership import BY_OWNER, workers_owned_by
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import tell
 from reconcilers.runtime.clock import Clock
@@ -44,10 +44,10 @@ class AutoscalingReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp") or is_grouped(raw):
             return Result()
         job = self._parse_job.parse(raw)
-        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
-        begins = profile.is_due(job, bool(found))
+        begins = profile.is_due(job, self._workers.count(BY_OWNER, job.metadata.uid) > 0)
         if not (begins or usage.is_due(job) or growth.concerns(job)):
             return Result()
+        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
         size = len(found)
         if begins:
             size += self._jobs.count("namespace", job.metadata.namespace) + len(self._nodes)
@@ -58,18 +58,18 @@ class AutoscalingReconciler(Reconciler):
         await let_go(workers)
         return await self._apply(job, raw, plan)
 
-    def _read(self, job: ElasticJob, raw: Object, found: list[Object], begins: bool) -> Look:
+    def _read(self, job: ElasticJob, raw: Object, found: list[Object], begins: bool) -> SizeSeen:
         there = (each for each in found if not each["metadata"].get("deletionTimestamp"))
         workers = with_comparable_steps(job, Workers(self._parse_worker.readable(there)))
         refused = self._scale.refused(job)
         if not begins:
-            return Look(job, raw, workers, refused=refused)
+            return SizeSeen(job, raw, workers, refused=refused)
         jobs = self._jobs.list(job.metadata.namespace)
         ended = (each for each in jobs if each.get("status", {}).get("completionTime"))
         history = list(self._parse_job.readable(ended))
-        return Look(job, raw, workers, history, self._nodes.list(), refused)
+        return SizeSeen(job, raw, workers, history, self._nodes.list(), refused)
 
-    async def _apply(self, job: ElasticJob, raw: Object, plan: Plan) -> Result:
+    async def _apply(self, job: ElasticJob, raw: Object, plan: SizePlan) -> Result:
         """Write the status, and then the request, each with the resourceVersion that it follows from.
 
         Raises:
