@@ -123,6 +123,6 @@ class GroupedJob:
 
     def _look_at_all(self, now: float) -> None:
         """Decide whether the whole job has ended, since one group has."""
-        plan = plan_groups(self.job, self.job.status.to_wire(), self._groups, (), objects.at(now))
+        plan = plan_groups(self.job, self.job.status.to_wire(), self._groups, objects.at(now))
         status = objects.patched(self.job.status.to_wire(), plan.status_patch)
         self.job = self.job.model_copy(update={"status": ElasticJobStatus.model_validate(status)})

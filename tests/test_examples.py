@@ -56,29 +56,6 @@ def test_its_scripts_are_there(document: dict[str, Any]) -> None:
         assert (ROOT / script).is_file()
 
 
-def test_a_job_with_a_mistake_is_refused() -> None:
-    document: dict[str, Any] = {
-        "apiVersion": "elastic.iml.github.io/v1alpha1",
-        "kind": "ElasticJob",
-        "metadata": {"name": "x"},
-        "spec": {"replicaSpecs": {"worker": {"replicas": -1, "replica": 2, "template": {"spec": {}}}}},
-    }
-    found = " ".join(faults(document))
-    assert "unknown field spec.replicaSpecs.worker.replica" in found
-    assert "spec.replicaSpecs.worker.replicas" in found
-
-
-def first_job() -> dict[str, Any]:
-    """Return the job of docs/first-job.md."""
-    text = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "first-job.md").read_text(), re.DOTALL)
-    assert text is not None
-    return yaml.safe_load(text[1])
-
-
-def test_the_first_job_of_the_documentation_is_taken() -> None:
-    assert faults(first_job()) == []
-
-
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 def test_whole_objects_of_the_documentation_are_taken(page: Path) -> None:
     """Those without an ellipsis."""

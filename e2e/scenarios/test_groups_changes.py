@@ -72,8 +72,8 @@ def test_groups_go_on_through_a_lost_pod_without_storage_through_leaving_scaling
     first = {identity(line) for line in groups.lines()}
     owner = checkpoints / storage.OWNER
     content = owner.read_bytes()
-    owner.unlink()
-    os.mkfifo(owner)  # it blocks those who read it
+    os.mkfifo(pipe := checkpoints / "pipe")  # it blocks those who read it
+    pipe.replace(owner)
     pod = groups.first_pod(1)
     cluster.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "-n", observation.namespace)
     observation.wait_for("other processes of the group", lambda: groups.processes(1) != lost or None)

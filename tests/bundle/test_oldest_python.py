@@ -15,6 +15,7 @@ from pathlib import Path
 
 import mypy
 import pytest
+import urllib3  # noqa: F401 - whose import opens a socket, to see whether there is IPv6
 
 from dlr.bundle.agent import _sources
 from dlr.commands.dispatch import CANNOT_LOAD, call

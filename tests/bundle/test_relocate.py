@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import crds
 from dlr.bundle.agent import _PROTOCOL
-from dlr.bundle.relocate import PARTS, RelocationError, module_name, relocated
+from dlr.bundle.relocate import PARTS, RelocationError, relocated
 
 MODULES = {"agent", "agent.world", "crds", "crds.names"}
 
@@ -69,14 +69,6 @@ def test_moving_twice_is_moving_once_and_keeps_the_lines(lines: list[str]) -> No
         if isinstance(node, ast.ImportFrom)
     }
     assert not roots & PARTS
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [("agent/__init__.py", "agent"), ("agent/kube/api.py", "agent.kube.api"), ("pynvml.py", "pynvml")],
-)
-def test_a_modules_name_follows_from_its_path(path: str, name: str) -> None:
-    assert module_name(path) == name
 
 
 def test_what_the_shared_modules_import_of_crds_is_shipped_with_them() -> None:

@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .backend import Backend
+from controller.resources import ROLEBINDINGS, ROLES, SERVICEACCOUNTS, Resource
+
 from .objects import manifest, serviceaccount
 from .rawapi import Api
-from .resources import (
-    ROLEBINDINGS,
-    ROLES,
-    SERVICEACCOUNTS,
-    Resource,
-)
 from .waiting import eventually
 
 JSON = dict[str, Any]
@@ -32,7 +27,6 @@ class Accounts:
     """Makes service accounts, hands out their tokens and what they may do."""
 
     api: Api
-    backend: Backend
     namespace: str
 
     async def token(self, name: str, **spec: Any) -> str:
@@ -63,7 +57,5 @@ class Accounts:
         """Authorization follows its objects with a short delay."""
         namespace = where[0] if where else self.namespace
         await eventually(
-            lambda: account.list(resource, namespace),
-            within_seconds=self.backend.patience_seconds,
-            until=lambda reply: reply.status == status,
+            lambda: account.list(resource, namespace), until=lambda reply: reply.status == status
         )

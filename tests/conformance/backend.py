@@ -78,6 +78,3 @@ class Backend:
     @cached_property
     def access(self) -> Access:
         return Access.from_kubeconfig(self.kubeconfig)
-
-    patience_seconds: float = 300.0
-    """Time limit for a controller; a real one finds new kinds only every half minute."""

@@ -12,22 +12,21 @@ from typing import Any, TypeVar
 import aiohttp
 import pytest
 
+from controller.resources import CONFIGMAPS, NAMESPACES, NODES, SERVICEACCOUNTS
+from e2e.cluster import every_kubectl
+
 from .accounts import Accounts
 from .backend import Backend, EmbeddedCluster
-from .kubectl import Binary, Kubectl, found_kubectls
+from .kubectl import Kubectl
 from .objects import configmap, unique, widget, widget_crd
 from .rawapi import Api
-from .resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEACCOUNTS, WIDGETS
+from .resources import CRDS, WIDGETS
 from .waiting import eventually
 
 T = TypeVar("T")
 
 OPTION = "--conformance-kubeconfig"
 VARIABLE = "DLR_CONFORMANCE_KUBECONFIG"
-NODE_START_SECONDS = 300.0
-CONTROLLER_START_SECONDS = 300.0
-
-_KUBECTLS = found_kubectls()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,14 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kubectl_binary" in metafunc.fixturenames:
-        found = _KUBECTLS or [pytest.param(None, marks=pytest.mark.skip(reason="no supported kubectl found"))]
-        ids = [f"kubectl-1.{binary.minor}" for binary in _KUBECTLS] or ["no-kubectl"]
-        metafunc.parametrize("kubectl_binary", found, ids=ids, scope="session")
-
-
-def pytest_report_header() -> str:
-    return "conformance kubectls: " + (", ".join(binary.version for binary in _KUBECTLS) or "none found")
+    if "kubectl_program" in metafunc.fixturenames:
+        metafunc.parametrize("kubectl_program", every_kubectl(), ids=lambda program: Path(program).name)
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
@@ -69,9 +62,7 @@ async def _install_widgets(backend: Backend) -> None:
             (await api.put(CRDS, definition)).expect(200)
         else:
             created.expect(201)
-        await eventually(
-            lambda: api.list(WIDGETS), within_seconds=300, until=lambda reply: reply.status == 200
-        )
+        await eventually(lambda: api.list(WIDGETS), until=lambda reply: reply.status == 200)
 
 
 async def _remove_widgets(backend: Backend) -> None:
@@ -115,9 +106,7 @@ async def api(backend: Backend) -> AsyncIterator[Api]:
 async def _default_account(api: Api, namespace: str) -> None:
     """Wait for what the controllers of a control plane put into every new namespace; Pods need it."""
     await eventually(
-        lambda: api.get(SERVICEACCOUNTS, namespace, "default"),
-        within_seconds=CONTROLLER_START_SECONDS,
-        until=lambda reply: reply.status == 200,
+        lambda: api.get(SERVICEACCOUNTS, namespace, "default"), until=lambda reply: reply.status == 200
     )
 
 
@@ -175,7 +164,7 @@ def nodes(backend: Backend, controllers: None) -> None:
                 return any(map(ready, (await api.list(NODES)).expect(200)["items"]))
 
             try:
-                return await eventually(probe, within_seconds=NODE_START_SECONDS)
+                return await eventually(probe)
             except AssertionError:
                 return False
 
@@ -183,16 +172,9 @@ def nodes(backend: Backend, controllers: None) -> None:
         pytest.skip("this cluster has no Ready node to run Pods")
 
 
-@pytest.fixture(scope="package")
-def kubectl_homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kubectl")
-
-
 @pytest.fixture
-def kubectl(kubectl_binary: Binary, backend: Backend, kubectl_homes: Path) -> Kubectl:
-    home = kubectl_homes / kubectl_binary.version
-    home.mkdir(exist_ok=True)
-    return Kubectl(kubectl_binary, backend.kubeconfig, home)
+def kubectl(kubectl_program: str, backend: Backend, tmp_path: Path) -> Kubectl:
+    return Kubectl(kubectl_program, backend.kubeconfig, tmp_path)
 
 
 class Maker:
@@ -216,5 +198,5 @@ def make(api: Api, namespace: str) -> Maker:
 
 
 @pytest.fixture
-def accounts(api: Api, backend: Backend, namespace: str) -> Accounts:
-    return Accounts(api, backend, namespace)
+def accounts(api: Api, namespace: str) -> Accounts:
+    return Accounts(api, namespace)

@@ -1,27 +1,21 @@
-"""The real kubectl, in every version found on the machine that the project supports."""
+"""The real kubectl."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import re
-import shutil
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-OLDEST_SUPPORTED_MINOR = 32
 COMMAND_TIMEOUT_SECONDS = 300.0
 LINE_TIMEOUT_SECONDS = 300.0
 NO_HANDSHAKE = "TLS handshake timeout"
 """What kubectl says of a server that was busy for 10 s, before it has asked anything of it."""
-SELECTION = "DLR_KUBECTLS"
-"""Unset: the oldest and the newest found. `all`: all found. Else: paths, separated as in PATH."""
 
 
 @dataclass(frozen=True)
@@ -45,41 +39,29 @@ class Stream:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
-    async def line(self, timeout_seconds: float = LINE_TIMEOUT_SECONDS) -> str:
-        assert self.process.stdout
-        line = await asyncio.wait_for(self.process.stdout.readline(), timeout_seconds)
-        return line.decode().rstrip("\n")
-
-    async def until(self, wanted: str, timeout_seconds: float = LINE_TIMEOUT_SECONDS) -> list[str]:
+    async def until(self, wanted: str) -> list[str]:
         """All lines up to and with the first that holds `wanted`."""
+        assert self.process.stdout
         seen: list[str] = []
-        async with asyncio.timeout(timeout_seconds):
-            while not seen or wanted not in seen[-1]:
-                line = await self.line(timeout_seconds)
-                assert line or not self.process.stdout or not self.process.stdout.at_eof(), seen
-                seen.append(line)
+        while not seen or wanted not in seen[-1]:
+            line = await asyncio.wait_for(self.process.stdout.readline(), LINE_TIMEOUT_SECONDS)
+            assert line, seen
+            seen.append(line.decode().rstrip("\n"))
         return seen
-
-
-@dataclass(frozen=True)
-class Binary:
-    path: Path
-    minor: int
-    version: str
 
 
 @dataclass(frozen=True)
 class Kubectl:
     """One kubectl on one cluster."""
 
-    binary: Binary
+    program: str
     kubeconfig: Path
     home: Path
     """Its own HOME, so that no cached discovery is shared with another cluster."""
 
     def _command(self, arguments: tuple[str, ...], namespace: str | None) -> list[str]:
         where = ["--namespace", namespace] if namespace else []
-        return [str(self.binary.path), *where, *arguments]
+        return [self.program, *where, *arguments]
 
     def _environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "TMPDIR")}
@@ -104,11 +86,7 @@ class Kubectl:
         return output
 
     async def _run(
-        self,
-        arguments: tuple[str, ...],
-        namespace: str | None,
-        text: str | None,
-        environment: dict[str, str],
+        self, arguments: tuple[str, ...], namespace: str | None, text: str | None, environment: dict[str, str]
     ) -> Output:
         process = await asyncio.create_subprocess_exec(
             *self._command(arguments, namespace),
@@ -148,47 +126,3 @@ class Kubectl:
             if process.returncode is None:
                 process.kill()
             await process.wait()
-
-
-def _version(path: Path) -> Binary | None:
-    try:
-        answer = subprocess.run(
-            [path, "version", "--client", "-o", "json"],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        )
-        version = json.loads(answer.stdout)["clientVersion"]["gitVersion"]
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
-        return None
-    found = re.match(r"v1\.(\d+)\.", version)
-    return Binary(path, int(found[1]), version.removeprefix("v")) if found else None
-
-
-def _candidates() -> Iterator[Path]:
-    folders = [Path(sys.executable).parent]
-    folders += [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
-    on_path = shutil.which("kubectl")
-    if on_path:
-        folders.append(Path(on_path).resolve().parent)
-    for folder in dict.fromkeys(folders):
-        if folder.is_dir():
-            yield from sorted(folder.glob("kubectl.1.*"))
-            if (folder / "kubectl").is_file():
-                yield folder / "kubectl"
-
-
-def found_kubectls() -> list[Binary]:
-    """The kubectls to run with, oldest first, one a minor version."""
-    selection = os.environ.get(SELECTION, "")
-    if selection not in ("", "all"):
-        chosen = [_version(Path(path)) for path in selection.split(os.pathsep)]
-        return [binary for binary in chosen if binary]
-    by_minor: dict[int, Binary] = {}
-    for candidate in dict.fromkeys(_candidates()):
-        binary = _version(candidate)
-        if binary and binary.minor >= OLDEST_SUPPORTED_MINOR and "dispatcher" not in binary.version:
-            by_minor.setdefault(binary.minor, binary)
-    binaries = [by_minor[minor] for minor in sorted(by_minor)]
-    return binaries if selection == "all" or len(binaries) < 2 else [binaries[0], binaries[-1]]

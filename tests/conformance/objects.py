@@ -7,17 +7,9 @@ import os
 import secrets
 from typing import Any
 
-from .resources import (
-    BUDGETS,
-    CONFIGMAPS,
-    DEPLOYMENTS,
-    LEASES,
-    PODS,
-    SERVICEACCOUNTS,
-    WG,
-    WIDGETS,
-    Resource,
-)
+from controller.resources import CONFIGMAPS, LEASES, PODS, SERVICEACCOUNTS, Resource
+
+from .resources import BUDGETS, DEPLOYMENTS, WG, WIDGETS
 
 JSON = dict[str, Any]
 
@@ -151,7 +143,7 @@ _SPEC: JSON = {
         "max": {"type": "integer"},
     },
     "x-kubernetes-validations": [
-        {"rule": "!has(self.max) || self.replicas <= self.max", "message": "replicas must not exceed max"},
+        {"rule": "!has(self.max) || self.replicas <= self.max", "message": "replicas must not exceed max"}
     ],
 }
 _CONDITION: JSON = {
@@ -184,14 +176,7 @@ _COLUMNS: list[JSON] = [
 
 
 def widget_crd() -> JSON:
-    schema = {
-        "type": "object",
-        "required": ["spec"],
-        "properties": {
-            "spec": _SPEC,
-            "status": _STATUS,
-        },
-    }
+    schema = {"type": "object", "required": ["spec"], "properties": {"spec": _SPEC, "status": _STATUS}}
     definition = crd(
         WIDGETS.plural,
         WIDGETS.kind,

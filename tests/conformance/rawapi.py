@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
 
+from controller.resources import Resource
+
 from .backend import Access
-from .resources import Resource
 
 JSON = dict[str, Any]
 
@@ -36,6 +37,14 @@ class Reply:
     @property
     def body(self) -> JSON:
         return json.loads(self.text)
+
+    @property
+    def message(self) -> str:
+        return str(self.body["message"])
+
+    @property
+    def names(self) -> list[str]:
+        return names(self.body)
 
     def expect(self, *statuses: int) -> JSON:
         """The body, of a reply that must have one of these statuses."""
@@ -64,31 +73,26 @@ class Watch:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
 
-    async def next(self, timeout_seconds: float = EVENT_TIMEOUT_SECONDS) -> JSON:
-        line = await asyncio.wait_for(self.response.content.readline(), timeout_seconds)
+    async def next(self) -> JSON:
+        line = await asyncio.wait_for(self.response.content.readline(), EVENT_TIMEOUT_SECONDS)
         if not line:
             raise WatchEnded
         return json.loads(line)
 
-    async def until(
-        self, wanted: Callable[[JSON], bool], timeout_seconds: float = EVENT_TIMEOUT_SECONDS
-    ) -> list[JSON]:
+    async def until(self, wanted: Callable[[JSON], bool]) -> list[JSON]:
         """All events up to and with the first that is wanted."""
         seen: list[JSON] = []
-        async with asyncio.timeout(timeout_seconds):
-            while not seen or not wanted(seen[-1]):
-                seen.append(await self.next(timeout_seconds))
+        while not seen or not wanted(seen[-1]):
+            seen.append(await self.next())
         return seen
 
-    async def rest(self, timeout_seconds: float = EVENT_TIMEOUT_SECONDS) -> list[JSON]:
+    async def rest(self) -> list[JSON]:
         """All events until the server closes the stream."""
         seen: list[JSON] = []
-        async with asyncio.timeout(timeout_seconds):
+        with suppress(WatchEnded):
             while True:
-                try:
-                    seen.append(await self.next(timeout_seconds))
-                except WatchEnded:
-                    return seen
+                seen.append(await self.next())
+        return seen
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,11 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         body: Any = None,
-        raw: bytes | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Reply:
         headers = {**self.access.headers, "Accept": accept}
-        data = raw if raw is not None else (None if body is None else json.dumps(body).encode())
+        data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = content_type
         async with self.session.request(
@@ -133,7 +136,7 @@ class Api:
     async def get(
         self, resource: Resource, namespace: str | None, name: str, *, sub: str = "", **options: Any
     ) -> Reply:
-        return await self.call("GET", resource.path(namespace, name, sub), **options)
+        return await self.call("GET", resource.path(namespace, name, sub or None), **options)
 
     async def list(self, resource: Resource, namespace: str | None = None, **query: str) -> Reply:
         return await self.call("GET", resource.path(namespace), query=query)
@@ -146,7 +149,7 @@ class Api:
 
     async def put(self, resource: Resource, obj: JSON, *, sub: str = "", **query: str) -> Reply:
         metadata = obj["metadata"]
-        path = resource.path(metadata.get("namespace"), metadata["name"], sub)
+        path = resource.path(metadata.get("namespace"), metadata["name"], sub or None)
         return await self.call("PUT", path, body=obj, query=query)
 
     async def patch(
@@ -160,7 +163,7 @@ class Api:
         content_type: str = MERGE_PATCH,
         **query: str,
     ) -> Reply:
-        path = resource.path(namespace, name, sub)
+        path = resource.path(namespace, name, sub or None)
         return await self.call("PATCH", path, body=patch, content_type=content_type, query=query)
 
     async def delete(
@@ -168,19 +171,17 @@ class Api:
     ) -> Reply:
         return await self.call("DELETE", resource.path(namespace, name), body=options, query=query)
 
+    def watch(
+        self, resource: Resource, namespace: str | None = None, **query: str
+    ) -> AbstractAsyncContextManager[Watch]:
+        return self.watch_path(resource.path(namespace), **query)
+
     @asynccontextmanager
-    async def watch(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        accept: str = "application/json",
-        **query: str,
-    ) -> AsyncIterator[Watch]:
+    async def watch_path(self, path: str, **query: str) -> AsyncIterator[Watch]:
         async with self.session.get(
-            self.access.server + resource.path(namespace),
+            self.access.server + path,
             params={"watch": "true", **query},
-            headers={**self.access.headers, "Accept": accept},
+            headers={**self.access.headers, "Accept": "application/json"},
             ssl=self.access.tls,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS),
         ) as response:
@@ -195,9 +196,6 @@ def revision(obj: JSON) -> int:
 
 def names(body: JSON) -> list[str]:
     return [item["metadata"]["name"] for item in body["items"]]
-
-
-"""The cause that is added where a fault keeps the kind's rules from being asked."""
 
 
 def causes(status: JSON) -> dict[str, str]:

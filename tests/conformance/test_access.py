@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 
+from controller.resources import PODS
+
 from .accounts import POD_NAME_EXTRA, Accounts, rule
-from .backend import Backend
 from .conftest import Maker
 from .objects import unschedulable_pod
 from .rawapi import Api
-from .resources import (
-    PODS,
-    SELF_REVIEWS,
-    WIDGETS,
-)
+from .resources import SELF_REVIEWS, WIDGETS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -23,9 +20,7 @@ pytestmark = pytest.mark.real
 JSON = dict[str, Any]
 
 
-async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(
-    api: Api, backend: Backend, accounts: Accounts
-) -> None:
+async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(api: Api, accounts: Accounts) -> None:
     namespace = accounts.namespace
     await accounts.token("worker")
     pod = unschedulable_pod(namespace, "p", serviceAccountName="worker")
@@ -38,9 +33,7 @@ async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(
     assert user["extra"]["authentication.kubernetes.io/pod-uid"] == [made["metadata"]["uid"]]
     await api.delete(PODS, namespace, "p")
     await eventually(
-        lambda: bearer.call("POST", SELF_REVIEWS.path(), body=review),
-        within_seconds=backend.patience_seconds,
-        until=lambda reply: reply.status == 401,
+        lambda: bearer.call("POST", SELF_REVIEWS.path(), body=review), until=lambda reply: reply.status == 401
     )
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from controller.resources import CONFIGMAPS
+
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import configmap, widget
 from .rawapi import APPLY_PATCH, STRATEGIC_PATCH, Api
-from .resources import CONFIGMAPS, WIDGETS
+from .resources import WIDGETS
 
 pytestmark = pytest.mark.real
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from .backend import Backend
+from controller.resources import CONFIGMAPS, LEASES, PODS, Resource
+
 from .conftest import Maker
 from .objects import lease, owned_by, unschedulable_pod, widget
 from .rawapi import Api, names
-from .resources import (
-    CONFIGMAPS,
-    LEASES,
-    PODS,
-    WIDGETS,
-    Resource,
-)
+from .resources import WIDGETS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -26,31 +22,17 @@ JSON = dict[str, Any]
 HOLD = "conformance.dlr.dev/hold"
 
 
-class Fate:
-    """What becomes of objects, some time after."""
-
-    def __init__(self, api: Api, backend: Backend, namespace: str) -> None:
-        self.api, self.backend, self.namespace = api, backend, namespace
-
-    async def gone(self, resource: Resource, name: str) -> None:
-        await eventually(
-            lambda: self.api.get(resource, self.namespace, name),
-            within_seconds=self.backend.patience_seconds,
-            until=lambda reply: reply.status == 404,
-        )
-
-    async def metadata(self, resource: Resource, name: str) -> JSON:
-        return (await self.api.get(resource, self.namespace, name)).expect(200)["metadata"]
-
-    async def becomes(self, resource: Resource, name: str, until: Any) -> JSON:
-        return await eventually(
-            lambda: self.metadata(resource, name), within_seconds=self.backend.patience_seconds, until=until
-        )
+async def gone(make: Maker, resource: Resource, name: str) -> None:
+    await eventually(
+        lambda: make.api.get(resource, make.namespace, name), until=lambda reply: reply.status == 404
+    )
 
 
-@pytest.fixture
-def fate(api: Api, backend: Backend, namespace: str) -> Fate:
-    return Fate(api, backend, namespace)
+async def child_becomes(make: Maker, until: Callable[[JSON], Any]) -> JSON:
+    async def metadata() -> JSON:
+        return (await make.api.get(CONFIGMAPS, make.namespace, "child")).expect(200)["metadata"]
+
+    return await eventually(metadata, until=until)
 
 
 @pytest.mark.parametrize("precondition", ["uid", "resourceVersion"])
@@ -90,9 +72,7 @@ async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> Non
     assert names((await api.list(WIDGETS, make.namespace)).body) == []
 
 
-async def test_background_deletion_collects_dependents(
-    api: Api, make: Maker, controllers: None, fate: Fate
-) -> None:
+async def test_background_deletion_collects_dependents(api: Api, make: Maker, controllers: None) -> None:
     owner = await make.widget("owner")
     references = [owned_by(owner)]
     pod = unschedulable_pod(make.namespace, "p", ownerReferences=references)
@@ -104,58 +84,43 @@ async def test_background_deletion_collects_dependents(
     reply = await api.delete(WIDGETS, make.namespace, "owner", propagationPolicy="Background")
     assert reply.expect(200)["status"] == "Success"
     assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
-    await fate.gone(PODS, "p")
-    await fate.gone(LEASES, "l")
+    await gone(make, PODS, "p")
+    await gone(make, LEASES, "l")
     (await api.get(CONFIGMAPS, make.namespace, "unrelated")).expect(200)
 
 
-async def test_foreground_deletion_waits_for_dependents(
-    api: Api, make: Maker, controllers: None, fate: Fate
-) -> None:
+async def test_foreground_deletion_waits_for_dependents(api: Api, make: Maker, controllers: None) -> None:
     owner = await make.widget("owner")
     await make.configmap("child", ownerReferences=[owned_by(owner)], finalizers=[HOLD])
     options = {"propagationPolicy": "Foreground"}
     body = (await api.delete(WIDGETS, make.namespace, "owner", options)).expect(200)
     assert "foregroundDeletion" in body["metadata"]["finalizers"]
     assert body["metadata"]["deletionTimestamp"]
-    await fate.becomes(CONFIGMAPS, "child", lambda metadata: metadata.get("deletionTimestamp"))
+    await child_becomes(make, lambda metadata: metadata.get("deletionTimestamp"))
     assert (await api.get(WIDGETS, make.namespace, "owner")).status == 200
     await api.patch(CONFIGMAPS, make.namespace, "child", {"metadata": {"finalizers": None}})
-    await fate.gone(CONFIGMAPS, "child")
-    await fate.gone(WIDGETS, "owner")
+    await gone(make, CONFIGMAPS, "child")
+    await gone(make, WIDGETS, "owner")
 
 
 async def test_orphaning_keeps_dependents_and_forgets_the_owner(
-    api: Api, make: Maker, controllers: None, fate: Fate
+    api: Api, make: Maker, controllers: None
 ) -> None:
     owner = await make.widget("owner")
     await make.configmap("child", ownerReferences=[owned_by(owner)])
     await api.delete(WIDGETS, make.namespace, "owner", {"propagationPolicy": "Orphan"})
-    await fate.gone(WIDGETS, "owner")
-    metadata = await fate.becomes(CONFIGMAPS, "child", lambda metadata: not metadata.get("ownerReferences"))
+    await gone(make, WIDGETS, "owner")
+    metadata = await child_becomes(make, lambda metadata: not metadata.get("ownerReferences"))
     assert "deletionTimestamp" not in metadata
 
 
-async def test_a_dependent_lives_while_one_owner_lives(
-    api: Api, make: Maker, controllers: None, fate: Fate
-) -> None:
-    one, two = await make.widget("one"), await make.widget("two")
-    both = [owned_by(one), owned_by(two, controller=False)]
-    await make.configmap("child", ownerReferences=both)
-    await api.delete(WIDGETS, make.namespace, "one")
-    metadata = await fate.becomes(CONFIGMAPS, "child", lambda m: len(m["ownerReferences"]) == 1)
-    assert metadata["ownerReferences"][0]["name"] == "two"
-    await api.delete(WIDGETS, make.namespace, "two")
-    await fate.gone(CONFIGMAPS, "child")
-
-
 async def test_a_new_owner_of_the_same_name_is_another_owner(
-    api: Api, make: Maker, controllers: None, fate: Fate
+    api: Api, make: Maker, controllers: None
 ) -> None:
     old = await make.widget("owner")
     await api.delete(WIDGETS, make.namespace, "owner")
     new = await make.widget("owner")
     await make.configmap("of-old", ownerReferences=[owned_by(old)])
     await make.configmap("of-new", ownerReferences=[owned_by(new)])
-    await fate.gone(CONFIGMAPS, "of-old")
+    await gone(make, CONFIGMAPS, "of-old")
     (await api.get(CONFIGMAPS, make.namespace, "of-new")).expect(200)

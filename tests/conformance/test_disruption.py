@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from .backend import Backend
+from controller.resources import NODES, PODS, Resource
+
 from .kubectl import Kubectl
 from .objects import budget, manifest, pod, unschedulable_pod
 from .rawapi import Api, Reply, names
-from .resources import BUDGETS, NODES, PODS, Resource
+from .resources import BUDGETS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
 
-POD_START_SECONDS = 300.0
 EVICTIONS = Resource("policy", "v1", "evictions", "Eviction")
 
 
@@ -36,7 +36,7 @@ async def evict(api: Api, namespace: str, name: str, **query: str) -> Reply:
     return await api.call("POST", PODS.path(namespace, name, "eviction"), body=eviction, query=query)
 
 
-async def settled(api: Api, backend: Backend, namespace: str, **wanted: Any) -> JSON:
+async def settled(api: Api, namespace: str, **wanted: Any) -> JSON:
     """The budget `a`, once its status says this of the spec that it has."""
 
     def says(body: JSON) -> bool:
@@ -47,17 +47,17 @@ async def settled(api: Api, backend: Backend, namespace: str, **wanted: Any) -> 
     async def probe() -> JSON:
         return (await api.get(BUDGETS, namespace, "a")).expect(200)
 
-    return await eventually(probe, within_seconds=backend.patience_seconds, until=says)
+    return await eventually(probe, until=says)
 
 
 @pytest.mark.usefixtures("controllers")
 async def test_an_eviction_beyond_the_budget_is_refused_and_says_what_is_needed(
-    api: Api, backend: Backend, namespace: str
+    api: Api, namespace: str
 ) -> None:
     (await api.create(BUDGETS, budget(namespace, "a", minAvailable=1))).expect(201)
     for name in ("one", "two"):
         await healthy_pod(api, namespace, name)
-    await settled(api, backend, namespace, disruptionsAllowed=1)
+    await settled(api, namespace, disruptionsAllowed=1)
     (await evict(api, namespace, "one", dryRun="All")).expect(201)
     (await api.get(PODS, namespace, "one")).expect(200)
     version = (await api.list(PODS, namespace)).expect(200)["metadata"]["resourceVersion"]
@@ -68,7 +68,7 @@ async def test_an_eviction_beyond_the_budget_is_refused_and_says_what_is_needed(
     (target,) = [c for c in gone["status"]["conditions"] if c["type"] == "DisruptionTarget"]
     assert (target["status"], target["reason"]) == ("True", "EvictionByEvictionAPI")
 
-    await settled(api, backend, namespace, currentHealthy=1, disruptionsAllowed=0)
+    await settled(api, namespace, currentHealthy=1, disruptionsAllowed=0)
     refusal = await evict(api, namespace, "two")
     status = refusal.refused(429, "TooManyRequests")
     assert status["message"] == "Cannot evict pod as it would violate the pod's disruption budget."
@@ -93,7 +93,7 @@ async def test_kubectl_drain_waits_for_the_budget(
     for name in ("one", "two"):
         made = pod(namespace, name, labels={"app": namespace}, terminationGracePeriodSeconds=1)
         (await api.create(PODS, made)).expect(201)
-    ready = ("wait", "pod/one", "pod/two", "--for=condition=Ready", f"--timeout={POD_START_SECONDS:g}s")
+    ready = ("wait", "pod/one", "pod/two", "--for=condition=Ready", "--timeout=300s")
     await kubectl.run(*ready, namespace=namespace)
     (await api.create(BUDGETS, budget(namespace, namespace, minAvailable=1))).expect(201)
     drain = ("drain", node, "--force", f"--pod-selector=app={namespace}", "--timeout=300s")

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from controller.resources import CONFIGMAPS, NAMESPACES
+
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import container, idle_deployment, unique, widget
 from .rawapi import Api
-from .resources import CONFIGMAPS, NAMESPACES, WG, WIDGETS
+from .resources import WG, WIDGETS
 
 pytestmark = pytest.mark.real
 

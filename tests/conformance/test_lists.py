@@ -8,9 +8,7 @@ import pytest
 
 from .conftest import Maker
 from .rawapi import Api, names
-from .resources import (
-    WIDGETS,
-)
+from .resources import WIDGETS
 
 pytestmark = pytest.mark.real
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from controller.resources import PODS
+
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import container, pod
 from .rawapi import Api
-from .resources import PODS
 from .waiting import eventually
 
 JSON = dict[str, Any]
 
-POD_START_SECONDS = 300.0
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nodes")]
 
@@ -25,9 +25,7 @@ async def reaches(api: Api, namespace: str, name: str, *phases: str) -> JSON:
     async def probe() -> JSON:
         return (await api.get(PODS, namespace, name)).expect(200)
 
-    return await eventually(
-        probe, within_seconds=POD_START_SECONDS, until=lambda body: body["status"].get("phase") in phases
-    )
+    return await eventually(probe, until=lambda body: body["status"].get("phase") in phases)
 
 
 async def finished(api: Api, namespace: str, *containers: JSON) -> JSON:
@@ -62,7 +60,7 @@ async def test_kubectl_follows_logs_to_the_end(kubectl: Kubectl, api: Api, make:
     (await api.create(PODS, obj)).expect(201)
     await reaches(api, make.namespace, "p", "Running", "Succeeded")
     async with kubectl.stream("logs", "-f", "p", namespace=make.namespace) as output:
-        lines = await output.until("last", POD_START_SECONDS)
+        lines = await output.until("last")
         assert await output.process.wait() == 0
     assert lines == ["first", *(f"line {number}" for number in range(1, 31)), "last"]
     assert (await kubectl.run("logs", "p", "--tail=1", namespace=make.namespace)).stdout == "last\n"
@@ -77,9 +75,7 @@ async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, name
         found = (await api.get(PODS, namespace, "p")).expect(200)["status"].get("containerStatuses")
         return found[0] if found else {"restartCount": 0, "state": {}}
 
-    again = await eventually(
-        status, within_seconds=POD_START_SECONDS, until=lambda s: s["restartCount"] >= 1 and "lastState" in s
-    )
+    again = await eventually(status, until=lambda s: s["restartCount"] >= 1 and "lastState" in s)
     assert again["lastState"]["terminated"]["exitCode"] == 3
     output = await kubectl.run("logs", "p", "--previous", namespace=namespace)
     assert output.stdout == "tried\n"

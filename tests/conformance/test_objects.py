@@ -9,11 +9,8 @@ import pytest
 
 from .conftest import Maker
 from .objects import widget
-from .rawapi import (
-    Api,
-    revision,
-)
-from .resources import CONFIGMAPS, WIDGETS
+from .rawapi import Api, revision
+from .resources import WIDGETS
 
 pytestmark = pytest.mark.real
 
@@ -86,18 +83,3 @@ async def test_a_stale_update_conflicts(api: Api, make: Maker) -> None:
     assert status["details"] == {"name": "w", "group": WIDGETS.group, "kind": WIDGETS.plural}
     stale = {**made, "status": {"phase": "Running"}}
     (await api.put(WIDGETS, stale, sub="status")).refused(409, "Conflict")
-
-
-async def test_no_increment_is_lost_to_concurrent_writers(api: Api, make: Maker) -> None:
-    await make.configmap("counter", {"n": "0"})
-
-    async def increment() -> None:
-        for _ in range(8):
-            while True:
-                body = (await api.get(CONFIGMAPS, make.namespace, "counter")).expect(200)
-                body["data"]["n"] = str(int(body["data"]["n"]) + 1)
-                if (await api.put(CONFIGMAPS, body)).status == 200:
-                    break
-
-    await asyncio.gather(*(increment() for _ in range(6)))
-    assert (await api.get(CONFIGMAPS, make.namespace, "counter")).body["data"]["n"] == "48"

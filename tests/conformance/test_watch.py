@@ -11,10 +11,7 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import condition
 from .rawapi import Api, revision
-from .resources import (
-    WG,
-    WIDGETS,
-)
+from .resources import WG, WIDGETS
 
 pytestmark = pytest.mark.real
 
@@ -112,27 +109,6 @@ async def test_a_watch_of_forgotten_changes_is_told_to_list_again(
     async with api.watch(WIDGETS, make.namespace, resourceVersion=since) as watch:
         await make.widget("small")
         assert seen([await watch.next()]) == [("ADDED", "small")]
-
-
-async def test_label_selectors_turn_transitions_into_additions_and_deletions(api: Api, make: Maker) -> None:
-    await make.widget("w")
-    since = await list_revision(api, make.namespace)
-    query = {"labelSelector": "tier=front", "resourceVersion": since}
-    async with api.watch(WIDGETS, make.namespace, **query) as watch:
-        for patch in (
-            {"metadata": {"labels": {"tier": "front"}}},
-            {"spec": {"size": 9}},
-            {"metadata": {"labels": {"tier": "back"}}},
-            {"spec": {"size": 10}},
-            {"metadata": {"labels": {"tier": "front"}}},
-        ):
-            (await api.patch(WIDGETS, make.namespace, "w", patch)).expect(200)
-        (await api.delete(WIDGETS, make.namespace, "w")).expect(200)
-        events = [await watch.next() for _ in range(5)]
-    kinds = [event["type"] for event in events]
-    assert kinds == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
-    revisions = [revision(event["object"]) for event in events]
-    assert revisions == sorted(set(revisions))
 
 
 async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: Maker) -> None:

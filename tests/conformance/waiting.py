@@ -13,17 +13,19 @@ FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 
 
-async def eventually(
-    probe: Callable[[], Awaitable[T]], *, within_seconds: float, until: Callable[[T], bool] = bool
-) -> T:
+PATIENCE_SECONDS = 300.0
+"""Time limit for a controller; a real one finds new kinds only every half minute."""
+
+
+async def eventually(probe: Callable[[], Awaitable[T]], *, until: Callable[[T], bool] = bool) -> T:
     """Ask again, ever more slowly, until the answer satisfies `until`."""
-    deadline = time.monotonic() + within_seconds
+    deadline = time.monotonic() + PATIENCE_SECONDS
     pause = FIRST_PAUSE_SECONDS
     while True:
         answer = await probe()
         if until(answer):
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"not so within {within_seconds:g} s; the last answer was {answer!r}")
+            raise AssertionError(f"not so within {PATIENCE_SECONDS:g} s; the last answer was {answer!r}")
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)

@@ -34,14 +34,6 @@ def test_answers_without_a_gap_keep_the_start():
     assert contact.since == 100
 
 
-def test_a_server_that_was_stopped_for_forty_seconds_starts_contact_anew():
-    contact, clock = contact_with_clock()
-    contact.answered()
-    clock.seconds += 40
-    contact.answered()
-    assert contact.since == 140
-
-
 def test_contact_reads_as_lost_before_the_first_answer_after_our_own_stop():
     """A reconcile may run first when this process is continued; it must not judge by old contact."""
     contact, clock = contact_with_clock()

@@ -1,5 +1,5 @@
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +15,7 @@ from controller.events import (
     Subject,
 )
 from controller.resources import EVENTS
+from tests.controller.waiting import background
 
 JOB = {
     "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -26,12 +27,6 @@ SUBJECT = Subject("v1", "Pod", "ns", "a", "u")
 
 def occurrence(message="m", reason="R", subject=SUBJECT):
     return Occurrence(subject, "Normal", reason, message)
-
-
-def test_the_same_again_raises_the_count():
-    correlator = Correlator()
-    first = correlator.observe(occurrence(), 0)
-    assert correlator.observe(occurrence(), 1) is first and first.count == 2
 
 
 def test_too_many_similar_become_one_combined_series():
@@ -109,11 +104,8 @@ class EventApi:
 @asynccontextmanager
 async def recording(api):
     recorder = EventRecorder(api, "dlr-controller")
-    task = asyncio.create_task(recorder.run())
-    yield recorder
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with background(recorder.run()):
+        yield recorder
 
 
 def record(api, *waits_and_events):
@@ -121,7 +113,7 @@ def record(api, *waits_and_events):
         async with recording(api) as recorder:
             for item in waits_and_events:
                 if isinstance(item, tuple):
-                    recorder.event(JOB, *item)
+                    recorder.event(*item if isinstance(item[0], dict) else (JOB, *item))
                 else:
                     await asyncio.sleep(item)
             await recorder.flush(3600)
@@ -203,35 +195,20 @@ async def test_recording_never_raises_and_never_waits():
     assert len(recorder._pending["ns"]) == 1000
 
 
+def of_namespace(namespace, number):
+    metadata = {"name": f"j{number}", "namespace": namespace, "uid": f"{number}"}
+    return {**JOB, "metadata": metadata}, "Normal", "R", "m"
+
+
 def test_thousands_of_events_in_one_namespace_keep_none_of_another_waiting():
-    api = EventApi()
-
-    async def scenario():
-        async with recording(api) as recorder:
-            for number in range(3_000):
-                metadata = {
-                    "name": f"j{number}",
-                    "namespace": "evil" if number < 2_999 else "ns",
-                    "uid": f"{number}",
-                }
-                recorder.event({**JOB, "metadata": metadata}, "Normal", "R", "m")
-            await recorder.flush(60)
-
-    asyncio.run(scenario())
-    namespaces = [event["metadata"]["namespace"] for event in api.events.values()]
+    flood = [of_namespace("evil", number) for number in range(2_999)]
+    events = record(EventApi(), *flood, of_namespace("ns", 2_999))
+    namespaces = [event["metadata"]["namespace"] for event in events]
     assert namespaces.index("ns") == 1 and len(namespaces) == 1_001
 
 
 def test_cluster_scoped_objects_have_their_events_in_default():
-    api = EventApi()
-
-    async def scenario():
-        async with recording(api) as recorder:
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n" * 253, "uid": "u"}}
-            recorder.event(node, "Warning", "R", "m" * 5000)
-            await recorder.flush(10)
-
-    asyncio.run(scenario())
-    (event,) = api.events.values()
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n" * 253, "uid": "u"}}
+    (event,) = record(EventApi(), (node, "Warning", "R", "m" * 5000))
     assert event["metadata"]["namespace"] == "default" and "namespace" not in event["involvedObject"]
     assert len(event["metadata"]["name"]) <= 253 and len(event["message"]) == 1024

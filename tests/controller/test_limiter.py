@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.api.fairness import FairQueue, current_flow
+from controller.api.fairness import current_flow
 from controller.api.limiter import RequestLimiter
 from controller.clock import monotonic as now
 from controller.errors import NotFound, Unavailable
@@ -110,12 +110,3 @@ async def test_who_gives_up_waiting_leaves_no_slot_behind():
     await asyncio.wait(tasks)
     assert tasks[9].exception() is None
     assert limiter.in_flight == 0 and now() == pytest.approx(2.0)
-
-
-def test_flows_take_turns_and_each_keeps_its_order():
-    queue = FairQueue()
-    for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
-        queue.push((None, item[0]), item)
-    assert [queue.pop() for _ in range(len(queue))] == ["a1", "b1", "c1", "a2", "c2", "a3"]
-    with pytest.raises(IndexError):
-        queue.pop()

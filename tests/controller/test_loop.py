@@ -52,14 +52,7 @@ class Reports(Reporter):
             raise self.problem
 
 
-def play(
-    reconciler,
-    seconds=10.0,
-    workers=1,
-    timeout_seconds=120.0,
-    requests=(JOB,),
-    reporter=None,
-):
+def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(JOB,), reporter=None):
     """Runs it for that long in virtual time, starting with `requests`; returns the metrics' reader."""
     registry, samples = CollectorRegistry(), {}
 
@@ -92,13 +85,29 @@ def results(read):
     return {kind: n for kind in kinds if (n := read("controller_runtime_reconcile_total", result=kind))}
 
 
-def test_error_comes_back_with_growing_waits_until_it_is_well():
-    reconciler = Scripted(Unavailable("x"), Unavailable("x"), Unavailable("x"))
-    read = play(reconciler)
-    waits = [b - a for a, b in zip(reconciler.calls, reconciler.calls[1:], strict=False)]
-    assert waits == pytest.approx([0.005, 0.01, 0.02], abs=1e-6)
-    assert results(read) == {"error": 3, "success": 1}
-    assert read("workqueue_retries_total", name="job") == 3
+DOWN = Unavailable("down")
+
+
+@pytest.mark.parametrize(
+    ("script", "calls"),
+    [
+        ([DOWN] * 3, [0, 0.005, 0.015, 0.035]),
+        ([DOWN, DOWN, Result(1.0), DOWN], [0, 0.005, 0.015, 1.015, 1.02]),
+        ([Result(requeue_after_seconds=3)], [0, 3]),
+        ([Unavailable("busy", status=429, retry_after_seconds=7)], [0, 7]),
+        ([Unavailable("busy", status=503, retry_after_seconds=3600)], [0, BACKOFF_CAP_SECONDS]),
+        ([asyncio.CancelledError()], [0, 0.005]),
+    ],
+    ids=["growing waits", "anew after success", "as asked", "as told", "no absurd wish", "cancels itself"],
+)
+def test_a_look_comes_back_until_it_is_well(script, calls):
+    reconciler = Scripted(*script)
+    read = play(reconciler, seconds=4000.0)
+    assert reconciler.calls == pytest.approx(calls, abs=1e-6)
+    failures = sum(not isinstance(each, Result) for each in script)
+    again = {"requeue_after": len(script) - failures, "error": failures, "success": 1}
+    assert results(read) == {kind: count for kind, count in again.items() if count}
+    assert read("workqueue_retries_total", name="job") == failures
 
 
 def test_after_a_long_look_the_next_one_waits_for_as_long_again_but_no_longer_than_a_second():
@@ -125,12 +134,6 @@ def test_what_a_look_waited_for_the_api_server_makes_it_no_long_one():
     assert reconciler.calls == pytest.approx([0.0, 0.505], abs=1e-6)
 
 
-def test_success_resets_the_back_off():
-    reconciler = Scripted(Unavailable("x"), Unavailable("x"), Result(1.0), Unavailable("x"))
-    play(reconciler)
-    assert reconciler.calls[4] - reconciler.calls[3] == pytest.approx(0.005, abs=1e-6)
-
-
 def test_terminal_error_is_counted_and_not_tried_again():
     reconciler = Scripted(TerminalError("no way"))
     read = play(reconciler)
@@ -139,29 +142,13 @@ def test_terminal_error_is_counted_and_not_tried_again():
     assert results(read) == {"error": 1}
 
 
-def test_requeue_after_comes_back_then():
-    reconciler = Scripted(Result(requeue_after_seconds=3))
-    read = play(reconciler)
-    assert reconciler.calls == pytest.approx([0, 3])
-    assert results(read) == {"requeue_after": 1, "success": 1}
-
-
-def test_unforeseen_exception_is_survived_counted_and_logged_once_with_its_traceback(caplog):
-    reconciler = Scripted(KeyError("spec"))
+@pytest.mark.parametrize("error", [KeyError("spec"), DOWN])
+def test_an_error_is_logged_once_and_an_unforeseen_one_counted_and_with_its_traceback(caplog, error):
     with caplog.at_level(logging.WARNING):
-        read = play(reconciler)
-    assert read("controller_runtime_reconcile_panics_total") == 1
-    assert results(read) == {"error": 1, "success": 1}
+        read = play(Scripted(error))
     (entry,) = caplog.records
-    assert "controller=job object=ns/job" in entry.message and entry.exc_info
-
-
-def test_foreseen_error_is_logged_in_one_line(caplog):
-    with caplog.at_level(logging.WARNING):
-        read = play(Scripted(Unavailable("the server is away")))
-    (entry,) = caplog.records
-    assert "Unavailable: the server is away" in entry.message and not entry.exc_info
-    assert read("controller_runtime_reconcile_panics_total") == 0
+    assert "controller=job object=ns/job" in entry.message and error.args[0] in entry.message
+    assert read("controller_runtime_reconcile_panics_total") == bool(entry.exc_info) == (error is not DOWN)
 
 
 def test_an_object_that_was_deleted_meanwhile_is_no_warning_unless_it_lasts(caplog):
@@ -171,18 +158,6 @@ def test_an_object_that_was_deleted_meanwhile_is_no_warning_unless_it_lasts(capl
         with caplog.at_level(logging.WARNING):
             play(Scripted(*gone * failures), seconds=60)
         assert bool(caplog.records) is warned
-
-
-def test_server_says_when_to_come_back():
-    reconciler = Scripted(Unavailable("busy", status=429, retry_after_seconds=7))
-    play(reconciler)
-    assert reconciler.calls == pytest.approx([0, 7])
-
-
-def test_an_absurd_wish_of_the_servers_is_not_followed_for_longer_than_our_own_back_off():
-    reconciler = Scripted(Unavailable("busy", status=503, retry_after_seconds=3600))
-    play(reconciler, seconds=4000.0)
-    assert reconciler.calls == pytest.approx([0, BACKOFF_CAP_SECONDS])
 
 
 @pytest.mark.parametrize("mended_at", [330, 700, 3600])
@@ -216,12 +191,6 @@ def test_time_out_of_a_call_inside_is_an_ordinary_error():
     reconciler = Scripted(call)
     read = play(reconciler)
     assert read("controller_runtime_reconcile_timeouts_total") == 0
-    assert results(read) == {"error": 1, "success": 1}
-
-
-def test_reconcile_that_cancels_itself_does_not_end_the_worker():
-    reconciler = Scripted(asyncio.CancelledError())
-    read = play(reconciler)
     assert results(read) == {"error": 1, "success": 1}
 
 

@@ -22,6 +22,7 @@ from controller.shape import WHOLE
 from controller.tasks import LoopThread
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, fake_api, memory_api, memory_client
+from tests.controller.waiting import eventually
 
 JOBS_PATH = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
 PODS_PATH = "/api/v1/pods"
@@ -105,10 +106,7 @@ class Marking(Reconciler):
 
 
 def make_manager(client, **options):
-    manager = Manager(
-        client,
-        ManagerOptions(**{"listen": NO_PORTS, "graceful_seconds": 300.0} | options),
-    )
+    manager = Manager(client, ManagerOptions(**{"listen": NO_PORTS, "graceful_seconds": 300.0} | options))
     manager.cache.keep_only({ELASTICJOBS: WHOLE, PODS: WHOLE})
     reconciler = Marking(manager)
     ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(PODS).with_workers(2).build(reconciler)
@@ -129,12 +127,6 @@ async def running(manager):
 
 def is_watching(cache):
     return all(informer._stream is not None for informer in cache._informers.values())
-
-
-async def eventually(condition):
-    async with asyncio.timeout(300):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.real

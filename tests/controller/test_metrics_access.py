@@ -2,8 +2,6 @@
 
 import asyncio
 
-import aiohttp
-import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -12,7 +10,7 @@ from controller.clock import monotonic as now
 from controller.errors import Unavailable
 from controller.resources import TOKEN_REVIEWS
 from controller.serving.metrics_access import MOST_KNOWN, MOST_REVIEWS, MetricsAccess
-from controller.serving.servers import Health, Listen, Renderer, serve
+from controller.serving.servers import Renderer
 
 
 class Reviews:
@@ -117,22 +115,3 @@ async def test_metrics_are_rendered_once_a_second_whatever_format_and_however_ma
         *(renderer.of(accept) for accept in ["application/openmetrics-text", "text/plain"] * 20)
     )
     assert counted.times <= 1 + now()
-
-
-@pytest.mark.real
-async def test_metrics_ask_for_a_token_and_health_does_not():
-    listen = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
-    access = MetricsAccess(Reviews())
-    async with (
-        serve(listen, Health(), CollectorRegistry(), access) as ports,
-        aiohttp.ClientSession() as session,
-    ):
-
-        async def status(port, path, **headers):
-            async with session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as response:
-                return response.status
-
-        assert await status(ports.metrics, "/metrics") == 401
-        assert await status(ports.metrics, "/metrics", Authorization="Bearer anybody") == 403
-        assert await status(ports.metrics, "/metrics", Authorization="Bearer prometheus") == 200
-        assert await status(ports.health, "/healthz") == 200

@@ -58,13 +58,3 @@ async def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
     assert cache.unreadable_counts() == {ELASTICWORKERS.group_resource: 1}
     store.delete(store.list()[0])
     assert cache.unreadable_counts() == {ELASTICWORKERS.group_resource: 0}
-
-
-async def test_what_is_yet_to_be_read_is_counted():
-    cache = shaped_cache(None)
-    store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
-    store.apply(raw(1))
-    assert models.count_new(store.list()) == 1
-    models.parse(raw(1))
-    assert models.count_new(store.list()) == 0
-    assert models.count_new([raw(2)]) == 1

@@ -120,30 +120,6 @@ async def test_a_watch_that_can_never_go_on_leads_to_a_new_list(error):
     assert asks[-1] == ("list", None, True) and informer.last_error is error
 
 
-@pytest.mark.parametrize("odd", [{"type": "ADDED"}, {"type": "NEWS", "object": {}}, {"object": {}}, {}, []])
-async def test_a_line_that_is_no_event_of_an_object_is_a_failure(odd):
-    informer, asks = await asked(page(), OPENED, [odd])
-    assert informer.last_error is not None and asks[-1] == ("watch", "9")
-
-
-@pytest.mark.parametrize("type", ["ADDED", "MODIFIED", "DELETED"])
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        None,
-        5,
-        [],
-        {},
-        {"name": 5},
-        {"name": "a", "labels": {"x": 1}},
-        {"name": "a", "ownerReferences": ["x"]},
-    ],
-)
-async def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(type, metadata):
-    informer, asks = await asked(page(), OPENED, [event(type, {"metadata": metadata})])
-    assert len(informer.intake.unreadable) == 1 and asks[-1] == "read"
-
-
 @pytest.mark.parametrize(("type", "unreadable"), [("MODIFIED", [TOO_DEEP]), ("DELETED", [])])
 async def test_an_object_that_cannot_be_read_moves_the_version_on(threadless, type, unreadable):
     class TooDeep(Script):

@@ -4,16 +4,11 @@ import threading
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.serving.servers import (
-    Health,
-    Listen,
-    ServeError,
-    serve,
-)
+from controller.serving.servers import Health, Listen, ServeError, serve
 
 pytestmark = pytest.mark.real
 
@@ -37,14 +32,6 @@ async def test_probes_tell_alive_from_ready():
         assert await fetch(ports.health, "/readyz") == (200, "ok\n")
         state.not_ready = "stopping"
         assert (await fetch(ports.health, "/readyz"))[0] == 503
-
-
-async def test_metrics_are_those_of_the_registry():
-    registry = CollectorRegistry()
-    Counter("things", "Things", registry=registry).inc(3)
-    async with serve(FREE, Health(), registry) as ports:
-        status, text = await fetch(ports.metrics, "/metrics")
-        assert status == 200 and "things_total 3.0" in text
 
 
 async def test_metrics_in_a_format_that_there_is_not_are_plain_text():
@@ -95,11 +82,6 @@ async def test_port_in_use_is_one_clear_sentence():
         with pytest.raises(ServeError, match=f"port {port} on 127.0.0.1 is in use by another process"):
             async with serve(listen, Health(), CollectorRegistry()):
                 pass
-
-
-async def test_servers_left_out_have_no_port():
-    async with serve(Listen("127.0.0.1", None, None), Health(), CollectorRegistry()) as ports:
-        assert (ports.health, ports.metrics) == (None, None)
 
 
 class Slow(Collector):

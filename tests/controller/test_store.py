@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,14 +12,6 @@ def obj(name, version="1", namespace="ns", **labels):
 def by_job(o):
     job = o["metadata"]["labels"].get("job")
     return [job] if job else []
-
-
-def test_two_indexes_of_one_name_are_refused():
-    store = Store()
-    store.add_index("job", by_job)
-    store.add_index("job", by_job)
-    with pytest.raises(ValueError, match="another index"):
-        store.add_index("job", lambda o: [])
 
 
 def test_replacing_tells_only_what_changed_and_what_is_gone():

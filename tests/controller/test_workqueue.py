@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 from controller.api.fairness import FairQueue
 from controller.clock import monotonic as now
-from controller.queue.workqueue import (
-    BACKOFF_CAP_SECONDS,
-    READY_AT_ONCE,
-    QueueShutDown,
-    WorkQueue,
-)
+from controller.queue.workqueue import BACKOFF_CAP_SECONDS, READY_AT_ONCE, QueueShutDown, WorkQueue
 from controller.reconciler import Request
 
 
@@ -39,25 +34,6 @@ async def test_a_delay_ends_where_nobody_can_tell_what_is_left():
     assert await take(queue, within=6) == "a"
 
 
-async def test_back_off_doubles_per_key_up_to_the_cap_and_forget_resets_it():
-    queue = WorkQueue()
-    waits = []
-    for _ in range(20):
-        before = now()
-        queue.add_rate_limited("a")
-        await take(queue, within=2 * BACKOFF_CAP_SECONDS)
-        queue.done("a")
-        waits.append(now() - before)
-    assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04], abs=1e-6)
-    assert waits[-1] == pytest.approx(BACKOFF_CAP_SECONDS)
-    queue.forget("a")
-    before = now()
-    queue.add_rate_limited("a")
-    await take(queue, within=1)
-    assert now() - before == pytest.approx(0.005, abs=1e-6)
-    queue.done("a")
-
-
 async def test_shut_down_drops_what_waits_and_drains_what_is_in_work():
     queue = WorkQueue()
     for key in ("a", "b"):
@@ -73,15 +49,6 @@ async def test_shut_down_drops_what_waits_and_drains_what_is_in_work():
             await queue.drained()
     queue.done("a")
     await queue.drained()
-
-
-async def test_shut_down_wakes_those_who_wait():
-    queue = WorkQueue()
-    waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
-    await asyncio.sleep(0)
-    queue.shut_down()
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(result) for result in results] == [QueueShutDown] * 3
 
 
 async def test_thousands_are_added_without_keeping_others_waiting():

@@ -10,11 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import crds
 from crds import names
 from crds.cluster import MAX_CONFIG_BYTES, Cluster
-from crds.ranges import as_ranges, from_ranges
-from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.job.published import world_spec
 
@@ -31,13 +28,6 @@ def manifest(**types: Object) -> Object:
         "metadata": {"name": "wide", "namespace": "ads"},
         "spec": {"replicaSpecs": {t: {"template": RUNS} | spec for t, spec in specs.items() if spec}},
     }
-
-
-def test_tasks_are_short_where_they_are_in_order_and_nonsense_is_refused() -> None:
-    assert as_ranges([0, 1, 2, 9, 4]) == "0-2,9,4"
-    for text in ("a", "1-", "1,,2", "-3"):
-        with pytest.raises(ValueError, match="is no range"):
-            from_ranges(text)
 
 
 def parsed(job: dict[str, Any]) -> Cluster | None:
@@ -196,20 +186,19 @@ BAD: dict[str, tuple[Callable[[Object], object], str]] = {
         "spec: Invalid value: elasticPolicy.opportunistic must not be set beside ps: it is a world that grows, "
         "and the job has none",
     ),
+    "a label that its Pods would not get": (
+        lambda job: job["spec"]["replicaSpecs"]["worker"].update(
+            template=RUNS | {"metadata": {"labels": {names.LABEL_MANAGED_BY: "Helm"}}}
+        ),
+        "spec.replicaSpecs.worker.template.metadata.labels: Invalid value: app.kubernetes.io/managed-by must be "
+        "dlr or absent: dlr finds its Pods by it",
+    ),
     "a name that no Service may have": (
         lambda job: job["metadata"].update(name="9-lives"),
         "<nil>: Invalid value: metadata.name must begin with a letter beside parameter servers: a Service has "
         "it too",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def schema() -> CompiledSchema:
-    (found,) = (each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticJob")
-    return CompiledSchema(
-        found["spec"]["versions"][0]["schema"]["openAPIV3Schema"], components(), custom=True
-    )
 
 
 def faults(schema: CompiledSchema, job: Object) -> list[str]:

@@ -82,22 +82,9 @@ def test_what_is_no_set_is_refused(text: str) -> None:
         max_size=60,
     )
 )
-def test_leases_are_read_as_they_were_written(
-    leases: dict[int, tuple[int, int, Intervals]],
-) -> None:
+def test_leases_are_read_as_they_were_written(leases: dict[int, tuple[int, int, Intervals]]) -> None:
     written = tuple(Lease(worker, *leases[worker]) for worker in sorted(leases))
     assert leases_from_text(leases_to_text(written)) == written
-
-
-def test_a_thousand_leases_take_less_than_ten_kilobytes() -> None:
-    chance = random.Random(1)
-    leases, at = [], 0
-    for worker, size in enumerate(chance.choices((488, 244, 122, 61), k=1_000)):
-        leases.append(Lease(worker, 1, 13_000 + chance.randrange(1_000), ((at, at + size),)))
-        at += size
-    chance.shuffle(leases)
-    shuffled = [Lease(i, 1, lease.number, lease.elements) for i, lease in enumerate(leases)]
-    assert len(leases_to_text(shuffled)) < 10_000
 
 
 def as_text(raw: bytes) -> str:

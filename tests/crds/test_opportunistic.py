@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-import crds
-from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from tests.crds.test_cluster import Object, faults, manifest
 
@@ -49,14 +47,6 @@ BAD: dict[str, tuple[Callable[[Object, Object], object], str]] = {
         "elasticPolicy.opportunistic changes the count, which optimizeMode manual excludes",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def schema() -> CompiledSchema:
-    (found,) = (each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticJob")
-    return CompiledSchema(
-        found["spec"]["versions"][0]["schema"]["openAPIV3Schema"], components(), custom=True
-    )
 
 
 def growing() -> Object:

@@ -30,10 +30,6 @@ from crds.model import MAX_CONDITION_MESSAGE
 from crds.names import ANNOTATION_STACKS
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from crds.shard_set import MAX_SHARD_SETS, Definition
-from crds.texts import shortened
-from reconcilers.conditions.life import MAX_WHY
-from reconcilers.conditions.refusal import HAS_BEGUN
-from reconcilers.conditions.reported import START_UNKNOWN_MESSAGE
 from reconcilers.conditions.table import WARNINGS
 from reconcilers.job.published import world_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
@@ -55,10 +51,10 @@ CONDITIONS = {
     "ShardsDone": ("False", "ElementsFailed"),
     "Reconciled": ("True", "Recovered"),
 }
-HINDRANCES = {
-    "WorkersReady": "PodsNotAccepted (PodForbidden); WorkersNotStarted (ImagePullBackOff); "
-    "WorkersUnscheduled (Unschedulable)"
-}
+EXPLAINED = ("WorldFormed", "WorkersReady", "Scaled", "ShardsDone", "NodesChecked")
+"""Conditions with a message."""
+USUAL_CHARACTERS = 110
+"""Of a text that has room for more."""
 REASONS = {
     "PodsNotAccepted": "PodForbidden",
     "WorkersNotStarted": "ImagePullBackOff",
@@ -86,7 +82,7 @@ OF_OTHER_JOBS = (
 )
 """Warnings that do not come together with all others."""
 WARNING_TYPES = [kind.type for kind in WARNINGS if kind.type not in OF_OTHER_JOBS]
-CLASSES = (
+CLASSES = [
     "UserError",
     "OOM",
     "Killed",
@@ -96,11 +92,15 @@ CLASSES = (
     "CheckFailed",
     "Hang",
     "Unknown",
-)
+]
 
 
 def some(number: int, of: int = WORKERS) -> list[int]:
     return sorted(CHANCE.sample(range(of), number))
+
+
+def text_of(limit: int, full: str) -> str:
+    return full * limit if full else "x" * min(limit, USUAL_CHARACTERS)
 
 
 def condition(type_: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
@@ -162,8 +162,6 @@ def size(status: ElasticJobStatus) -> int:
 
 def of_growth(*, full: str) -> dict[str, Any]:
     """What a job with elasticPolicy.opportunistic has besides, and what workers that are gone have left."""
-    reason = "64 extra workers are lost: their Pods were taken, or their nodes"
-    reason = full * MAX_WHY_NOT_MORE if full else reason
     return {
         "scaling": {
             "replicas": WORKERS + 64,
@@ -178,18 +176,13 @@ def of_growth(*, full: str) -> dict[str, Any]:
             "grownFrom": WORKERS,
             "ceiling": WORKERS + 64,
             "notBefore": TIME,
-            "reason": reason,
+            "reason": text_of(MAX_WHY_NOT_MORE, full),
             "inVain": 2,
         },
         "usage": {
             "round": 1_233,
             "worlds": [
-                {
-                    "workers": count,
-                    "steps": 1_234_567,
-                    "seconds": 12_345_678.123,
-                    "samplesPerStep": 16_384,
-                }
+                {"workers": count, "steps": 1_234_567, "seconds": 12_345_678.123, "samplesPerStep": 16_384}
                 for count in range(WORKERS, WORKERS + MAX_WORLD_SIZES)
             ],
             "memoryPeakBytes": {"worker": 1_832_735_283_200},
@@ -209,68 +202,24 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
         full: a letter, to have every text as long as it may be, of that alone.
     """
 
-    def text(limit: int, real: str) -> str:
-        return full * limit if full else real
+    def text(limit: int) -> str:
+        return text_of(limit, full)
 
-    def message(real: str) -> str:
-        return text(MAX_CONDITION_MESSAGE, real)
-
-    real = {
-        "WorldFormed": shortened(world.reason, MAX_WHY),
-        "WorkersNotStarted": "64 Pods cannot start: main: ErrImagePull: registry.example.com/llm/train:2026-11-22: "
-        "not found (llm-pretraining-405b-worker-9312, since 2026-11-22T08:00:00Z)",
-        "TemplateChanged": "9312 of 10000 Pods were made before the template was changed; to apply it now, suspend "
-        "and resume the job",
-        "CheckpointsFailing": "llm-pretraining-405b-worker-17, first: step 1234567 was not saved to /data/checkpoints: "
-        "OSError: [Errno 28] No space left on device; and 63 more workers",
-        "WorkersUnscheduled": "64 Pods cannot be scheduled: 0/10400 nodes are available: 64 Insufficient "
-        "nvidia.com/gpu, 10336 node(s) didn't match Pod's node affinity/selector (llm-pretraining-405b-worker-9312, "
-        "since 2026-11-22T08:00:00Z)",
-        "WorkersGivenUp": "not started again, since there are enough others: llm-pretraining-405b-worker-17 "
-        "failed 4 times by HardwareError without getting further, with restartCount 3",
-        "Scaled": "the world has 9700 of 10000 workers; still to get new resources: worker 17, worker 18, worker 19 "
-        "and 812 more",
-        "NonFiniteLoss": "NaN or infinite loss at step 1234567 of round 1233, the first, in "
-        "llm-pretraining-405b-worker-5118 rank 40944; training goes on",
-        "Slow": "a step takes 12.3 s since step 1234567 (2026-11-22T08:00:00Z), 1.6 times the 7.7 s of before; round 1233 "
-        "began at 2026-11-22T08:00:00Z (worker 5118 was lost: node gpu-5118 is not ready: Kubelet stopp…); "
-        "llm-pretraining-405b-worker-5118 is on gpu-9118 since then, before on gpu-5118; 63 more workers came to other nodes",
-        "PodsNotAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
-        'allowPrivilegeEscalation != false (container "main" must set securityContext.allowPrivilegeEscalation=false)'
-        f"{HAS_BEGUN}",
-        "StartUnknown": START_UNKNOWN_MESSAGE,
-        "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
-        "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
-        "SidecarsFailed": "sidecars of 3 workers failed: logs in llm-pretraining-405b-worker-17 (exit code 1)",
-        "ShardsDone": "shard set 'files-2026-11-20': 812345 of 1000000 elements are done so far, 17 failed for good: "
-        "17, 118, 4711-4713, 81234 and 11 more, the first: ValueError: bad header",
-        "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",
-    }
-    failure = (
-        "RuntimeError: CUDA error: an illegal memory access was encountered\nTraceback (most recent call last):\n"
-        '  File "/app/train.py", line 812, in main\n    loss = step(model, batch)\n'
-        '  File "/app/train.py", line 512, in step\n    loss.backward()'
-    )
     episodes = [
         Episode(
             state=state,
             since=NOW + timedelta(seconds=number),
             round=1_000 + number,
             size=WORKERS,
-            members=text(MAX_EPISODE_MEMBERS, "0-41,43-5117,5119-9311,9313-9401,9403-9500,9502-9641,…"),
-            reason=text(
-                MAX_EPISODE_REASON,
-                "from step 1234567 on"
-                if state is JobState.TRAINING
-                else "worker 5118 was lost: node gpu-5118 is not ready",
-            ),
+            members=text(MAX_EPISODE_MEMBERS),
+            reason=text(MAX_EPISODE_REASON),
             failure=None
             if state is JobState.TRAINING
             else EpisodeFailure(
                 worker="llm-pretraining-405b-worker-5118",
                 exit_class="HardwareError",
                 round=1_000 + number,
-                message=text(MAX_EPISODE_REASON, "RuntimeError: CUDA error: an illegal memory access"),
+                message=text(MAX_EPISODE_REASON),
                 time=NOW,
             ),
         )
@@ -281,21 +230,13 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
             "observedGeneration": 12,
             "phase": "Restarting",
             "reason": "ImagePullBackOff",
-            "message": text(MAX_MESSAGE, real["WorkersNotStarted"]),
+            "message": text(MAX_MESSAGE),
             "conditions": [
-                condition(
-                    type_, *states, message(real[type_]) if type_ in real else HINDRANCES.get(type_, "")
-                )
+                condition(type_, *states, text(MAX_CONDITION_MESSAGE) if type_ in EXPLAINED else "")
                 for type_, states in CONDITIONS.items()
             ],
-            "warnings": [warning(type_, message(real[type_])) for type_ in WARNING_TYPES],
-            "profile": {
-                "outcome": "Taken",
-                "message": message(
-                    "9800 of type worker; memory 4096Mi for each of type worker: what llm-pretraining-405b-41, "
-                    "llm-pretraining-405b-40 came to"
-                ),
-            },
+            "warnings": [warning(type_, text(MAX_CONDITION_MESSAGE)) for type_ in WARNING_TYPES],
+            "profile": {"outcome": "Taken", "message": text(MAX_CONDITION_MESSAGE)},
             "replicaStatuses": {
                 "worker": {"desired": WORKERS, "pending": 300, "active": 9_700, "failed": 64, "standby": 12}
             },
@@ -315,7 +256,7 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
                 "rank": 40_944,
                 "exitClass": "HardwareError",
                 "exitCode": -6,
-                "message": text(MAX_FAILURE, failure),
+                "message": text(MAX_FAILURE),
                 "round": 1_234,
                 "step": 1_234_567,
                 "time": TIME,
@@ -323,9 +264,7 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
             "failureBudget": {
                 "step": 1_234_567,
                 "spent": dict.fromkeys(CLASSES[:4], 3),
-                "signature": text(
-                    MAX_SIGNATURE, "HardwareError: RuntimeError: CUDA error: an illegal memory access"
-                ),
+                "signature": text(MAX_SIGNATURE),
                 "alike": 2,
                 "consequences": 3,
                 "heldUntil": TIME,
@@ -351,10 +290,6 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
 
 
 def world(members: list[int], incarnations: list[int], *, full: str) -> Rendezvous:
-    reason = (
-        "worker 5118 was lost: node gpu-5118 is not ready: Kubelet stopped posting node status; worker 5119 was lost: "
-        "node gpu-5119 is not ready: Kubelet stopped posting nod…; and 298 more; 8900 of at least 9000 workers are ready"
-    )
     return Rendezvous(
         round=1_234,
         phase="Reforming",
@@ -363,7 +298,7 @@ def world(members: list[int], incarnations: list[int], *, full: str) -> Rendezvo
         world_size=8 * len(members),
         master_address="10.123.123.123",
         master_port=45_678,
-        reason=full * MAX_WORLD_REASON if full else reason,
+        reason=text_of(MAX_WORLD_REASON, full),
         formed_at=NOW,
         reforming_since=NOW,
         broken_round=1_234,

@@ -17,6 +17,7 @@ import yaml
 
 import deploy
 from localcluster.paths import Home
+from tests.localcluster.running import Part
 
 JSON = dict[str, Any]
 
@@ -86,15 +87,24 @@ def eventually(what: str, condition: Callable[[], Any]) -> Any:
 @contextmanager
 def running_server(folder: Path) -> Iterator[Server]:
     home = Home(folder / "home")
-    command = [sys.executable, "-m", "localcluster.apiserver", "--home", str(home.root), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("listening")
-            yield Server(home.kubeconfig, folder)
-        finally:
-            process.terminate()
-            process.wait(timeout=300)
+    home.create()
+    server = Part(home, "apiserver", "--port", "0")
+    server.start()
+    try:
+        yield Server(home.kubeconfig, folder)
+    finally:
+        server.end()
+
+
+def a_job(name: str) -> JSON:
+    """One of two workers."""
+    template = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}}
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": {"replicaSpecs": {"worker": {"replicas": 2, "template": template}}},
+    }
 
 
 def install(server: Server, documents: Sequence[JSON]) -> None:

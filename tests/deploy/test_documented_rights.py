@@ -54,20 +54,6 @@ def test_tables_say_all_that_the_controller_is_granted_each_once_and_with_a_reas
         assert all(reason for _, reason in table)
 
 
-def test_in_one_namespace_the_last_three_rows_are_missing() -> None:
-    everywhere, _ = tables()
-    of_cordons = {grant for grants, _ in everywhere[-3:] for grant in grants}
-    (in_one,) = (
-        each
-        for each in deploy.documents(jobs_namespace="team-a")
-        if (each["kind"], each["metadata"]["name"]) == ("Role", "dlr-controller-jobs")
-    )
-    resources = {resource for rule in in_one["rules"] for resource in rule["resources"]}
-    assert resources == {resource for resource, _, _ in granted("ClusterRole")} - {
-        r for r, _, _ in of_cordons
-    }
-
-
 def test_what_the_roles_of_people_are_added_to_is_said() -> None:
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     for name in ("dlr-view", "dlr-edit", "dlr-admin"):

@@ -14,6 +14,7 @@ from reconcilers.worker.access import rules_of
 from tests.deploy.api_server import (
     GROUP,
     Server,
+    a_job,
     eventually,
     install,
     running_controller,
@@ -26,20 +27,9 @@ JSON = dict[str, Any]
 
 JOBS = "team-a"
 OTHER = "team-b"
-JOB = {
-    "apiVersion": "elastic.iml.github.io/v1alpha1",
-    "kind": "ElasticJob",
-    "metadata": {"name": "digits"},
-    "spec": {
-        "replicaSpecs": {
-            "worker": {
-                "replicas": 2,
-                "template": {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}},
-            }
-        }
-    },
-}
 DOCUMENTS = deploy.documents(jobs_namespace=JOBS)
+
+JOB = a_job("digits")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import localcluster
 from tests.deploy.api_server import (
     GROUP,
     Server,
+    a_job,
     eventually,
     install,
     running_controller,
@@ -27,19 +28,8 @@ JSON = dict[str, Any]
 DEFAULT = "namespaces/default"
 PODS_OF_JOB = f"/api/v1/{DEFAULT}/pods?labelSelector=elastic.iml.github.io/job-name=rights"
 LEASES = f"/apis/coordination.k8s.io/v1/{DEFAULT}/leases"
-JOB = {
-    "apiVersion": "elastic.iml.github.io/v1alpha1",
-    "kind": "ElasticJob",
-    "metadata": {"name": "rights"},
-    "spec": {
-        "replicaSpecs": {
-            "worker": {
-                "replicas": 2,
-                "template": {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}},
-            }
-        }
-    },
-}
+
+JOB = a_job("rights")
 
 
 @pytest.fixture(scope="module")

@@ -50,17 +50,6 @@ def test_two_nodes_that_fail_together_are_inconclusive() -> None:
     assert len(played.rounds) == 2, "one more try"
 
 
-def test_two_witnesses_condemn_nobody() -> None:
-    """Two bad links at one of three nodes would look the same."""
-    played = play(fleet(3), hard({"2"}))
-    assert played.faulty == set() and played.named(Verdict.INCONCLUSIVE) == {"2"}
-
-
-def test_three_vouched_nodes_tell_two_apart() -> None:
-    nodes = [Node("1"), Node("2"), *(Node(name, vouched=True) for name in ("a", "b", "c"))]
-    assert play(nodes, hard({"2"})).faulty == {"2"}
-
-
 def test_an_old_vouch_is_no_witness() -> None:
     aged = [Node(name, vouched=True, vouch_age_seconds=1e6) for name in ("a", "b", "c")]
     nodes = [Node("1"), *aged]
@@ -179,18 +168,6 @@ def test_the_longest_label_names_a_rack() -> None:
     label = f"{'a' * 253}/{'b' * 63}"
     nodes = [Node(str(i), domains=(Domain(label, str(i // 4)),)) for i in range(16)]
     assert clustered(nodes, {"4", "5", "6", "7"}, 0.05)[0].level == label
-
-
-def test_faults_spread_over_racks_are_not_a_rack() -> None:
-    assert play(racks(16, 4), hard(names(1, 6, 11, 16))).verdicts.domains == ()
-
-
-def test_a_rack_that_lost_its_uplink_is_named_and_its_nodes_are_not() -> None:
-    inside = names(4, 5, 6)
-    played = play(racks(15, 3), cut(inside))
-    assert played.faulty == set() and played.verdicts.links == ()
-    assert [str(found) for found in played.verdicts.domains] == ["rack=r1"]
-    assert played.named(Verdict.INCONCLUSIVE) <= inside
 
 
 def test_further_screening_rounds_meet_other_partners_across_racks() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,18 +73,18 @@ def test_failures_that_no_check_could_tell_from_accidents_add_up() -> None:
     )
 
 
-def test_node_whose_last_check_was_clean_is_not_judged() -> None:
+@pytest.mark.parametrize(
+    "history",
+    [
+        record((3, ["a1", "a2"]), (3, ["a3", "a4", "a5"]), (2, [])),
+        [finding(3, ("a1", "a2", "a3"), Verdict.FAULTY), *record((3, ["a4", "a5"]), (3, ["a6"]))],
+        record(*[(2, [])] * 6, (1, ["a1", "a2", "a3", "a4", "a5"])),
+    ],
+    ids=["the last check was clean", "what was before a verdict is settled", "one bad hour is no fault"],
+)
+def test_nobody_is_blamed_for_a_history_that_is_over(history: list[Finding]) -> None:
     nodes = fleet(20)
-    records = clean(nodes)
-    records["a0"] = record((3, ["a1", "a2"]), (3, ["a3", "a4", "a5"]), (2, []))
-    assert not intermittent(records, nodes)
-
-
-def test_what_was_before_a_verdict_is_settled() -> None:
-    nodes = fleet(20)
-    records = clean(nodes)
-    records["a0"] = [finding(3, ("a1", "a2", "a3"), Verdict.FAULTY), *record((3, ["a4", "a5"]), (3, ["a6"]))]
-    assert not intermittent(records, nodes)
+    assert not intermittent(clean(nodes) | {"a0": history}, nodes)
 
 
 def test_bad_link_is_neither_nodes_fault_however_often_it_fails() -> None:
@@ -91,13 +92,6 @@ def test_bad_link_is_neither_nodes_fault_however_often_it_fails() -> None:
     records = clean(nodes)
     records["a0"] = record(*[(1, ["a1"])] * WEEK)
     records["a1"] = record(*[(1, ["a0"])] * WEEK)
-    assert not intermittent(records, nodes)
-
-
-def test_one_bad_hour_is_no_fault() -> None:
-    nodes = fleet(20)
-    records = clean(nodes)
-    records["a0"] = record(*[(2, [])] * 6, (1, ["a1", "a2", "a3", "a4", "a5"]))
     assert not intermittent(records, nodes)
 
 

@@ -107,26 +107,12 @@ def test_the_table_has_a_line_for_each_probe(
 
 
 @pytest.mark.real
-def test_told_to_use_no_gpu_it_asks_for_none(
-    endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code("node-check", "--local", "--accelerator", "none") == 0
-    assert "device_state" not in capsys.readouterr().out
-
-
-@pytest.mark.real
 def test_a_gpu_asked_for_and_not_there_is_one_sentence(
     endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
     endings["device_state"] = failing(ProbeEnding.UNAVAILABLE, "a GPU was asked for, but there is no driver")
     assert exit_code("node-check", "--local", "--gpu") == 2
     assert capsys.readouterr().err == "dlr: A GPU was asked for, but there is no driver.\n"
-
-
-@pytest.mark.real
-def test_a_device_state_that_hangs_ends_the_check(endings: dict[str, Report]) -> None:
-    endings["device_state"] = failing(ProbeEnding.TIMED_OUT, "no end after 30 s")
-    assert [done.probe for done in suite.run_local(require_gpu=False)] == ["device_state"]
 
 
 @pytest.mark.real

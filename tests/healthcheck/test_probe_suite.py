@@ -147,12 +147,6 @@ def test_a_fault_while_measuring_again_is_told(asked: Run) -> None:
     assert result.ending is ProbeEnding.FAILED and not result.figures
 
 
-def test_what_hangs_and_leaves_no_time_for_a_second_try_blames_nobody(asked: Run) -> None:
-    asked({"device_state": (ProbeEnding.PASSED, 2.0), "gemm": (ProbeEnding.TIMED_OUT, 1e9)})
-    results = suite.run_local(require_gpu=False, budget_seconds=40.0)
-    assert results[-1].ending is ProbeEnding.UNAVAILABLE and judge(results).health is Health.UNKNOWN
-
-
 def test_gpus_are_left_alone_if_so_asked(asked: Run) -> None:
     started = asked({})
     suite.run_local(require_gpu=False, cpu_only=True)

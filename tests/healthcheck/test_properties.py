@@ -263,12 +263,7 @@ def test_a_pass_never_raises_the_odds_against_a_node(
         assert after.get(name, -math.inf) <= before.get(name, -math.inf) + 1e-9
 
 
-@given(
-    st.integers(0, 8),
-    st.integers(0, 8),
-    st.integers(0, 40),
-    st.integers(0, 400),
-)
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(0, 40), st.integers(0, 400))
 def test_odds_rise_with_failures_and_fall_with_passes_and_with_failures_of_others(
     failed: int, passed: int, others_failed: int, others_passed: int
 ) -> None:

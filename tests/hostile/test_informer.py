@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from contextlib import suppress
 
-import orjson
 import pytest
 from aiohttp import web
 
@@ -14,11 +12,10 @@ from controller import salvage
 from controller.cache import Cache
 from controller.errors import ApiError
 from controller.watch.informer import Informer
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.shapes import SHAPES
 from tests.controller.fake_api import client_of, fake_api
+from tests.controller.waiting import background, eventually
 
 pytestmark = pytest.mark.real
 
@@ -41,12 +38,6 @@ def nested(levels):
     return "[" * levels + "]" * levels
 
 
-UNPARSABLE = {
-    "1,100 levels": nested(1_100),
-    "10,000 levels": nested(10_000),
-}
-
-
 def serve_as(monkeypatch, text):
     """The fake server sends this JSON, which Python does not write, in the place of a text."""
 
@@ -63,41 +54,9 @@ def serve_as(monkeypatch, text):
     monkeypatch.setattr("tests.controller.fake_api.web.json_response", json_response)
 
 
-async def until(condition):
-    async with asyncio.timeout(300):
-        while not condition():  # noqa: ASYNC110 it is any condition
-            await asyncio.sleep(0.01)
-
-
-async def stop(task):
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-
-
 def line(kind, text, version=7):
     metadata = f'{{"name":"evil","namespace":"team-b","uid":"u","resourceVersion":"{version}"}}'
     return f'{{"type":"{kind}","object":{{"metadata":{metadata},"spec":{{"x":{text}}}}}}}'.encode()
-
-
-@pytest.mark.parametrize("text", UNPARSABLE.values(), ids=UNPARSABLE.keys())
-async def test_a_line_that_cannot_be_parsed_is_skipped_and_the_version_goes_on(text):
-    class Lines:
-        async def lines(self, _):
-            good = orjson.dumps(
-                {
-                    "type": "ADDED",
-                    "object": {"metadata": {"name": "good", "uid": "g", "resourceVersion": "8"}},
-                }
-            )
-            return [line("ADDED", text), good]
-
-    informer = Informer(None, ELASTICJOBS, SHAPES[ELASTICJOBS])
-    informer._version, informer._stream = "5", Lines()
-    await informer.advance()
-    assert informer._version == "8" and informer.last_error is None
-    assert [raw["metadata"]["name"] for raw in informer.store.list()] == ["good"]
-    assert list(informer.intake.unreadable) == [("team-b", "evil")]
 
 
 @pytest.mark.parametrize(
@@ -157,28 +116,26 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
         cache.add_unreadable_handler(
             lambda resource, found: seen.append((resource, found.obj["metadata"]["name"]))
         )
-        running = asyncio.create_task(cache.run())
-        await cache.wait_synced(300)
-        api.put(JOBS, job("evil", "team-b", x="@hostile@"))
-        api.put(JOBS, job("after"))
-        await until(lambda: store.get("team-a", "after"))
-        assert store.get("team-b", "evil") is None and seen == [(ELASTICJOBS, "evil")]
-        assert cache.unreadable_counts()[ELASTICJOBS.group_resource] == 1
-        await stop(running)
+        async with background(cache.run()):
+            await cache.wait_synced(300)
+            api.put(JOBS, job("evil", "team-b", x="@hostile@"))
+            api.put(JOBS, job("after"))
+            await eventually(lambda: store.get("team-a", "after"))
+            assert store.get("team-b", "evil") is None and seen == [(ELASTICJOBS, "evil")]
+            assert cache.unreadable_counts()[ELASTICJOBS.group_resource] == 1
 
         again = Cache(client)
         again.keep_only(SHAPES)
         store = again.store(ELASTICJOBS)
-        running = asyncio.create_task(again.run())
-        await again.wait_synced(300)
-        assert {raw["metadata"]["name"] for raw in store.list()} == {"good", "after"}
-        assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 1
+        async with background(again.run()):
+            await again.wait_synced(300)
+            assert {raw["metadata"]["name"] for raw in store.list()} == {"good", "after"}
+            assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 1
 
-        api.put(JOBS, job("evil", "team-b"))
-        await until(lambda: store.get("team-b", "evil"))
-        assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 0, "it comes back by itself"
-        api.put(JOBS, job("evil", "team-b", x="@hostile@"))
-        await until(lambda: store.get("team-b", "evil") is None)
-        api.remove(JOBS, job("evil", "team-b"))
-        await until(lambda: not again.unreadable_counts()[ELASTICJOBS.group_resource])
-        await stop(running)
+            api.put(JOBS, job("evil", "team-b"))
+            await eventually(lambda: store.get("team-b", "evil"))
+            assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 0, "it comes back by itself"
+            api.put(JOBS, job("evil", "team-b", x="@hostile@"))
+            await eventually(lambda: store.get("team-b", "evil") is None)
+            api.remove(JOBS, job("evil", "team-b"))
+            await eventually(lambda: not again.unreadable_counts()[ELASTICJOBS.group_resource])

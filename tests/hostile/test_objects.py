@@ -25,12 +25,7 @@ from crds.scaleplan import ScalePlan
 from reconcilers.cordon import wiring as cordons
 from reconcilers.metrics import JobMetrics
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    NODECHECKS,
-    SCALEPLANS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.reconciled import sentence
 from reconcilers.setup import add_indexes
 from reconcilers.worker.worker_status import REPORT_READABLE

@@ -29,14 +29,7 @@ from reconcilers.cordon.options import CordonOptions
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
-from reconcilers.nodecheck.claims import (
-    HOLD_SECONDS,
-    REST_SECONDS,
-    Claim,
-    Precedence,
-    in_the_way,
-    to_yield,
-)
+from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Claim, Precedence, in_the_way, to_yield
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import CheckedWorkers, JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
@@ -571,16 +564,6 @@ def poisoned(made: Stage, date: str, **status: Any) -> None:
         made.add_check("e-check-1", jobName="e")
 
 
-@pytest.mark.parametrize("date", BAD_DATES)
-async def test_an_unreadable_report_keeps_no_other_check_from_being_made(date: str) -> None:
-    made = stage()
-    poisoned(made, date)
-    with made.within(OPS):
-        made.add_check("nightly", nodes=["n1", "n2", "n3"])
-        await made.play("nightly")
-        assert set(made.verdicts("nightly").values()) == {"Healthy"}
-
-
 @dataclass
 class NodeClient:
     made: Stage
@@ -597,11 +580,16 @@ class Ignore:
 
 
 @pytest.mark.parametrize("date", BAD_DATES)
-async def test_an_unreadable_report_keeps_no_administrators_cordon_from_being_made(date: str) -> None:
+async def test_an_unreadable_report_keeps_neither_other_checks_nor_administrators_cordons_from_being_made(
+    date: str,
+) -> None:
     made = stage(Agents(local=lambda node: BAD if node == "n1" else GOOD))
     end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "n5", "time": NOW.isoformat()}
     poisoned(made, date, lastExit=end)
     await lie(made, OPS)
+    with made.within(OPS):
+        found = made.verdicts("innocent-looking")
+        assert found.pop("n1") == "Faulty" and set(found.values()) == {"Healthy"}
     client = NodeClient(made)
     clock = Clock(lambda: later(20), lambda: 20.0)
     cordons = NodeCordonReconciler(client, made.stores, Ignore(), clock, CordonOptions())  # type: ignore[arg-type]

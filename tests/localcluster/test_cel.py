@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localcluster.cel import CelEvaluationError, CelSyntaxError, compile_expression, project
+from localcluster.cel import CelEvaluationError, CelSyntaxError, compile_expression
 
 
 def evaluate(source: str, **variables):
@@ -37,31 +37,6 @@ OBJECT = {
 )
 def test_expression_holds(source: str) -> None:
     assert evaluate(source, self=OBJECT) is True
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("self.spec.replicas > 1", {"self": {"spec": {"replicas": None}}}),
-        ("self.all(k, k == 'x')", {"self": None}),
-        ("self == oldSelf", {"self": None, "oldSelf": None}),
-        ("self.a['b'].c + self.a.d", {"self": {"a": {"b": {"c": None}, "d": None}}}),
-        ("self.a.b == 1 && self.a != null", {"self": {"a": None}}),
-        ("self.items.exists(x, x.a == self.b)", {"self": {"items": None, "b": None}}),
-        ("self.list[0].a", {"self": {"list": None}}),
-        ("self.name.size() > 'self.fake'.size()", {"self": {"name": None}}),
-        ("'x' in request.user.extra", {"request": {"user": {"extra": None}}}),
-        ("1 == 1", {}),
-    ],
-)
-def test_expression_knows_what_it_looks_at(source: str, expected: dict) -> None:
-    assert compile_expression(source).projections == expected
-
-
-def test_projection_keeps_what_is_named_and_nothing_else() -> None:
-    assert project(OBJECT, {"spec": {"replicas": None, "absent": None}, "gone": None}) == {
-        "spec": {"replicas": 3}
-    }
 
 
 @pytest.mark.parametrize("source", ["self.", "foo(", "unknownFunction(1)", "quantity(self.a) == 1", ""])

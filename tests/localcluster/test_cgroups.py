@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,19 +130,6 @@ async def test_a_container_over_its_limit_is_killed_by_the_kernel(
     exit_, folder = await run(runtime, limited(tmp_path, f"exec {HOG}"))
     assert (exit_.code, exit_.out_of_memory) == (137, True)
     await until_removed(folder)
-
-
-@pytest.mark.real
-async def test_a_killed_shim_leaves_no_group(groups: MemoryGroups, tmp_path: Path) -> None:
-    if best_isolation() is Isolation.NONE:
-        pytest.skip("the nodes process ends what a killed shim leaves")
-    process = ContainerRuntime(best_isolation(), groups).create()
-    await process.start(limited(tmp_path, "sleep 1000"))
-    assert process.memory_group is not None and process.memory_group.folder.exists()
-    os.kill(process.shim_pid, signal.SIGKILL)
-    async with asyncio.timeout(WAIT_SECONDS):
-        await process.gone
-    await until_removed(process.memory_group.folder)
 
 
 @pytest.mark.real

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from controller.resources import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS
+from controller.resources import CONFIGMAPS, EVENTS, NODES, PODS
 from localcluster.kubelet.container import Isolation
 from localcluster.kubelet.node_objects import POWER_ANNOTATION
 from localcluster.paths import Home
@@ -87,23 +87,6 @@ async def test_a_pod_runs_and_succeeds(seen: Observer, name: str) -> None:
     assert await events_of(seen, name, "Started") == ["Started container main"]
 
 
-async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
-    metadata = {"name": name}
-    await seen.client.create(CONFIGMAPS.path("default"), {"metadata": metadata, "data": {"KEY": "from-map"}})
-    await seen.client.create(SECRETS.path("default"), {"metadata": metadata, "data": {"word": "c2VjcmV0"}})
-    env = [
-        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": name, "key": "word"}}},
-        {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "no", "key": "no", "optional": True}}},
-    ]
-    more = {"env": env, "envFrom": [{"prefix": "P_", "configMapRef": {"name": name}}]}
-    await seen.create(name, shell('echo "$NODE $IP $WORD [$NONE] $P_KEY"', **more))
-    pod = await seen.until_phase(name, "Succeeded")
-    node, address = pod["spec"]["nodeName"], pod["status"]["podIP"]
-    assert seen.log(name) == [f"{node} {address} secret [] from-map"]
-
-
 async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> None:
     reference = {"configMapKeyRef": {"name": name, "key": "KEY"}}
     await seen.create(name, shell("echo $KEY", env=[{"name": "KEY", "valueFrom": reference}]))
@@ -120,10 +103,7 @@ async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> 
     assert seen.log(name) == ["late"]
 
 
-@pytest.mark.skipif(
-    best_isolation() is Isolation.NONE,
-    reason="this host allows no mount namespaces",
-)
+@pytest.mark.skipif(best_isolation() is Isolation.NONE, reason="this host allows no mount namespaces")
 async def test_volumes_are_mounted(seen: Observer, name: str, tmp_path: Path) -> None:
     data = {"a.txt": "alpha", "b.txt": "beta"}
     await seen.client.create(CONFIGMAPS.path("default"), {"metadata": {"name": name}, "data": data})
@@ -177,26 +157,6 @@ async def test_temporary_files_go_with_the_pod(seen: Observer, name: str) -> Non
             await asyncio.sleep(0.02)
 
 
-async def test_the_token_speaks_for_the_pod(seen: Observer, name: str) -> None:
-    program = """
-import json, os, ssl, urllib.request
-folder = os.environ.get("DLR_SERVICEACCOUNT_DIR", "/var/run/secrets/kubernetes.io/serviceaccount")
-where = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
-request = urllib.request.Request(
-    where + "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-    json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).encode(),
-    {"Authorization": "Bearer " + open(folder + "/token").read(), "Content-Type": "application/json"},
-)
-trusted = ssl.create_default_context(cafile=folder + "/ca.crt")
-print(urllib.request.urlopen(request, context=trusted).read().decode())
-"""
-    await seen.create(name, {"name": "main", "image": "x", "command": ["python", "-c", program]})
-    await seen.until_phase(name, "Succeeded")
-    said = seen.log(name)[0]
-    assert "system:serviceaccount:default:default" in said
-    assert name in said
-
-
 async def test_deletion_gives_its_own_grace_and_no_more(seen: Observer, name: str) -> None:
     stubborn = shell(
         f"trap '' TERM; echo {name}; while :; do sleep 0.1; done", env=[{"name": "M", "value": name}]
@@ -226,22 +186,6 @@ async def test_sigterm_lets_a_container_say_goodbye(seen: Observer, name: str, t
     await seen.until_gone(name)
     assert note.read_text() == "term\n"
     assert await events_of(seen, name, "Ignored") == ["The embedded cluster ignores lifecycle of containers"]
-
-
-async def test_a_crashing_container_backs_off(seen: Observer, name: str) -> None:
-    await seen.create(name, shell("exit 1"), restartPolicy="Always")
-
-    def backing_off() -> bool:
-        statuses = seen.pod(name).get("status", {}).get("containerStatuses") or [{}]
-        return statuses[0].get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
-
-    await seen.until(backing_off)
-    status = seen.pod(name)["status"]["containerStatuses"][0]
-    assert status["restartCount"] >= 1  # the first restart is at once, and the second may be over by now
-    assert status["lastState"]["terminated"]["exitCode"] == 1
-    assert seen.phase(name) == "Running"
-    await seen.delete(name, 0)
-    await seen.until_gone(name)
 
 
 async def test_a_deadline_ends_the_pod(seen: Observer, name: str) -> None:

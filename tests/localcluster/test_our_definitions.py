@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import crds
 import deploy
-from crds import names
 from localcluster.apiserver.crds import faults
 from localcluster.apiserver.policies import binding_faults, policy_faults
 from localcluster.builtin import components
@@ -127,37 +126,8 @@ def test_a_report_replaces_no_later_one_and_is_of_no_later_incarnation(
 
 
 def test_policies_are_taken_by_kubernetes() -> None:
-    checks = {
-        "ValidatingAdmissionPolicy": policy_faults,
-        "ValidatingAdmissionPolicyBinding": binding_faults,
-    }
+    checks = {"ValidatingAdmissionPolicy": policy_faults, "ValidatingAdmissionPolicyBinding": binding_faults}
     found = [(obj, checks[obj["kind"]]) for obj in deploy.documents() if obj["kind"] in checks]
     assert found
     for obj, check in found:
         assert check(obj) == [], obj["metadata"]["name"]
-
-
-@pytest.mark.parametrize(
-    ("labels", "is_taken"),
-    [
-        (None, True),
-        ({}, True),
-        ({names.LABEL_MANAGED_BY: "dlr", "team": "x"}, True),
-        ({names.LABEL_MANAGED_BY: "Helm"}, False),
-    ],
-)
-def test_a_template_has_no_label_that_its_pods_would_not_get(
-    labels: dict[str, str] | None, is_taken: bool
-) -> None:
-    (version,) = DEFINITIONS["ElasticJob"]["spec"]["versions"]
-    container = {"name": "main", "image": "x"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
-    job = {
-        "apiVersion": names.API_VERSION,
-        "kind": "ElasticJob",
-        "metadata": {"name": "digits"},
-        "spec": {"replicaSpecs": {"worker": {"replicas": 1, "template": template}}},
-    }
-    node = build(version["schema"]["openAPIV3Schema"], components(), is_resource=True)
-    found = problems(node, completed(node, job))
-    assert bool(found) is not is_taken and all("must be dlr or absent" in each for each in found)

@@ -126,18 +126,9 @@ def test_the_kubelets_own_verdict_fails_the_pod() -> None:
     assert "reason" not in running
 
 
-@pytest.mark.parametrize(
-    ("policy", "code", "again"),
-    [
-        ("Always", 0, True),
-        ("Always", 1, True),
-        ("OnFailure", 0, False),
-        ("OnFailure", 1, True),
-        ("Never", 1, False),
-    ],
-)
-def test_restart_policies(policy: str, code: int, again: bool) -> None:
-    assert restarts(policy, code) is again
+def test_restart_policies() -> None:
+    assert restarts("Always", 0) and restarts("Always", 1) and restarts("OnFailure", 1)
+    assert not restarts("OnFailure", 0) and not restarts("Never", 1)
 
 
 def test_back_off_starts_at_once_and_doubles_to_five_minutes() -> None:

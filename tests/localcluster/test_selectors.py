@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcluster.selectors import (
-    SelectorError,
-    from_expressions,
-    parse_fields,
-    parse_labels,
-)
+from localcluster.selectors import SelectorError, from_expressions, parse_fields, parse_labels
 
 LABELS = {"app": "digits", "elastic.iml.github.io/rank": "3", "tier": ""}
 
@@ -62,9 +57,6 @@ def test_bad_label_selector_is_refused_with_its_part(text: str) -> None:
 def test_bad_expression_is_refused(expression: dict) -> None:
     with pytest.raises(SelectorError):
         from_expressions([expression])
-
-
-names = st.from_regex(r"[a-z]([a-z0-9-]{0,5}[a-z0-9])?", fullmatch=True)
 
 
 POD = {

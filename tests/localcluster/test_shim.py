@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from localcluster.kubelet import shim
@@ -22,7 +19,6 @@ from localcluster.kubelet.container import (
     Isolation,
     StartRefused,
     detect_isolation,
-    shim_command,
 )
 from tests.localcluster.running import best_isolation, living, until_living, until_none_living
 
@@ -130,29 +126,6 @@ async def test_a_missing_command_is_refused_in_kubernetes_words(
     await process.gone
 
 
-async def test_terminate_reaches_only_the_main_process(
-    runtime: ContainerRuntime, tmp_path: Path, marker: str
-) -> None:
-    process = runtime.create()
-    script = "trap 'echo bye; exit 7' TERM; sleep 1000 & echo ready; wait"
-    await process.start(described(tmp_path, marker, script))
-    while texts(tmp_path, "stdout") != ["ready"]:  # noqa: ASYNC110 - the log is a file
-        await asyncio.sleep(0.02)
-    process.terminate()
-    assert await finish(process) == 7
-    assert texts(tmp_path, "stdout") == ["ready", "bye"]
-    assert await until_none_living(marker) == []
-
-
-async def test_kill_ends_everything(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
-    process = runtime.create()
-    await process.start(described(tmp_path, marker, "trap '' TERM;" + FAMILY + "sleep 1000"))
-    await until_living(marker, 4)
-    process.kill()
-    assert await finish(process) == 137
-    assert await until_none_living(marker) == []
-
-
 async def test_daemons_end_with_the_main_process(
     runtime: ContainerRuntime, tmp_path: Path, marker: str
 ) -> None:
@@ -173,21 +146,6 @@ async def test_nothing_survives_a_killed_shim(runtime: ContainerRuntime, tmp_pat
     assert await until_none_living(marker) == []
 
 
-@pytest.mark.skipif(AVAILABLE == [Isolation.NONE], reason="this host allows no mount namespaces")
-async def test_mounts_are_private_and_read_only_where_asked(tmp_path: Path, marker: str) -> None:
-    runtime = ContainerRuntime(AVAILABLE[0])
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    (source / "file").write_text("hello\n")
-    spec = described(tmp_path, marker, f"cat {target}/file; touch {target}/new || echo refused; hostname")
-    spec.mounts.append({"source": str(source), "target": str(target), "readOnly": True})
-    process = runtime.create()
-    await process.start(spec)
-    assert await finish(process) == 0
-    assert texts(tmp_path, "stdout") == ["hello", "refused", "pod-0"]
-    assert list(target.iterdir()) == []
-
-
 async def test_a_mount_without_privileges_is_refused_clearly(tmp_path: Path, marker: str) -> None:
     spec = described(tmp_path, marker, "exit 0")
     spec.mounts.append({"source": str(tmp_path), "target": "/data", "readOnly": False})
@@ -198,37 +156,6 @@ async def test_a_mount_without_privileges_is_refused_clearly(tmp_path: Path, mar
         await process.start(spec)
     assert refused.value.reason == "CreateContainerConfigError"
     await process.gone
-
-
-@pytest.mark.parametrize("isolation", AVAILABLE, ids=lambda isolation: isolation.value)
-async def test_nothing_survives_a_killed_kubelet(tmp_path: Path, marker: str, isolation: Isolation) -> None:
-    """A stand-in for the kubelet starts a shim, and is killed."""
-    spec = described(tmp_path, marker, "echo ready;" + FAMILY + "sleep 1000")
-    task = {
-        "isolation": isolation.value,
-        "argv": spec.argv,
-        "env": spec.env,
-        "cwd": spec.cwd,
-        "log": spec.log,
-        "hostname": "",
-        "mounts": [],
-    }
-    told = orjson.dumps(task) + b"\n"
-    command = shim_command("localcluster.kubelet.shim", "test")
-    code = f"""
-import subprocess, time
-shim = subprocess.Popen({command!r}, stdin=subprocess.PIPE)
-shim.stdin.write({told!r})
-shim.stdin.flush()
-time.sleep(1000)
-"""
-    kubelet = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
-    await until_living(marker, 4)
-    while texts(tmp_path, "stdout") != ["ready"]:  # noqa: ASYNC110 - the log is a file
-        await asyncio.sleep(0.02)
-    kubelet.kill()
-    kubelet.wait()
-    assert await until_none_living(marker) == []
 
 
 def test_the_probe_of_what_this_host_lets_us_have_leaves_nothing(tmp_path: Path) -> None:

@@ -17,23 +17,13 @@ from pydantic import ValidationError
 
 import crds
 from controller.errors import AlreadyExists, Conflict, Invalid, NotFound
-from controller.resources import (
-    NODES,
-    PODDISRUPTIONBUDGETS,
-    PODS,
-    Resource,
-)
+from controller.resources import NODES, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds.agent_report import EARLIER_WORKER, LATER_POD, LATER_REPORT
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    NODECHECKS,
-    SCALEPLANS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]
@@ -178,8 +168,9 @@ class Api:
     def delete(self, resource: Resource, name: str) -> None:
         self.apply(Write("delete", resource, name, NAMESPACE if resource.namespaced else None))
 
-    def remove(self, resource: Resource, obj: JSON) -> None:
-        """It is gone for good."""
+    def remove(self, resource: Resource, obj: JSON | str) -> None:
+        """It, or what has that name, is gone for good."""
+        obj = self.get(resource, obj) if isinstance(obj, str) else obj
         gone = self._stamped(obj)
         del self.objects[resource][_key(obj)]
         self._log(resource, Entry(gone, deleted=True))
@@ -335,3 +326,69 @@ def _defaulted(schema: JSON, value: Any) -> Any:
     filled = {key: inner["default"] for key, inner in properties.items() if "default" in inner} | value
     of_any = schema.get("additionalProperties") or {}
     return {key: _defaulted(properties.get(key, of_any), inner) for key, inner in filled.items()}
+
+
+class Client:
+    """The requests of `controller.client.Client`, to an `Api`."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def live(self) -> None:
+        """Called before each request."""
+
+    def write(self, write: Write) -> JSON:
+        return self._api.apply(write)
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
+        self.live()
+        return self._api.get(resource, name, namespace)
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        **_: Any,
+    ) -> JSON:
+        self.live()
+        found = [o for o in self._api.list(resource) if namespace in (None, o["metadata"].get("namespace"))]
+        for term in (label_selector or "").split(",") if label_selector else ():
+            key, _, value = term.partition("=")
+            found = [o for o in found if (o["metadata"].get("labels") or {}).get(key) == value]
+        for term in (field_selector or "").split(",") if field_selector else ():
+            path, _, value = term.partition("=")
+            found = [o for o in found if str(_field(o, path)).lower() == value]
+        return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
+
+    async def list_page(self, resource: Resource, *args: Any, page_size: int, **more: Any) -> JSON:
+        return {"items": (await self.list(resource, *args, **more))["items"][:page_size]}
+
+    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
+        metadata = obj["metadata"]
+        return self.write(Write("create", resource, metadata["name"], metadata.get("namespace"), obj))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: JSON,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> JSON:
+        return self.write(Write("patch", resource, name, namespace, patch, subresource))
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None, **_: Any
+    ) -> None:
+        self.write(Write("delete", resource, name, namespace, uid=uid))
+
+
+def _field(obj: JSON, path: str) -> Any:
+    found: Any = obj
+    for part in path.split("."):
+        found = (found or {}).get(part)
+    return found

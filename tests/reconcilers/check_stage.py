@@ -24,9 +24,9 @@ from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
-from reconcilers.shapes import SHAPES
 from tests.reconcilers.api import merged
-from tests.reconcilers.build import NOW
+from tests.reconcilers.build import NOW, report
+from tests.reconcilers.caches import shaped_cache
 
 JSON = dict[str, Any]
 PASSED = "Passed"
@@ -70,20 +70,13 @@ def _figures(probe: JSON) -> Iterable[tuple[str, float]]:
     return figures.items()
 
 
-class Stores(Cache):
-    """Stands in for the API server's objects too: it is never late."""
-
-    def __init__(self) -> None:
-        super().__init__(None, monotonic=lambda: 0.0)  # type: ignore[arg-type]  # nothing is asked of the API server
-        self.keep_only(SHAPES)
-
-
 @dataclass
 class Stage:
     """Plays everybody but the reconciler."""
 
     agents: Agents = field(default_factory=Agents)
-    stores: Stores = field(default_factory=Stores)
+    stores: Cache = field(default_factory=shaped_cache)
+    """The objects of the API server, too: it is never late."""
     seconds: float = 0.0
     writes: list[JSON] = field(default_factory=list)
     """The status patches of NodeChecks."""
@@ -204,26 +197,14 @@ class Stage:
 
     def start(self, worker: str, node: str, **agent: Any) -> None:
         """Its Pod runs, and its agent reports."""
-        incarnation = self.get(ELASTICWORKERS, worker)["spec"]["incarnation"]
+        spec = self.get(ELASTICWORKERS, worker)["spec"]
+        incarnation, index = spec["incarnation"], spec["index"]
         uid = f"{self.here}-{worker}-{incarnation}"
-        status = {
-            "observedIncarnation": incarnation,
-            "phase": "Running",
-            "podUid": uid,
-            "podName": uid,
-            "nodeName": node,
-        }
-        report = {
-            "incarnation": incarnation,
-            "podUid": uid,
-            "address": f"10.0.0.{self.get(ELASTICWORKERS, worker)['spec']['index'] + 1}",
-            "storePort": 20_000,
-            "localWorldSize": 1,
-            "state": "Ready",
-            "since": "2026-01-01T00:00:00Z",
-            "accelerators": self.accelerators,
-        }
-        self.update(ELASTICWORKERS, worker, {"status": status | {"agent": report | agent}})
+        pod = {"phase": "Running", "podUid": uid, "podName": uid, "nodeName": node}
+        said = report(index, incarnation=incarnation, pod_uid=uid, accelerators=self.accelerators).to_wire()
+        said |= {"address": f"10.0.0.{index + 1}", "storePort": 20_000}
+        status = {"observedIncarnation": incarnation, "agent": said | agent} | pod
+        self.update(ELASTICWORKERS, worker, {"status": status})
 
     def end(self, worker: str, exit_class: str, message: str = "") -> None:
         """Its Pod has ended."""

@@ -21,11 +21,7 @@ from controller.client import Client
 from controller.errors import NotFound, Refused
 from controller.kubeconfig import load_connection
 from controller.manager import Manager, ManagerOptions
-from controller.resources import (
-    CRDS,
-    LEASES,
-    PODS,
-)
+from controller.resources import CRDS, LEASES, PODS
 from controller.serving.servers import Listen
 from crds.agent_report import PROTOCOL
 from reconcilers.cordon.options import CordonOptions

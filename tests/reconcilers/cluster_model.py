@@ -9,12 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.facts.world import (
-    JobView,
-    Member,
-    Verb,
-    next_action,
-)
+from agent.facts.world import JobView, Member, Verb, next_action
 from controller.resources import LEASES, NODES, PODS
 from crds import names
 from crds.agent_report import PROTOCOL, AgentState

@@ -13,7 +13,7 @@ from typing import Any
 from controller.errors import NotFound
 from controller.resources import EVENTS, NAMESPACES, PODS, Resource
 from reconcilers.cordon.options import CordonOptions
-from tests.reconcilers.api import NAMESPACE, Api, Write
+from tests.reconcilers.api import NAMESPACE, Api, Client
 from tests.reconcilers.build import NOW
 from tests.reconcilers.cluster import Hollow
 from tests.reconcilers.process import Lag, Process
@@ -22,48 +22,25 @@ JSON = dict[str, Any]
 PATIENCE_SECONDS = 7_200.0
 
 
-class User:
+class User(Client):
     """The API as a client of its own sees it."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    async def list(self, resource: Resource, *args: Any, **more: Any) -> JSON:
+        return (
+            {"items": self._events()} if resource == EVENTS else await super().list(resource, *args, **more)
+        )
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
-        return self._api.get(resource, name, namespace)
-
-    async def list(
-        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", **_: Any
-    ) -> JSON:
-        if resource == EVENTS:
-            return {"items": self._events()}
-        wanted = dict(term.split("=") for term in label_selector.split(",") if term)
-        found = [
-            obj
-            for obj in self._api.list(resource)
-            if namespace in (None, obj["metadata"].get("namespace"))
-            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
-        ]
-        return {"items": found}
-
-    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
-        return self._api.apply(Write("create", resource, obj["metadata"]["name"], None, obj))
-
-    async def patch(
+    async def delete(
         self,
         resource: Resource,
         name: str,
-        patch: JSON,
         namespace: str | None = None,
         *,
-        subresource: str | None = None,
-    ) -> JSON:
-        return self._api.apply(Write("patch", resource, name, namespace, patch, subresource))
-
-    async def delete(
-        self, resource: Resource, name: str, namespace: str | None = None, *, grace_period_seconds: int = 30
+        grace_period_seconds: int = 30,
+        **_: Any,
     ) -> None:
         if grace_period_seconds:
-            self._api.apply(Write("delete", resource, name, namespace))
+            await super().delete(resource, name, namespace)
         else:
             self._api.remove(resource, self._api.get(resource, name, namespace))
 

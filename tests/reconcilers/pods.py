@@ -74,5 +74,12 @@ def pod_with(
     return made
 
 
+def environment(pod: JSON, container: int = 0) -> JSON:
+    """The variables of a container, with their values or sources."""
+    return {
+        e["name"]: e.get("value", e.get("valueFrom")) for e in pod["spec"]["containers"][container]["env"]
+    }
+
+
 def _end(code: int, reason: str, message: str) -> JSON:
     return {"exitCode": code, "reason": reason, "message": message}

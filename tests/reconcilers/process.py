@@ -16,7 +16,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.errors import ApiError
 from controller.queue.controller import Controller, Source
-from controller.reconciler import Request, TerminalError
+from controller.reconciler import Request, Result, TerminalError
 from controller.resources import Resource
 from controller.store import Change
 from controller.watch.informer import Informer
@@ -24,7 +24,7 @@ from reconcilers.cordon.options import CordonOptions
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
-from tests.reconcilers.api import Api, Event, Write, _key
+from tests.reconcilers.api import Api, Client, Event, Write, _key
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]
@@ -81,10 +81,10 @@ class Process:
         self._looks = 0
         self._controllers: dict[str, Controller] = {}
         self.cache = LaggingCache(api, self.lag)
-        client = Client(self)
+        self.client = GuardedClient(self)
         self.contact = SimpleNamespace(since=self._started)
         manager = SimpleNamespace(
-            client=client,
+            client=self.client,
             cache=self.cache,
             recorder=_Recorder(self),
             contact=self.contact,
@@ -135,10 +135,13 @@ class Process:
         await self._look(wish)
         return True
 
+    async def reconcile(self, controller: str, request: Request) -> Result:
+        return await self._controllers[controller]._loop._reconciler.reconcile(request)
+
     async def _look(self, wish: Wish) -> None:
         name, request = wish
         try:
-            result = await self._controllers[name]._loop._reconciler.reconcile(request)
+            result = await self.reconcile(name, request)
         except BaseException as error:
             if self.dead:
                 raise Killed from error
@@ -203,10 +206,12 @@ class LaggingCache(Cache):
             for _ in range(pending - self._lag.behind(resource) if pending else 0):
                 self._deliver_one(resource, informer)
 
-    def catch_up(self) -> bool:
-        """All there is; whether there was any."""
+    def catch_up(self, *only: Resource) -> bool:
+        """All there is of these kinds, or of every kind; whether there was any."""
         late = False
         for resource, informer in self._informers.items():
+            if only and resource not in only:
+                continue
             while self._positions[resource] < len(self._api.log.get(resource, ())):
                 self._deliver_one(resource, informer)
                 late = True
@@ -226,62 +231,20 @@ class LaggingCache(Cache):
         informer._version = version
 
 
-class Client:
-    """`controller.client.Client`, guarded, to an `Api`."""
+class GuardedClient(Client):
+    """`controller.client.Client`, guarded."""
 
     def __init__(self, process: Process) -> None:
+        super().__init__(process.api)
         self._process = process
-        self._api = process.api
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
-        self._live()
-        return self._api.get(resource, name, namespace)
+    def live(self) -> None:
+        if self._process.dead:
+            raise Killed  # another write of the same look, side by side with the one that it was killed at
 
-    async def list(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        **_: Any,
-    ) -> JSON:
-        self._live()
-        found = [o for o in self._api.list(resource) if namespace in (None, o["metadata"].get("namespace"))]
-        for term in (label_selector or "").split(",") if label_selector else ():
-            key, _, value = term.partition("=")
-            found = [o for o in found if (o["metadata"].get("labels") or {}).get(key) == value]
-        for term in (field_selector or "").split(",") if field_selector else ():
-            path, _, value = term.partition("=")
-            found = [o for o in found if str(_field(o, path)).lower() == value]
-        return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
-
-    async def list_page(self, resource: Resource, *args: Any, page_size: int, **more: Any) -> JSON:
-        return {"items": (await self.list(resource, *args, **more))["items"][:page_size]}
-
-    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
-        metadata = obj["metadata"]
-        return self._write(Write("create", resource, metadata["name"], metadata.get("namespace"), obj))
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        patch: JSON,
-        namespace: str | None = None,
-        *,
-        subresource: str | None = None,
-    ) -> JSON:
-        return self._write(Write("patch", resource, name, namespace, patch, subresource))
-
-    async def delete(
-        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None, **_: Any
-    ) -> None:
-        self._write(Write("delete", resource, name, namespace, uid=uid))
-
-    def _write(self, write: Write) -> JSON:
+    def write(self, write: Write) -> JSON:
         """Only what changes something counts as a write: to be killed after another is to be killed before it."""
-        self._live()
+        self.live()
         process, version = self._process, self._api.version
         process.before_write(write)
         answer = self._api.apply(write)
@@ -290,10 +253,6 @@ class Client:
         if write.verb != "delete":
             process.cache.note_write(write.resource, answer)
         return answer
-
-    def _live(self) -> None:
-        if self._process.dead:
-            raise Killed  # another write of the same look, side by side with the one that it was killed at
 
 
 class _Recorder:
@@ -304,10 +263,3 @@ class _Recorder:
         if not self._process.dead:
             event = Event(obj["kind"], obj["metadata"]["name"], type_, reason, message)
             self._process.api.events.append(event)
-
-
-def _field(obj: JSON, path: str) -> Any:
-    found: Any = obj
-    for part in path.split("."):
-        found = (found or {}).get(part)
-    return found

@@ -19,6 +19,7 @@ from agent.facts.world import (
     World,
     next_action,
 )
+from controller.cache import Cache
 from controller.errors import AlreadyExists, Conflict, NotFound, error_of_status
 from controller.reconciler import Request
 from controller.resources import (
@@ -42,7 +43,7 @@ from reconcilers.setup import add_indexes
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, in_lists
-from tests.reconcilers.check_stage import Stores
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.process import Killed
 
 JSON = dict[str, Any]
@@ -57,9 +58,9 @@ WATCHED = (ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS, PODS, SERVICE
 class Stage:
     """Everybody but the reconcilers."""
 
-    truth: Stores = field(default_factory=Stores)
+    truth: Cache = field(default_factory=shaped_cache)
     """The API server's objects."""
-    cache: Stores = field(default_factory=Stores)
+    cache: Cache = field(default_factory=shaped_cache)
     """What the reconcilers see of them."""
     crash: Callable[[], bool] = lambda: False
     """Asked before and after each write: whether the controller is killed there."""

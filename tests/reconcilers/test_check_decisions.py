@@ -13,67 +13,30 @@ from hypothesis import strategies as st
 from controller.slices import LARGE
 from crds.actions import Action
 from crds.findings import Finding, Verdict
-from crds.further_nodes import MOST_NAMED
 from crds.nodecheck import CheckGroup, CheckRound, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, History, LocalResult, Metric, RoundResult
-from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
-from reconcilers.nodecheck.nodes import (
-    CheckedNode,
-    departure_of,
-    fleet_of,
-    out_of,
-    settings_of,
-    untested_accelerators,
-)
+from reconcilers.nodecheck.nodes import CheckedNode, fleet_of, out_of, settings_of
 from reconcilers.nodecheck.reconciler import size_of_step
-from reconcilers.nodecheck.scope import (
-    Candidate,
-    choose,
-    is_idle,
-    one_each,
-    speakers,
-    wanted_workers,
-)
+from reconcilers.nodecheck.scope import choose, is_idle, one_each, wanted_workers
 from reconcilers.nodecheck.size import to_wire
-from reconcilers.nodecheck.status import (
-    concluded,
-    describe_round,
-    settled,
-    summary_of,
-    with_classes,
-    with_local_failures,
-)
+from reconcilers.nodecheck.status import settled, summary_of, with_classes, with_local_failures
 from reconcilers.nodecheck.steps import (
     Ended,
     ended_gathering,
     ended_step,
     history_of,
-    round_to_record,
     rounded,
     rounds_of,
     settled_nodes,
 )
 from tests.counting import growth
-from tests.reconcilers.build import NOW, worker
+from tests.reconcilers.build import NOW, report, worker
 from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
 
 UID = "uid-c"
-
-
-def agent(index: int = 0, **said: Any) -> dict[str, Any]:
-    report = {
-        "incarnation": 1,
-        "podUid": f"uid-{index}-1",
-        "address": "10.0.0.1",
-        "storePort": 20_000,
-        "localWorldSize": 1,
-        "state": "Ready",
-        "since": NOW,
-    }
-    return report | said
 
 
 def participant(
@@ -86,10 +49,9 @@ def participant(
     **status: Any,
 ) -> CheckedNode:
     """Node n<index>, whose agent has said this much."""
-    report = agent(index, check={"uid": uid, "local": local or [], "pairs": pairs or []})
-    if accelerators:
-        report["accelerators"] = accelerators
-    return CheckedNode(f"n{index}", 1, worker(index, agent=report, **status), reused, UID)
+    check = {"uid": uid, "local": local or [], "pairs": pairs or []}
+    said = report(index, check=check, accelerators=accelerators).to_wire()
+    return CheckedNode(f"n{index}", 1, worker(index, agent=said, **status), reused, UID)
 
 
 def group(*members: str) -> CheckGroup:
@@ -116,36 +78,14 @@ def test_whoever_is_not_fresh_is_tested_with_as_many_fresh_partners(nodes: set[s
     assert [c for c in candidates if c in scope.participants] == list(scope.participants)
 
 
-def test_lowest_worker_speaks_for_its_node_and_workers_without_a_node_for_none() -> None:
-    workers = [worker(i, nodeName=node) for i, node in enumerate(["a", "b", "a", ""])]
-    assert speakers(workers) == (Candidate("a", 0, 1), Candidate("b", 1, 1))
-
-
 def test_named_workers_alone_and_those_that_train_are_wanted() -> None:
     workers = [worker(i) for i in (2, 0, 1)]
     spec = NodeCheckSpec(job_name="digits", workers=[1, 2, 7])
     assert [w.spec.index for w in wanted_workers(spec, workers)] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("state", "phase", "idle"),
-    [
-        ("Ready", "Reforming", True),
-        ("Failed", "Forming", True),
-        ("Running", "Reforming", False),
-        ("Succeeded", "Reforming", False),
-        ("Ready", "Formed", False),
-    ],
-)
-def test_worker_is_idle_when_its_agent_waits_outside_of_any_world(state: str, phase: str, idle: bool) -> None:
-    world = Rendezvous.model_validate({"round": 1, "phase": phase, "members": [0], "incarnations": [1]})
-    assert is_idle(worker(agent=agent(state=state)), world) is idle
-    newcomer = worker(1, agent=agent(1, state="Ready"))
-    assert is_idle(newcomer, world)
-
-
 def test_stale_report_is_nobodys() -> None:
-    assert not is_idle(worker(agent=agent(podUid="another")), Rendezvous())
+    assert not is_idle(worker(agent=report(pod_uid="another").to_wire()), Rendezvous())
     assert not is_idle(worker(), Rendezvous())
 
 
@@ -158,10 +98,6 @@ def check(name: str, age: float = 0, nodes: tuple[str, ...] = ()) -> NodeCheck:
     return NodeCheck.model_validate(
         {"metadata": metadata, "spec": {"nodes": ["n1"]}, "status": {"nodes": list(nodes)}}
     )
-
-
-def claim(check: NodeCheck, node: str = "n1") -> Claim:
-    return claim_of(check, Precedence.OTHERS, wanted=frozenset([node]))
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.integers(0, 9), st.booleans()), max_size=8))
@@ -202,16 +138,6 @@ def test_each_claim_is_compared_with_the_nodes_that_are_left_and_not_with_all() 
 # --- who is out ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("exit_class", "lost"),
-    [("NodeLost", True), ("Preempted", False), ("OOM", False), ("HardwareError", False)],
-)
-def test_ended_pod_is_out_and_the_node_to_blame_only_when_lost(exit_class: str, lost: bool) -> None:
-    end = {"incarnation": 1, "exitClass": exit_class, "message": "so it was", "time": NOW}
-    out = out_of(participant(phase="Failed", lastExit=end))
-    assert out is not None and out.lost is lost and "so it was" in out.message
-
-
 def test_exit_of_an_earlier_incarnation_is_no_exit_of_this_one() -> None:
     raised = worker(incarnation=3, lastExit={"incarnation": 2, "exitClass": "NodeLost", "time": NOW})
     out = out_of(CheckedNode("n0", 1, raised, check_uid=UID))
@@ -224,13 +150,6 @@ def test_agent_that_is_heard_before_its_pod_is_known_is_waited_for() -> None:
         not early.is_ready
         and ended_gathering(NodeCheckStatus(), [early, participant(1)], overdue=False) is None
     )
-
-
-def test_missing_worker_suspended_pod_and_leaving_agent_are_out() -> None:
-    assert out_of(CheckedNode("n0", 1, None)) is not None
-    assert departure_of(participant(phase="Pending", podUid=None)) is not None
-    leaving = worker(agent=agent(state="Stopped"))
-    assert out_of(CheckedNode("n0", 1, leaving)) is not None
 
 
 # --- what a step gave ---------------------------------------------------------------------------------
@@ -310,15 +229,6 @@ def test_local_failure_is_remembered_with_what_helps_when_the_report_is_gone() -
     assert history.local["n0"] == lost and settled_nodes(status) == {"n0"}
 
 
-def test_what_helps_a_node_that_failed_when_it_measured_itself_again_is_kept_with_the_round() -> None:
-    status = NodeCheckStatus(round=1, nodes=["n0"], groups=[group("n0")])
-    again = outcome("again", "Failed", round=1, reason="wrong", action="Replace")
-    ended = ended_step(status, [participant(0, GOOD, [again])], overdue=False)
-    assert ended is not None and ended.round is not None
-    done = status.model_copy(update={"rounds": [round_to_record(ended.round, ["n0"])]})
-    assert rounds_of(done)[0].groups[0].action is Action.REPLACE
-
-
 def test_long_messages_are_cut() -> None:
     status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
     failed = outcome("pair", "Failed", round=1, reason="x" * 512)
@@ -352,16 +262,6 @@ def test_ratio_alone_makes_slow_where_there_is_no_accelerator() -> None:
     assert gpus.of_class("") == cpus
 
 
-@pytest.mark.parametrize(
-    "resource", ["amd.com/gpu", "habana.ai/gaudi", "google.com/tpu", "huawei.com/Ascend910"]
-)
-def test_unknown_accelerators_are_named(resource: str) -> None:
-    node = {"status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "1", resource: "4"}}}
-    assert resource in untested_accelerators([node])
-    assert untested_accelerators([{"status": {"allocatable": {resource: "0", "nvidia.com/gpu": "8"}}}]) == ""
-    assert untested_accelerators([{}]) == ""
-
-
 # --- what is said at the end --------------------------------------------------------------------------
 
 
@@ -391,11 +291,6 @@ def test_summary_tells_the_worst_first(
     assert (summary.status, summary.reason, summary.message) == (status, reason, message)
 
 
-def test_summary_of_many_names_some() -> None:
-    summary = summary_of({f"n{i}": Verdict.FAULTY for i in range(MOST_NAMED)})
-    assert len(summary.message) < 200 and "and 240 more" in summary.message
-
-
 # --- what is kept -------------------------------------------------------------------------------------
 
 
@@ -421,31 +316,6 @@ def test_rounds_are_kept_as_the_diagnosis_takes_them(data: st.DataObject) -> Non
     status = settled(NodeCheckStatus(nodes=nodes), Ended({}, {}, told), NOW)
     stored = NodeCheckStatus.model_validate(to_wire(status))
     assert rounds_of(stored) == (told,)
-
-
-def test_verdicts_of_many_nodes_are_complete_and_the_evidence_is_of_the_worst() -> None:
-    verdicts = {f"n{i:04}": "Healthy" for i in range(1_000)} | {
-        f"n{i:04}": "Inconclusive" for i in range(400)
-    }
-    verdicts |= {"n0500": "Faulty", "n0999": "Straggler"}
-    summary = summary_of({node: Verdict(verdict) for node, verdict in verdicts.items()})
-    status = concluded(NodeCheckStatus(nodes=list(verdicts)), results(**verdicts), summary, NOW)
-    assert status.faulty_nodes == ["n0500"] and status.stragglers == ["n0999"]
-    assert len(status.inconclusive) == 400 and len(status.node_results) == MOST_NAMED
-    assert {"n0500", "n0999"} < {result.node for result in status.node_results}
-    assert summary.message.startswith("of 1000 nodes, 1 faulty (n0500), 1 slow (n0999), 400 inconcl")
-
-
-@pytest.mark.parametrize(
-    ("groups", "told"),
-    [
-        ((("a", "b"), ("c", "d")), "round 3: 2 groups of nodes that test each other"),
-        ((("a", "b"), ("c",)), "round 3: 1 group of nodes that test each other, 1 node that measures again"),
-        ((("a",), ("b",)), "round 3: 2 nodes that measure again"),
-    ],
-)
-def test_node_alone_is_no_group_that_tests_each_other(groups: tuple[tuple[str, ...], ...], told: str) -> None:
-    assert describe_round(Round(3, groups)) == told
 
 
 def test_what_is_wrong_with_a_whole_class_is_a_condition() -> None:

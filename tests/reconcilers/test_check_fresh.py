@@ -52,12 +52,6 @@ def test_node_that_passed_since_then_is_fresh_and_the_others_are_not() -> None:
     assert fresh_passes(checks, CREATED, later(1)) == set()
 
 
-def test_pass_of_a_check_that_went_on_when_hardware_was_suspected_is_not_fresh() -> None:
-    checks = [check(NOW, began=later(-60), a="Healthy")]
-    assert fresh_passes(checks, CREATED, later(-30)) == set()
-    assert fresh_passes(checks, CREATED, later(-60)) == {"a"}
-
-
 def test_newer_verdict_takes_an_earlier_pass_back() -> None:
     for verdict in ("Faulty", "Straggler", "Inconclusive"):
         checks = [check(later(-10), a="Healthy"), check(NOW, a=verdict)]

@@ -10,6 +10,7 @@ from crds.nodecheck import NodeCheck
 from localcluster.scheduler.constraints import matches_node, untolerated_taint
 from reconcilers.worker.job_pod import build_check_pod
 from tests.reconcilers.build import check, check_worker
+from tests.reconcilers.pods import environment
 
 GPU = "nvidia.com/gpu"
 COMMAND = ["dlr", "check-worker"]
@@ -40,12 +41,6 @@ def built(of: NodeCheck, on: dict[str, Any] | None = None) -> dict[str, Any]:
 def limits(pod: dict[str, Any]) -> dict[str, Any]:
     limits: dict[str, Any] = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
     return limits
-
-
-def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
-    return {
-        e["name"]: e.get("value", e.get("valueFrom")) for e in pod["spec"]["containers"][container]["env"]
-    }
 
 
 def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None:
@@ -123,21 +118,19 @@ def test_a_template_that_excludes_the_node_keeps_it_excluded() -> None:
     assert not matches_node(built(check(template=template))["spec"], node())
 
 
+@pytest.mark.parametrize("template", [{}, {"template": TEMPLATE}])
 @pytest.mark.parametrize(
     ("accelerator", "gpus", "asked"),
     [
-        (None, "8", {GPU: "8"}),
-        (GPU, "8", {GPU: "8"}),
-        (None, None, {}),
-        (GPU, "0", {}),
-        ("none", "8", {}),
+        *((None, "8", {GPU: "8"}), (None, "0", {}), (None, None, {})),
+        *((GPU, "8", {GPU: "8"}), (GPU, "0", {}), ("none", "8", {})),
     ],
 )
 def test_all_gpus_of_the_node_are_asked_for_unless_none_are_to_be_used(
-    accelerator: str | None, gpus: str | None, asked: dict[str, str]
+    accelerator: str | None, gpus: str | None, asked: dict[str, str], template: dict[str, Any]
 ) -> None:
-    of = check(**({"accelerator": accelerator} if accelerator else {}))
-    assert limits(built(of, node(gpus))) == asked
+    of = {"accelerator": accelerator} if accelerator else {}
+    assert limits(built(check(**of, **template), node(gpus))) == asked
 
 
 def test_gpus_that_the_template_asks_for_are_its_own_business() -> None:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from crds.findings import FaultyDomain, FaultyLink, Finding, Verdict
 from crds.further_nodes import has_further, whole
-from crds.nodecheck import MAX_NODES, CheckRound, FailedTest, NodeCheckSpec, NodeCheckStatus, Withdrawal
+from crds.nodecheck import MAX_NODES, CheckRound, FailedTest, NodeCheckStatus, Withdrawal
 from dlr.job.check_outcome import rounds_of, verdicts_of
-from reconcilers.nodecheck.scope import choose, one_each
-from reconcilers.nodecheck.size import FOUND_BYTES, has_no_room, to_wire
+from reconcilers.nodecheck.size import FOUND_BYTES, to_wire
 from reconcilers.nodecheck.status import MAX_PLACES, concluded, summary_of
 from tests.crds.go_json import go_bytes
 
@@ -147,11 +146,6 @@ def test_nobody_is_lost_to_programs_that_read_the_stored_check() -> None:
     assert len(verdicts) == 1_000 and set(verdicts.values()) == {"Faulty"}
     (round_,) = rounds_of(status)
     assert not any(group["passed"] for group in round_["groups"])
-
-
-def test_more_nodes_than_one_check_may_have_are_refused() -> None:
-    scope = choose(one_each([f"n{i}" for i in range(21_000)]), frozenset())
-    assert has_no_room(NodeCheckSpec(node_selector={}), scope)
 
 
 @pytest.mark.parametrize("text", ["0-99", "7,3", "zAAAA"])

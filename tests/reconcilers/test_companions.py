@@ -18,8 +18,8 @@ from crds.elasticjob import ElasticJob
 from reconcilers.observed.builder import check_labels, labels
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.companions import CompanionReconciler, budget_of, network_policy_of
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import job
-from tests.reconcilers.check_stage import merged
 
 JOB = job(replicas=2, worker={"minReplicas": 1}, networkPolicy={"enabled": False})
 RAW = {"kind": "ElasticJob", **JOB.to_wire()}

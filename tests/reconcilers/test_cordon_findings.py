@@ -35,9 +35,10 @@ from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, later, verdicts, worker
 from tests.reconcilers.caches import shaped_cache
-from tests.reconcilers.check_stage import Stage, merged
+from tests.reconcilers.check_stage import Stage
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -277,19 +278,6 @@ def test_condition_names_the_check_and_when_and_what_to_do(faulty: NodeCordon) -
     )
 
 
-def test_held_node_is_suspected_and_the_limit_is_named(faulty: NodeCordon) -> None:
-    statement = said(faulty, has_room=False)
-    assert (statement.unhealthy, statement.suspected) == ("False", "True")
-    assert (statement.reason, statement.event_reason) == ("CordonHeld", "CordonHeld")
-    assert "--cordon-limit" in statement.message and "10%" in statement.message
-
-
-def test_overruled_node_is_suspected_and_needs_no_remedy(faulty: NodeCordon) -> None:
-    statement = said(replace(decide_cordon(faulty), taint=None))
-    assert (statement.unhealthy, statement.suspected) == ("False", "True")
-    assert statement.reason == "CordonOverruled" and "removed by hand" in statement.message
-
-
 def test_dry_run_says_that_nothing_is_done(faulty: NodeCordon, passed: Finding) -> None:
     statement = said(faulty, REPORT)
     assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", "CordonReported")
@@ -299,28 +287,10 @@ def test_dry_run_says_that_nothing_is_done(faulty: NodeCordon, passed: Finding) 
     assert "lifts no cordon" in said(replace(cordoned, finding=passed), REPORT).message
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("stragglers", "Straggler"), ("inconclusive", "Inconclusive")])
-def test_suspicion_is_told_and_cordons_nobody(kind: str, reason: str) -> None:
-    found = suspicion_of(FinishedCheck(NodeCheck.model_validate(check(**{kind: ["node-4"]}))), "node-4")
-    assert found is not None
-    statement = said(NodeCordon("node-4", suspicion=found))
-    assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", reason)
-    assert "not cordoned for this" in statement.message and statement.event_reason == "Suspected"
-    healthy = NodeCordon("node-4", finding=verdict_on("node-4", check()))
-    assert said(healthy, accused=True).event_reason == "SuspicionLifted"
-
-
 def test_node_that_could_not_be_tested_is_not_suspected() -> None:
     withdrawn = [{"node": "node-4", "message": "ErrImagePull", "reason": "ErrImagePull"}]
     raw = check(inconclusive=["node-4"], withdrawn=withdrawn)
     assert suspicion_of(FinishedCheck(NodeCheck.model_validate(raw)), "node-4") is None
-
-
-def test_pass_takes_the_accusation_back_once(faulty: NodeCordon, passed: Finding) -> None:
-    cordoned = replace(decide_cordon(faulty), finding=passed)
-    assert said(cordoned, accused=True).event_reason == "CordonLifted"
-    lifted = decide_cordon(cordoned)
-    assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
 
 
 def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() -> None:

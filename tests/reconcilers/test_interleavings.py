@@ -5,7 +5,7 @@ server in memory. Each phase is played undisturbed once; that says how it has to
 
 * a kill after each of its writes, and after each pair of its writes;
 * a write of the old leader that arrives when the new one has acted already;
-* watches that lag, all together and each kind of object by itself.
+* watches that lag, all together and each kind of object by itself (`test_lagging_watches`).
 
 All of that at once, with agents that go their own way, is in tests/played/test_jobs.py.
 
@@ -19,205 +19,40 @@ gaps and with three kills: nine minutes.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pytest
 
-from controller.resources import (
-    LEASES,
-    NODES,
-    PODDISRUPTIONBUDGETS,
-    PODS,
-)
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    ELASTICWORLDS,
-    NODECHECKS,
-    SCALEPLANS,
-)
+from controller.resources import LEASES, PODDISRUPTIONBUDGETS, PODS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.reconcilers.api import Api, Event, Write
 from tests.reconcilers.cluster_model import act, lose_node, renew_leases
-from tests.reconcilers.life import LIFE, Chapter, Run, again, beginning, edit, submit, undisturbed
-from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds
-from tests.reconcilers.process import Lag, Process
+from tests.reconcilers.interleaving import (
+    BY_HAND,
+    STRIDE,
+    Interleaving,
+    each_phase,
+    in_time,
+    life,
+    none_of,
+    play_all,
+    played,
+    starts,
+)
+from tests.reconcilers.life import Chapter, Run, again, beginning, edit, submit
+from tests.reconcilers.outcome import Told, fingerprint, told, unsound
+from tests.reconcilers.process import Process
 
-BY_HAND = int(os.environ.get("DLR_INTERLEAVINGS", "0"))
-STRIDE = 1 if BY_HAND else 3
-"""Of the systematic families that would take too long, every third is played."""
-WATCHED = {
-    resource.kind: resource
-    for resource in (
-        ELASTICJOBS,
-        ELASTICWORKERS,
-        LEASES,
-        NODECHECKS,
-        NODES,
-        PODDISRUPTIONBUDGETS,
-        PODS,
-        SCALEPLANS,
-    )
-}
 ON_DEAD_NODE = {"j-worker-1-2"}
 COUNTED = {
-    *(
-        "WorldFormed",
-        "WorldBroken",
-        "WorldChanged",
-        "WorkerRelaunched",
-        "MemoryRaised",
-        "Suspended",
-        "Resumed",
-    ),
+    *("WorldFormed", "WorldBroken", "WorldChanged", "WorkerRelaunched", "MemoryRaised"),
+    *("Suspended", "Resumed"),
     *("TrainingSucceeded", "ScaleRequested", "ScalePlanTaken", "Cordoned", "CheckFinished"),
 }
 """Events that tell of something that happened once. Others tell of what is seen: once more does no harm."""
-PHASES = [phase.name for phase in LIFE]
-pytestmark = pytest.mark.timeout(0 if BY_HAND else 900)
-
-
-@dataclass(frozen=True)
-class Interleaving:
-    """One way in which a phase can go."""
-
-    phase: str
-    start: int = 0
-    """The first controller was killed after so many writes; the next one begins there."""
-    kills: tuple[int, ...] = ()
-    """Further ones, after so many writes since."""
-    late: bool = False
-    """The write after `start` was under way at the kill."""
-    late_after: int | None = None
-    """It arrives after so many writes of the next one; None: when that has nothing more to do."""
-    behind: int = 0
-    """So many versions the caches lag while there is something else to do."""
-    of: str | None = None
-    """The kind that lags; None: all."""
-    seed: int | None = None
-    """Draws each lag, and the order of work."""
-
-    def __repr__(self) -> str:
-        told = (
-            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
-        )
-        return f"Interleaving({', '.join(told)})"
-
-
-TOLD_AFTER = "an Event is told after the write that it tells of: killed in between, nobody tells it"
-
-
-FOUND = {
-    "counted twice: a stale phase, written without a resourceVersion, takes an end back": Interleaving(
-        "Pod failure", start=1, behind=3
-    ),
-    "a worker that is looked at before the cache has its job is looked at by nobody again": Interleaving(
-        "create", start=3, behind=1, of="ElasticJob"
-    ),
-    "a worker deletes Pods of later incarnations than the one that it knows": Interleaving(
-        "check", start=12, behind=3, of="ElasticWorker"
-    ),
-    "a job gives up its world once more for a check that has finished": Interleaving(
-        "check", start=3, behind=3, of="NodeCheck"
-    ),
-    "a Pod that is gone is taken for its namesake, which has not ended": Interleaving(
-        "resume", behind=3, of="Pod"
-    ),
-    "a member that runs is called Pending by an old state of its Pod, and relaunched": Interleaving(
-        "roll", behind=3, of="Pod"
-    ),
-}
-"""One of each."""
-
-
-def _cells() -> list[tuple[str, str]]:
-    """The phases, with the kinds of objects that matter in them."""
-    kinds = ("ElasticJob", "ElasticWorker", "Pod")
-    cells = [(phase, of) for phase in PHASES for of in kinds]
-    cells += [
-        ("create", "Lease"),
-        ("grow", "Lease"),
-        ("roll", "ScalePlan"),
-        ("grow", "ScalePlan"),
-        ("check", "NodeCheck"),
-    ]
-    return cells
-
-
-each_phase = pytest.mark.parametrize("phase", PHASES)
-
-
-@cache
-def life() -> dict[str, Chapter]:
-    return asyncio.run(undisturbed())
-
-
-def run_of(way: Interleaving) -> Run:
-    chapter = life()[way.phase]
-    lag = Lag(way.behind, (WATCHED[way.of],) if way.of else (), way.seed)
-    late = chapter.moments[way.start] if way.late else None
-    api = late.before.copy() if late else chapter.after(way.start)
-    write = late.write if late else None
-    return Run(api, chapter.phase.script, lag, kill_after=way.kills, late=write, late_after=way.late_after)
-
-
-def play(way: Interleaving) -> list[str]:
-    """What came out otherwise than without any disturbance, a line each."""
-    run = run_of(way)
-    return asyncio.run(_played(run, life()[way.phase]))
-
-
-async def _played(run: Run, chapter: Chapter) -> list[str]:
-    try:
-        await run.settle()
-    except AssertionError as error:
-        return [str(error)]
-    wrong = list(differences(_end_of(chapter.phase.name), end_state(run.api)))
-    expected = _worlds_of(chapter.phase.name)
-    wrong += [f"a world that should not be: {world}" for world in worlds(run.api) if world not in expected]
-    wrong += sorted(set(unsound(run.api)).difference(unsound(chapter.end)))
-    return wrong + run.errors
-
-
-@cache
-def _end_of(phase: str) -> dict[str, Any]:
-    return end_state(life()[phase].end)
-
-
-@cache
-def _worlds_of(phase: str) -> frozenset[Any]:
-    return frozenset(worlds(life()[phase].end))
-
-
-def play_all(ways: Iterable[Interleaving]) -> None:
-    """Each of them.
-
-    Raises:
-        AssertionError: with the first few that ended otherwise, and how many there are.
-    """
-
-    async def all_of_them() -> list[str]:
-        wrong = []
-        for way in ways:
-            found = await _played(run_of(way), life()[way.phase])
-            if found:
-                wrong.append("\n    ".join([repr(way), *found[:6]]))
-        return wrong
-
-    _none_of(asyncio.run(all_of_them()))
-
-
-def _none_of(wrong: Sequence[str]) -> None:
-    shown = wrong if BY_HAND else wrong[:5]
-    assert not wrong, f"{len(wrong)} interleavings ended otherwise:\n" + "\n".join(shown)
-
-
-def starts(phase: str, *, last: bool = True) -> range:
-    """After how many writes: from none to all, or to all but the last."""
-    return range(len(life()[phase].moments) + (1 if last else 0))
+pytestmark = in_time
 
 
 # --- without any disturbance ----------------------------------------------------------------------------------
@@ -302,7 +137,7 @@ async def _explore(chapter: Chapter) -> Kills:
         mark, before = fingerprint(api), len(api.events)
         if mark not in known:
             run = Run(api, chapter.phase.script, keeps_moments=len(way.kills) < most)
-            found = await _played(run, chapter)
+            found = await played(run, chapter)
             known[mark] = tuple(run.api.events[before:])
             if found:
                 wrong.append("\n    ".join([repr(way), *found[:6]]))
@@ -316,7 +151,7 @@ async def _explore(chapter: Chapter) -> Kills:
 
 @each_phase
 def test_kill_after_any_write_and_after_any_two(phase: str) -> None:
-    _none_of(kills(phase).wrong)
+    none_of(kills(phase).wrong)
 
 
 @each_phase
@@ -341,43 +176,6 @@ def test_delete_at_any_moment_leaves_nothing(phase: str) -> None:
 
     for start in starts(phase)[::STRIDE]:
         assert asyncio.run(left_after(life()[phase].after(start))) == set(), Interleaving(phase, start)
-
-
-# --- caches that are late -------------------------------------------------------------------------------------
-
-
-@each_phase
-def test_watches_that_lag(phase: str) -> None:
-    """Own writes are known at once (`Informer.note_write`), and all else some versions late."""
-    play_all(
-        Interleaving(phase, start, behind=behind)
-        for start in starts(phase)[::STRIDE]
-        for behind in ((1, 2, 3, 5) if BY_HAND else (1 + start % 3,))
-    )
-
-
-@pytest.mark.parametrize(("phase", "of"), _cells())
-def test_watch_of_one_kind_that_lags(phase: str, of: str) -> None:
-    """It tells the rest when there is nothing more to do."""
-    play_all(
-        Interleaving(phase, start, behind=behind, of=of)
-        for start in starts(phase)[::STRIDE]
-        for behind in ((1, 2, 3, 5) if BY_HAND else (3,))
-    )
-
-
-@pytest.mark.parametrize("way", FOUND.values(), ids=FOUND.keys())
-def test_what_has_gone_wrong_once(way: Interleaving) -> None:
-    assert play(way) == []
-
-
-def test_job_whose_suspension_is_seen_late_trains_on_when_it_is_resumed() -> None:
-    """Its agents left for the suspension, with exit code 0: that is no success."""
-    run = run_of(Interleaving("suspend", start=1, behind=3, of="ElasticJob"))
-    asyncio.run(run.settle())
-    edit(run.api, {"suspend": False})
-    asyncio.run(Run(run.api).settle())
-    assert run.api.get(ELASTICJOBS, "j")["status"]["phase"] == "Running"
 
 
 def test_nobody_is_blamed_for_not_answering_what_the_last_leader_did_not_get_to_ask() -> None:
@@ -464,13 +262,3 @@ def test_no_event_is_lost_by_a_kill_between_two_writes(phase: str) -> None:
     for writes in starts(phase):
         _, found = _told_with_a_kill_after(phase, writes)
         assert found.keys() >= expected.keys(), f"{Interleaving(phase, writes)}: {expected - found}"
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=TOLD_AFTER)
-def test_no_event_is_lost_by_a_kill_in_the_very_write_that_it_tells_of() -> None:
-    """Nothing but the objects tells the successor of it (docs/contract.md)."""
-    for phase in PHASES:
-        expected = told(life()[phase].end.events)
-        for writes in starts(phase):
-            found, _ = _told_with_a_kill_after(phase, writes)
-            assert found.keys() >= expected.keys(), f"{Interleaving(phase, writes)}: {expected - found}"

@@ -1,32 +1,33 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.agent_report import AgentFailure, AgentState
+from crds.agent_report import AgentState
 from crds.nodecheck import NodeCheck
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Blame, Hold
-from reconcilers.nodecheck.job_checks import (
-    active_check,
-    check_name,
-    new_check,
-    next_number,
-    outdated,
-)
+from reconcilers.nodecheck.job_checks import active_check, check_name, new_check, next_number, outdated
 from reconcilers.observed.slots import named
-from reconcilers.world.decision import ActiveCheck, Constraints, decide
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.world.decision import ActiveCheck, Constraints, Decision, decide
 from reconcilers.world.participants import Bounds, Participant, on_faulty_nodes
 from reconcilers.world.rendezvous import propose
-from tests.reconcilers.build import NOW, bounds, later, participant
-from tests.reconcilers.job_stage import Stage, at, checked_job, job_check
+from tests.reconcilers.api import Api
+from tests.reconcilers.build import NOW, bounds, in_lists, later, participant
+from tests.reconcilers.cluster_model import Script, add_nodes
+from tests.reconcilers.job_stage import checked_job, job_check
+from tests.reconcilers.life import JOB, Run, edit, lose_pod, submit
 from tests.reconcilers.test_rendezvous import formed, published_worlds, running, situations
 
-FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
+FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
 LATE = later(1_000)
 
 
@@ -115,12 +116,6 @@ def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None
     assert after.rendezvous.members == [0, 1] and not after.breaks
 
 
-def test_a_restart_in_place_of_checked_workers_makes_no_check() -> None:
-    people = [*running(0), participant(1, AgentState.FAILED, 1)]
-    course = decide(formed(0, 1), people, bounds(2), NOW, of(2))
-    assert course.rendezvous.round == 2 and not course.check
-
-
 def test_a_check_of_a_member_gives_the_world_up_and_says_why() -> None:
     for check in (unfinished(7, [1, 2]), unfinished(7)):
         course = decide(formed(0, 1), running(0, 1), bounds(2), NOW, of(check=check))
@@ -133,12 +128,6 @@ def test_a_check_of_others_lets_the_world_train_and_growth_wait() -> None:
     people = [*running(0, 1), participant(2, seconds_since_joined=99)]
     course = decide(formed(0, 1), people, bounds(3, 2), NOW, of(check=unfinished(1, [2])))
     assert course.rendezvous == formed(0, 1)
-
-
-def test_a_world_that_breaks_during_a_check_is_reforming_with_its_break() -> None:
-    people = [*running(0), participant(1, AgentState.FAILED, 1)]
-    course = decide(formed(0, 1), people, bounds(2), NOW, of(check=unfinished(1, [2])))
-    assert course.rendezvous.phase is REFORMING and len(course.breaks) == 1
 
 
 def test_a_world_whose_training_is_ending_is_not_given_up_for_a_check() -> None:
@@ -275,8 +264,7 @@ def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty
 
 
 CHECKS = st.one_of(
-    st.none(),
-    st.builds(ActiveCheck, st.just("digits-check-1"), st.one_of(st.none(), INDICES)),
+    st.none(), st.builds(ActiveCheck, st.just("digits-check-1"), st.one_of(st.none(), INDICES))
 )
 CONSTRAINTS = st.builds(
     Constraints,
@@ -293,14 +281,30 @@ CONSTRAINTS = st.builds(
 
 @given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
 @settings(max_examples=100, deadline=None)
-def test_whatever_constrains_a_world_its_members_are_joinable_and_a_round_keeps_its_members(
+def test_whatever_constrains_a_world(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
     constraints: Constraints,
     seconds: float,
 ) -> None:
+    """Members are joinable, none replaces a broken one before its hold ends, and blame changes only words."""
     people, limits = situation
-    found = decide(published, people, limits, later(seconds), constraints)
+    now = later(seconds)
+    found = decide(published, people, limits, now, constraints)
+    _has_members_that_can_join(found, published, people, limits)
+    free = decide(published, people, limits, now, replace(constraints, hold=None))
+    _waits_for_the_hold(found, free, published, constraints.hold, now)
+    plain = decide(published, people, limits, now, replace(constraints, blame=None, hang_since=None))
+    words = {"reason": "", "hang_since": None}
+    same, as_plain = (replace(d, rendezvous=d.rendezvous.model_copy(update=words)) for d in (found, plain))
+    assert same == as_plain
+    if found.rendezvous.phase is REFORMING:
+        assert found.rendezvous.hang_since == constraints.hang_since
+
+
+def _has_members_that_can_join(
+    found: Decision, published: Rendezvous, people: list[Participant], limits: Bounds
+) -> None:
     world = found.rendezvous
     if world.round == published.round:
         assert (world.members, world.incarnations) == (published.members, published.incarnations)
@@ -312,18 +316,9 @@ def test_whatever_constrains_a_world_its_members_are_joinable_and_a_round_keeps_
     assert len(world.members) % limits.node_unit == 0
 
 
-@given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
-@settings(max_examples=100, deadline=None)
-def test_no_world_replaces_a_broken_one_before_its_hold_ends(
-    situation: tuple[list[Participant], Bounds],
-    published: Rendezvous,
-    constraints: Constraints,
-    seconds: float,
+def _waits_for_the_hold(
+    found: Decision, free: Decision, published: Rendezvous, hold: Hold | None, now: datetime
 ) -> None:
-    people, limits = situation
-    now, hold = later(seconds), constraints.hold
-    found = decide(published, people, limits, now, constraints)
-    free = decide(published, people, limits, now, replace(constraints, hold=None))
     stands = published.phase is FORMED and not free.broken
     forms = free.rendezvous.phase is FORMED and free.rendezvous.round != published.round
     if hold is None or hold.until <= now or stands or not forms:
@@ -334,188 +329,102 @@ def test_no_world_replaces_a_broken_one_before_its_hold_ends(
     assert found.look_again_seconds == (hold.until - now).total_seconds()
 
 
-@given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
-@settings(max_examples=100, deadline=None)
-def test_blame_and_inquiry_change_what_a_world_says_and_not_which_it_is(
-    situation: tuple[list[Participant], Bounds],
-    published: Rendezvous,
-    constraints: Constraints,
-    seconds: float,
-) -> None:
-    people, limits = situation
-    found = decide(published, people, limits, later(seconds), constraints)
-    silent = replace(constraints, blame=None, hang_since=None)
-    plain = decide(published, people, limits, later(seconds), silent)
-    words = {"reason": "", "hang_since": None}
-    same = replace(found, rendezvous=found.rendezvous.model_copy(update=words))
-    assert same == replace(plain, rendezvous=plain.rendezvous.model_copy(update=words))
-    if found.rendezvous.phase is REFORMING:
-        assert found.rendezvous.hang_since == constraints.hang_since
-
-
 # --- a job's life -----------------------------------------------------------------------------------
 
-NODES = "abcdefghijklmnopqrst"
-"""More than any story can find faulty."""
-OUTCOMES = st.sampled_from(["Healthy", "Inconclusive", "Straggler", "Faulty"])
+ECC = "CUDA error: uncorrectable ECC error"
 
 
-def train(stage: Stage, nodes: str = NODES) -> None:
-    """Everybody does what is theirs, once."""
-    for index in range(len(stage.workers)):
-        stage.place(index, nodes)
-    stage.look()
-    stage.act()
+def submitted(nodes: int = 6) -> Api:
+    """A job of three workers, two at least, whose nodes are to be checked."""
+    api = Api()
+    add_nodes(api, nodes)
+    submit(api, nodeCheck={"enabled": True})
+    return api
+
+
+def settle(api: Api, *ill: str) -> None:
+    """Everybody does what is theirs until nothing happens any more; these nodes fail their tests."""
+    run = Run(api, Script(ill=frozenset(ill)))
+    asyncio.run(run.settle())
+    assert run.errors == []
+
+
+def fail(api: Api, index: int, message: str) -> None:
+    """A training process of this worker ends with an error."""
+    name, world = f"{JOB}-worker-{index}", world_of(api)
+    failure = {"sequence": world["round"], "round": world["round"], "exitCode": 1, "message": message}
+    agent = {"state": "Failed", "failure": failure | {"rank": index, "time": api.now()}}
+    api.patch(ELASTICWORKERS, name, {"status": {"agent": agent}}, "status")
+
+
+def world_of(api: Api) -> dict[str, Any]:
+    return in_lists(api.get(ELASTICJOBS, JOB)["status"]["rendezvous"])
+
+
+def checked(api: Api) -> list[list[int]]:
+    """The workers of each check."""
+    return [check["spec"]["workers"] for check in api.list(NODECHECKS)]
+
+
+def node_of(api: Api, index: int) -> str:
+    return str(api.get(ELASTICWORKERS, f"{JOB}-worker-{index}")["status"]["nodeName"])
 
 
 def test_a_job_is_checked_loses_a_faulty_node_and_trains() -> None:
-    stage = Stage(checked_job(3), [at(i, "abc"[i]) for i in range(3)])
-    stage.look()
-    assert stage.world.phase is FORMING and [c.metadata.name for c in stage.checks] == ["digits-check-1"]
-    stage.look()
-    assert stage.active == "digits-check-1" and len(stage.checks) == 1
-    stage.conclude(c="Faulty")
-    stage.look()
-    assert stage.active is None and stage.workers[2].spec.incarnation == 2
-    assert stage.workers[2].spec.faulty_nodes == ["c"] and stage.world.phase is FORMING
-    train(stage)
-    assert stage.workers[2].status.node_name == "d"
-    stage.look()
-    assert stage.active == "digits-check-2", "the replacement's node is tested too"
-    stage.conclude()
-    stage.look()
-    assert stage.world.members == [0, 1, 2] and stage.world.incarnations == [1, 1, 2]
+    api = submitted()
+    settle(api, "node-2")
+    world = world_of(api)
+    assert (world["members"], world["incarnations"]) == ([0, 1, 2], [1, 1, 2])
+    assert node_of(api, 2) == "node-3"
+    assert checked(api) == [[0, 1, 2], [0, 1, 2]], "the replacement's node is tested too"
 
 
 def test_a_job_whose_hardware_fails_in_place_is_checked_again_and_the_failure_counted_once() -> None:
-    stage = Stage(checked_job(2), [at(i, "ab"[i]) for i in range(2)])
-    stage.look()
-    stage.conclude()
-    train(stage)
-    assert stage.world.round == 1
-    failure = AgentFailure(
-        sequence=1, round=1, exit_code=1, message="CUDA error: uncorrectable ECC error", time=stage.now
-    )
-    stage.speak(1, AgentState.FAILED, failure=failure)
-    for _ in range(3):
-        stage.look()
-        assert stage.world.phase is REFORMING and stage.restarts == {"HardwareError": 1}
-    stage.act()
-    assert [c.spec.workers for c in stage.checks] == [[0, 1], [0, 1]]
-    stage.conclude(b="Inconclusive")
-    train(stage)
-    assert stage.world.round == 2 and stage.restarts == {"HardwareError": 1}
-    ordinary = replace(failure, sequence=2, round=2, message="ValueError")
-    stage.speak(1, AgentState.FAILED, failure=ordinary)
-    train(stage)
-    assert stage.world.round == 3 and len(stage.checks) == 2
-
-
-def test_without_another_node_the_job_goes_on_with_fewer() -> None:
-    stage = Stage(checked_job(3, worker={"minReplicas": 2}), [at(i, "abc"[i]) for i in range(3)])
-    stage.look()
-    stage.conclude(b="Faulty")
-    for _ in range(4):
-        train(stage, "abc")
-    assert stage.world.members == [0, 2] and len(stage.checks) == 1
-    assert stage.workers[1].spec.incarnation == 2, "it waits for a node, and is not relaunched again"
-
-
-def test_stragglers_are_left_out_and_taken_in_again() -> None:
-    policy = {"excludeStragglers": True}
-    stage = Stage(checked_job(3, policy, worker={"minReplicas": 2}), [at(i, "abc"[i]) for i in range(3)])
-    stage.look()
-    stage.conclude(a="Straggler")
-    decision = stage.look()
-    assert stage.world.members == [1, 2] and decision.left_out == {0}
-    stage.act()
-    stage.lose(2)
-    stage.look()
-    assert stage.world.phase is REFORMING
-    stage.now = later(10_000)
-    stage.look()
-    assert stage.world.members == [0, 1], "slow is better than nobody"
+    api = submitted()
+    settle(api)
+    for message, checks in ((ECC, 2), ("ValueError", 2)):
+        fail(api, 1, message)
+        settle(api)
+        assert len(checked(api)) == checks
+    assert checked(api)[1] == [0, 1, 2] and world_of(api)["round"] == 3
+    assert api.get(ELASTICJOBS, JOB)["status"]["restarts"] == {"HardwareError": 1, "UserError": 1}
 
 
 @given(
-    st.integers(1, 4),
     st.lists(
         st.tuples(
-            st.sampled_from(["end", "fail", "smell", "lose", "look"]),
-            st.integers(0, 3),
-            st.sampled_from(["Succeeded", "Succeeded", "Failed"]),
-            st.dictionaries(st.integers(0, 3), OUTCOMES, max_size=2),
+            st.sampled_from(["fail", "smell", "lose", "standby"]),
+            st.integers(0, 2),
+            st.sets(st.sampled_from(["node-0", "node-1", "node-2", "node-3"]), max_size=2),
         ),
-        max_size=12,
-    ),
-    st.booleans(),
-    st.sampled_from(["Healthy", "Inconclusive", "Straggler", "Failed"]),
-    st.integers(0, 2),
-)
-@settings(max_examples=40, deadline=None)
-def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_the_end(
-    replicas: int,
-    story: list[tuple[str, int, str, dict[int, str]]],
-    excluding: bool,
-    ending: str,
-    standby: int,
-) -> None:
-    """Invariants on the way; at the end liveness: no more failures and faults, so a world follows, and then no more checks."""
-    size = replicas + standby
-    stage = Stage(
-        checked_job(
-            replicas, {"excludeStragglers": excluding}, worker={"minReplicas": 1, "standby": standby}
-        ),
-        [at(i, NODES[i]) for i in range(size)],
+        max_size=3,
     )
-
-    def look() -> None:
-        before, unfinished_before = stage.world, active_check(stage.checks)
-        verdicts = {r.node: r.verdict for c in stage.checks for r in c.status.node_results}
-        decision = stage.look()
-        if decision.check:
-            assert unfinished_before is None, "one check at a time"
-        if stage.world.phase is FORMED and stage.world.round != before.round:
-            tested = unfinished_before.spec.workers if unfinished_before else []
-            assert tested is not None and not set(tested).intersection(stage.world.members, before.members)
-            assert standby or not tested, "no world during a check, unless somebody who stands by steps in"
-            assert len(stage.world.members) <= replicas
-            nodes = [stage.workers[i].status.node_name for i in stage.world.members]
-            assert "Faulty" not in [verdicts.get(node or "") for node in nodes]
-        for index in range(size):
-            stage.place(index, NODES)
-        stage.act()
-
-    for what, who, phase, found in story:
-        index = who % size
-        speaking = stage.workers[index].status.agent is not None
-        if what == "end" and stage.active is not None:
-            stage.conclude(
-                phase,
-                **{
-                    w.status.node_name or "": found[w.spec.index]
-                    for w in stage.workers
-                    if w.spec.index in found
-                },
-            )
-        elif what in ("fail", "smell") and speaking and index in stage.world.members:
-            message = "uncorrectable ECC error" if what == "smell" else "ValueError"
-            failure = AgentFailure(
-                sequence=stage.world.round + 1, round=stage.world.round, message=message, time=stage.now
-            )
-            stage.speak(index, AgentState.FAILED, failure=failure)
-        elif what == "lose":
-            stage.lose(index)
-        look()
-    checks_before = len(stage.checks)
-    for _ in range(8):
-        if active_check(stage.checks) is not None:
-            verdict = "Healthy" if ending == "Failed" else ending
-            nodes = [w.status.node_name or "" for w in stage.workers]
-            stage.conclude("Failed" if ending == "Failed" else "Succeeded", **dict.fromkeys(nodes, verdict))
-        look()
-    assert stage.world.phase is FORMED and active_check(stage.checks) is None
-    assert len(stage.checks) <= checks_before + 2, "no endless checks"
-    settled = stage.world
-    look()
-    assert stage.world == settled and active_check(stage.checks) is None
+)
+@settings(max_examples=5, deadline=None)
+def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_the_end(
+    story: list[tuple[str, int, set[str]]],
+) -> None:
+    """At the end liveness: no more failures and faults, so there is a world, and then no more checks."""
+    api = submitted(nodes=9)
+    settle(api)
+    for what, value, ill in story:
+        if what == "lose":
+            lose_pod(api, value)
+        elif what == "standby":
+            edit(api, {"replicaSpecs": {"worker": {"standby": value}}})
+        elif value in world_of(api)["members"]:
+            fail(api, value, ECC if what == "smell" else "ValueError")
+        settle(api, *ill)
+    settle(api)
+    world, checks = world_of(api), checked(api)
+    assert (world["phase"], len(world["members"])) == ("Formed", 3)
+    faulty = {node for check in api.list(NODECHECKS) for node in check["status"]["faultyNodes"]}
+    assert not faulty & {node_of(api, index) for index in world["members"]}
+    settle(api)
+    assert (world_of(api), checked(api)) == (world, checks), "no endless checks"
+    round_ = 0
+    for status in (entry.obj.get("status", {}) for entry in api.log[ELASTICJOBS]):
+        world = in_lists(status.get("rendezvous", {}))
+        if world.get("phase") == "Formed" and world["round"] > round_:
+            round_, check = world["round"], api.find(NODECHECKS, status.get("activeCheck") or "")
+            assert check is None or not {*world["members"]} & {*check["spec"]["workers"]}

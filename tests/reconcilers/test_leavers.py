@@ -10,8 +10,8 @@ import pytest
 from controller.resources import NODES, PODS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.leavers import OVERDUE_SECONDS
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import terminated
-from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import WORKER, Api, Controller
 
 GRACE_SECONDS = 30
@@ -158,6 +158,7 @@ async def test_the_pod_of_an_earlier_job_of_the_name_is_waited_for_by_whose_proc
     await controller.look()
     assert api.status["leavingPods"] == [SECOND] and api.find(PODS, FIRST) is None
     assert api.status["conditions"][0]["reason"] == "WaitingForDeletion"
-    api.collect()
+    api.collect_garbage()
+    api.remove(PODS, SECOND)
     await controller.look()
     assert api.status["leavingPods"] == [] and api.find(PODS, FIRST)

@@ -11,6 +11,7 @@ from crds import names
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
+from tests.reconcilers.pods import environment
 
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "kept"}},
@@ -34,14 +35,10 @@ TEMPLATE: dict[str, Any] = {
 }
 
 
-def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
-    return {
-        e["name"]: e.get("value", e.get("valueFrom")) for e in pod["spec"]["containers"][container]["env"]
-    }
-
-
 def test_what_the_template_says_stays() -> None:
-    pod = build_job_pod(job(template=TEMPLATE), worker())
+    owner = job(template=TEMPLATE)
+    pod = build_job_pod(owner, worker())
+    assert owner.spec.replica_specs["worker"].template == TEMPLATE, "it is not changed"
     spec = pod["spec"]
     assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == ("OnFailure", 77)
     assert spec["affinity"] == TEMPLATE["spec"]["affinity"]
@@ -50,12 +47,6 @@ def test_what_the_template_says_stays() -> None:
     assert [c["name"] for c in spec["containers"]] == ["main", "sidecar"]
     assert pod["metadata"]["labels"]["team"] == "vision"
     assert pod["metadata"]["annotations"]["note"] == "kept"
-
-
-def test_template_itself_is_not_changed() -> None:
-    owner = job(template=TEMPLATE)
-    build_job_pod(owner, worker())
-    assert owner.spec.replica_specs["worker"].template == TEMPLATE
 
 
 def test_name_owner_and_labels_are_ours() -> None:
@@ -147,7 +138,7 @@ def test_the_agents_container_alone_has_the_token_of_our_account() -> None:
     assert mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount" and mount["readOnly"] is True
     (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
     assert [next(iter(source)) for source in volume["projected"]["sources"]] == [
-        *("serviceAccountToken", "configMap", "downwardAPI"),
+        *("serviceAccountToken", "configMap", "downwardAPI")
     ]
     others = [*spec["containers"][1:], *spec["initContainers"]]
     assert not any(container.get("volumeMounts") for container in others)
@@ -169,10 +160,6 @@ def test_a_template_that_mounts_a_token_of_its_own_is_left_alone() -> None:
     spec = build_job_pod(job(template=template), worker())["spec"]
     assert spec["containers"][0]["volumeMounts"] == [mount]
     assert "automountServiceAccountToken" not in spec
-
-
-def test_training_is_not_started_again_after_success_unless_asked() -> None:
-    assert build_job_pod(job(), worker())["spec"]["restartPolicy"] == "Never"
 
 
 @pytest.mark.parametrize("value", [None, ""])

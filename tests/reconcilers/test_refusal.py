@@ -36,8 +36,8 @@ from reconcilers.worker.pod_refusal import (
     users_path,
     with_unknown_fields,
 )
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, check, check_worker, job, later, worker
-from tests.reconcilers.check_stage import merged
 
 JSON = dict[str, Any]
 TEMPLATE: JSON = {

@@ -38,19 +38,6 @@ def verdict(seconds: float, node: NodeWitness = WELL, company: Company = SOME) -
     return judge_silence(seconds, TIMEOUT, node, company).verdict
 
 
-def test_a_silent_agent_on_a_node_that_is_well_is_only_silent() -> None:
-    assert [verdict(29.9), verdict(30), verdict(89.9)] == [
-        Heartbeat.UNDECIDED,
-        Heartbeat.SILENT,
-        Heartbeat.SILENT,
-    ]
-
-
-def test_a_silent_agent_on_a_lost_node_is_lost_with_it() -> None:
-    lost = NodeWitness("n", "its node n is gone")
-    assert [verdict(29.9, lost), verdict(30, lost)] == [Heartbeat.UNDECIDED, Heartbeat.NODE_LOST]
-
-
 def test_one_stuck_agent_among_others_that_are_heard_ends_after_three_time_outs() -> None:
     assert agent_timeout_seconds(TIMEOUT) == 90.0 == agent_timeout_seconds(5)
     assert verdict(90) is Heartbeat.AGENT_LOST

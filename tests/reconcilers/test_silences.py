@@ -10,7 +10,7 @@ from controller.errors import Forbidden
 from controller.resources import LEASES, NODES, PODS
 from reconcilers.observed.worker_state import AGENT_HEARD
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from tests.reconcilers.check_stage import merged
+from tests.reconcilers.api import merged
 from tests.reconcilers.test_worker_reconciler import running
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller
 
@@ -158,14 +158,14 @@ async def test_a_node_that_dies_long_after_its_agent_fell_silent_is_noticed(
 async def test_a_controller_that_may_not_read_leases_of_nodes_goes_by_kubernetes_word(
     api: Api, controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = controller.get
+    real = controller.client.get
 
     async def get(resource: Any, name: str, namespace: str | None = None, **_: Any) -> JSON:
         if namespace == "kube-node-lease":
             raise Forbidden(403, "Forbidden", "leases is forbidden")
         return await real(resource, name, namespace)
 
-    controller.get = get  # type: ignore[method-assign]
+    controller.client.get = get  # type: ignore[method-assign]
     await running(api, controller)
     await live(api, controller, 60, node=False)
     assert (api.status["phase"], is_silent(api)) == ("Running", True)

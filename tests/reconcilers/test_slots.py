@@ -32,36 +32,6 @@ def moving(replicas: int, *sources: int) -> Slots:
     return Slots().moving(sources, replicas)
 
 
-def test_target_of_a_move_exists_besides_the_wanted_until_it_takes_over() -> None:
-    slots = moving(3, 1)
-    assert slots.moves == {1: 3}
-    assert (slots.wanted(3), slots.present(3)) == ((0, 1, 2), (0, 1, 2, 3))
-    assert slots.moved(1).present(3) == (0, 2, 3)
-
-
-def test_growth_during_a_move_takes_the_next_index_and_leaves_the_target_alone() -> None:
-    slots = moving(3, 1).moving([1], count=4)
-    assert (slots.moves, slots.wanted(4)) == ({1: 3}, (0, 1, 2, 4))
-    assert slots.moved(1).wanted(4) == (0, 2, 3, 4)
-
-
-def test_smaller_count_lets_a_worker_that_is_there_take_the_place() -> None:
-    slots = moving(4, 1).moving([1], count=2)
-    assert (slots.wanted(2), slots.moves) == ((0, 1), {1: 2})
-    assert slots.moved(1).wanted(2) == (0, 2)
-
-
-def test_move_of_a_slot_that_is_no_longer_wanted_is_dropped() -> None:
-    assert moving(4, 3).moving([3], count=2) == Slots()
-
-
-def test_target_given_up_is_retired_if_slots_behind_it_are_in_use() -> None:
-    slots = moving(4, 1, 2).moved(2)
-    assert slots.wanted(4) == (0, 1, 3, 5)
-    assert slots.moving([], 4).wanted(4) == (0, 1, 3, 5)
-    assert slots.moving([], 4).retired == {2, 4}
-
-
 def test_types_have_slots_of_their_own() -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     specs = {"worker": {"replicas": 2, "template": template}, "ps": {"replicas": 1, "template": template}}
@@ -117,12 +87,6 @@ def test_growth_leaves_a_few_gaps_so_that_ranks_stay_and_fills_many() -> None:
     assert many.grown(2, 10, many.retired).retired == many.retired - {0, 1}
     assert many.grown(9, 10, many.retired).retired == many.retired - {0, 1, 2}
     assert many.grown(9, 10, {1}).retired == many.retired - {1}
-
-
-def test_what_was_removed_at_the_end_is_forgotten_when_it_is_gone() -> None:
-    slots = Slots().without([3], 3)
-    assert slots.retired == {3} and slots.wanted(4) == (0, 1, 2, 4)
-    assert slots.moving((), 3, vacant={3}).retired == frozenset()
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=20, max_size=60))

@@ -18,12 +18,12 @@ from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.job.workers import SPARE_POD_SECONDS, needs_standby_update, plan_relaunches, standing_by
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.world.decision import decide
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.world.decision import ActiveCheck, Constraints, decide
 from reconcilers.world.participants import Bounds, Participant
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
-from tests.reconcilers.job_stage import Stage as CheckedStage
-from tests.reconcilers.job_stage import at, checked_job
+from tests.reconcilers.job_stage import at
+from tests.reconcilers.life import Run, beginning, edit, lose_pod, submit
 from tests.reconcilers.scale_stage import JOB, Stage
 from tests.reconcilers.test_scale import CHAOS, KINDS, play
 
@@ -47,26 +47,10 @@ def lost(index: int) -> Participant:
 # --- the world ----------------------------------------------------------------------------------------
 
 
-def test_a_standby_steps_into_a_lost_rank_in_the_decision_that_sees_the_loss() -> None:
-    decision = decide(world_of(0, 1), [*running(0), lost(1), participant(2)], LIMITS, NOW)
-    world = decision.rendezvous
-    assert (world.phase, world.round, world.members) == (FORMED, 2, [0, 2])
-    assert [b.index for b in decision.breaks] == [1] and decision.look_again_seconds is None
-
-
-def test_who_has_been_lost_stands_by_when_it_is_back() -> None:
-    people = [participant(0, AgentState.RUNNING, 1), participant(1), participant(2, AgentState.RUNNING, 1)]
-    assert decide(world_of(0, 2), people, LIMITS, NOW).rendezvous == world_of(0, 2)
-
-
 def test_who_was_in_the_broken_world_comes_before_who_stands_by() -> None:
     broken = world_of(1, 2).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
     world = decide(broken, [participant(0), participant(1), participant(2)], LIMITS, NOW).rendezvous
     assert world.members == [1, 2]
-
-
-def test_the_first_world_does_not_wait_for_who_is_to_stand_by() -> None:
-    assert decide(Rendezvous(), [participant(0), participant(2)], LIMITS, NOW).rendezvous.members == [0, 2]
 
 
 @st.composite
@@ -160,59 +144,27 @@ def test_a_newcomer_of_a_job_without_standby_does_not_stand_by() -> None:
 # --- checks -------------------------------------------------------------------------------------------
 
 
-def checked_stage() -> CheckedStage:
-    """Three workers on nodes of their own; two train and have been checked, the third has just come."""
-    wanting = checked_job(2, worker={"standby": 1})
-    stage = CheckedStage(wanting, [at(0, "a"), at(1, "b"), worker(2, nodeName=None)])
-    assert stage.look().check == (0, 1)
-    stage.look()
-    stage.conclude()
-    stage.look()
-    stage.act()
-    assert stage.world.members == [0, 1]
-    stage.put(at(2, "c", observed_round=1))
-    return stage
-
-
 def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in() -> None:
-    stage = checked_stage()
-    assert stage.look().check == (2,)
-    stage.look()
-    assert (stage.world.round, stage.active) == (1, "digits-check-2"), "training goes on"
-    stage.conclude()
-    assert stage.look().check == () and stage.world.round == 1
-    stage.lose(1)
-    assert stage.look().check == ()
-    assert (stage.world.round, stage.world.members) == (2, [0, 2])
-    assert len(stage.checks) == 2
+    api = beginning()
+    submit(api, nodeCheck={"enabled": True})
+    asyncio.run(Run(api).settle())
+    edit(api, {"replicaSpecs": {"worker": {"standby": 1}}})
+    asyncio.run(Run(api).settle())
+    assert api.get(ELASTICJOBS, JOB)["status"]["rendezvous"]["round"] == 1, "training goes on"
+    lose_pod(api, 1)
+    asyncio.run(Run(api).settle())
+    world = in_lists(api.get(ELASTICJOBS, JOB)["status"]["rendezvous"])
+    assert (world["round"], world["members"]) == (2, [0, 2, 3])
+    assert [check["spec"]["workers"] for check in api.list(NODECHECKS)] == [[0, 1, 2], [3], [1]]
 
 
-def test_a_loss_while_one_who_stands_by_is_tested_takes_another() -> None:
-    stage = checked_stage()
-    stage.job = checked_job(2, worker={"standby": 2})
-    stage.workers.append(at(3, "d", observed_round=1))
-    assert stage.look().check == (2, 3)
-    stage.look()
-    stage.conclude()
-    stage.look()
-    stage.put(at(3, "e", incarnation=2, observed_round=1))
-    assert stage.look().check == (3,)
-    stage.look()
-    stage.lose(0)
-    stage.look()
-    assert (stage.active, stage.world.round, stage.world.members) == ("digits-check-3", 2, [1, 2])
-
-
-def test_a_loss_waits_for_the_check_where_only_the_tested_could_step_in() -> None:
-    stage = checked_stage()
-    stage.look()
-    stage.look()
-    stage.lose(1)
-    stage.look()
-    assert stage.world.phase is REFORMING
-    stage.conclude()
-    stage.look()
-    assert (stage.world.round, stage.world.members) == (2, [0, 2])
+def test_a_loss_while_one_who_stands_by_is_tested_takes_another_or_waits_for_the_check() -> None:
+    tested = Constraints(active_check=ActiveCheck("c", frozenset({2})))
+    people = [*running(0), lost(1), participant(2)]
+    assert decide(world_of(0, 1), people, LIMITS, NOW, tested).rendezvous.phase is REFORMING
+    limits = bounds(2, standby=2)
+    world = decide(world_of(0, 1), [*people, participant(3)], limits, NOW, tested).rendezvous
+    assert (world.phase, world.round, world.members) == (FORMED, 2, [0, 3])
 
 
 # --- with the real reconcilers ------------------------------------------------------------------------
@@ -255,28 +207,14 @@ async def test_a_larger_count_is_one_round_and_another_stands_by() -> None:
     assert status["replicaStatuses"]["worker"]["standby"] == 1
 
 
-async def test_standby_can_be_asked_for_and_given_up_while_the_job_trains() -> None:
-    stage = await training(2, 0)
-    stage.edit_job(standby=2)
-    await stage.settle()
-    assert standbys(stage) == [2, 3]
-    stage.edit_job(standby=0)
-    await stage.settle()
-    assert members(stage) == [[0, 1]] and len(stage.workers()) == 2
-
-
-async def test_a_plan_moves_a_member_in_one_round() -> None:
+@pytest.mark.parametrize(("moved", "rounds"), [(1, [[0, 2]]), (2, [])])
+async def test_a_plan_moves_a_member_in_one_round_and_who_stands_by_without_one(
+    moved: int, rounds: list[list[int]]
+) -> None:
     stage = await training(2, 1)
-    stage.add_plan(migratePods=[{"name": "j-worker-1"}])
+    stage.add_plan(migratePods=[{"name": f"j-worker-{moved}"}])
     await stage.settle()
-    assert stage.phase() == "Applied" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
-
-
-async def test_a_plan_moves_who_stands_by_without_a_round() -> None:
-    stage = await training(2, 1)
-    stage.add_plan(migratePods=[{"name": "j-worker-2"}])
-    await stage.settle()
-    assert stage.phase() == "Applied" and members(stage) == [[0, 1]] and standbys(stage) == [3]
+    assert stage.phase() == "Applied" and members(stage)[1:] == rounds and standbys(stage) == [3]
 
 
 @pytest.mark.parametrize("minimum", [2, 3])
@@ -455,16 +393,6 @@ async def test_a_standby_takes_the_place_of_rank_0_once_its_agent_has_reported_t
     assert members(stage) == [[0, 1], [1, 2]]
 
 
-async def test_a_lost_pod_is_replaced_soon_where_the_next_world_does_not_begin() -> None:
-    stage = await training(2, 1)
-    lose(stage, 1)
-    for _ in range(2):
-        await look(stage)
-    stage.seconds += SPARE_POD_SECONDS
-    await look(stage)
-    assert members(stage) == [[0, 1], [0, 2]] and incarnations(stage) == [1, 2, 1]
-
-
 async def test_a_controller_that_has_just_started_waits_no_longer_than_another() -> None:
     """Though the clock of the one before may have been hours ahead: it is compared with none."""
     stage = await training(2, 1)
@@ -489,15 +417,6 @@ async def test_a_pod_that_the_next_world_needs_is_replaced_in_the_very_look(stan
     await look(stage)
     assert stage.job()["status"]["rendezvous"]["phase"] == "Reforming"
     assert incarnations(stage)[: standby + 1] == [2] * (standby + 1)
-
-
-async def test_a_second_loss_while_the_world_begins_has_both_pods_replaced_at_once() -> None:
-    stage = await training(2, 1)
-    lose(stage, 1)
-    await look(stage)
-    lose(stage, 0)
-    await look(stage)
-    assert incarnations(stage) == [2, 2, 1]
 
 
 @given(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from controller.client import Client
 from controller.errors import Forbidden
@@ -19,10 +17,8 @@ from reconcilers.observed.start import (
     LATE_SECONDS,
     NOTHING,
     STARTED,
-    Asked,
     Hindrance,
     lacks_key,
-    next_reading,
     warning_of,
 )
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -237,21 +233,6 @@ async def test_pods_that_stay_late_are_asked_about_ever_more_rarely() -> None:
             await server.late.hindrance_of(each, server.owner)
         asked_at += [second] * (server.asked - before)
     assert asked_at == [10, 20, 80, 380, 680, 980]
-
-
-@given(st.lists(st.tuples(st.floats(0, 1_000), st.sampled_from("ab")), min_size=1, max_size=30))
-def test_readings_are_never_nearer_than_the_first_interval_and_begin_anew(
-    looks: list[tuple[float, str]],
-) -> None:
-    now, last = 0.0, None
-    for wait, uid in looks:
-        now += wait
-        reading = next_reading(last, uid, now)
-        if last is not None and reading is not None:
-            assert now - last.at >= ASK_AFTER_SECONDS[0]
-        if last is None or now - last.at >= 2 * ASK_AFTER_SECONDS[-1]:
-            assert reading == Asked(now, uid)
-        last = reading or last
 
 
 async def test_who_may_not_read_events_goes_on_without() -> None:

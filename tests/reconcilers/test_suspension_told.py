@@ -8,8 +8,8 @@ from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job
-from tests.reconcilers.check_stage import merged
 
 
 def looked_at(of: ElasticJob, *, suspend: bool) -> tuple[ElasticJob, list[str]]:

@@ -13,30 +13,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, error_of_status
-from controller.resources import (
-    LEASES,
-    PODS,
-    ROLEBINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICEACCOUNTS,
-    Resource,
-)
+from controller.resources import LEASES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Resource
 from crds import names
-from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
-from crds.job_status import GrowthStatus
-from reconcilers.autoscaling.growth import room_of
-from reconcilers.observed.builder import owned_name
+from reconcilers.observed.builder import owned_name, owner_reference
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK
-from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.worker.access import WorkerAccess, secret_of
 from reconcilers.worker.maker import LEFTOVER_RETRY_SECONDS, STUCK_SECONDS
 from reconcilers.worker.reconciler import START_SECONDS
-from tests.reconcilers.build import NOW, terminated
-from tests.reconcilers.check_stage import merged
+from tests.reconcilers.api import merged
+from tests.reconcilers.build import terminated
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed
 
 POD = f"{WORKER}-1"
@@ -89,8 +76,8 @@ async def test_whether_a_worker_stands_by_is_written_by_its_job_alone(
     await running(api, controller)
     api.patch(ELASTICWORKERS, WORKER, {"status": {"standby": True}})
     api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
-    patches, real = [], api.patch
-    monkeypatch.setattr(api, "patch", lambda *args: patches.append(args[2]) or real(*args))
+    patches, real = [], api.apply
+    monkeypatch.setattr(api, "apply", lambda write: patches.append(write.body) or real(write))
     for _ in range(3):
         await controller.look()
     assert api.status["observedIncarnation"] == 2 and api.status["standby"] is True
@@ -102,7 +89,7 @@ async def test_what_a_running_worker_needs_is_made_again_in_the_next_look(
     api: Api, controller: Controller, resource: Any
 ) -> None:
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is resource)
+    (name,) = api.names(resource)
     api.remove(resource, name)
     api.requests.clear()
     await controller.look()
@@ -179,27 +166,14 @@ async def test_a_pod_that_may_not_be_deleted_keeps_no_slot_from_its_next_one(
 
     await running(api, controller)
     with monkeypatch.context() as patched:
-        patched.setattr(api, "delete", refuse)
+        patched.setattr(api, "_delete", refuse)
         api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": 2}})
         again = await controller.look()
         await controller.look()
     assert api.find(PODS, f"{WORKER}-2") is not None and again.requeue_after_seconds is not None
-    assert {reason for reason, _ in api.events} == {"WriteRefused"}
+    assert {event.reason for event in api.events} == {"WriteRefused"}
     await controller.look()
     assert "deletionTimestamp" in api.get(PODS, POD)["metadata"]
-
-
-async def test_the_lease_that_only_the_cache_still_has_is_made(api: Api, controller: Controller) -> None:
-    await running(api, controller)
-    api.remove(ELASTICJOBS, JOB)
-    api.collect()
-    api.apply_job()
-    for resource in (ELASTICJOBS, ELASTICWORKERS):  # their watches are quicker than that of Leases
-        obj = next(obj for (kind, _), obj in api.objects.items() if kind is resource)
-        controller.cache.take(resource, None, obj)
-    await controller.look(late=True)
-    assert owner_of(api.get(LEASES, WORKER)) == api.worker()["metadata"]["uid"]
-    assert api.pod() is not None
 
 
 async def test_a_worker_of_an_earlier_job_gets_no_pod(api: Api, controller: Controller) -> None:
@@ -262,21 +236,6 @@ async def test_of_many_workers_that_are_refused_no_more_try_in_a_second_than_a_s
     assert wait is not None and 100 <= wait <= 200
 
 
-async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker(
-    api: Api, controller: Controller
-) -> None:
-    policy = {"elasticPolicy": {"opportunistic": {"priorityClassName": "idle"}}}
-    begun = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "base": 0}
-    grown = merged(api.get(ELASTICJOBS, JOB), {"spec": policy, "status": {"scaling": begun}})
-    api.put(ELASTICJOBS, grown)
-    api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
-    assert is_soon((await controller.look()).requeue_after_seconds)
-    assert refusal(api)[1][-20:] == "exceeded quota: team"
-    of, seen = ElasticJob.model_validate(grown), ElasticWorker.model_validate(api.worker())
-    room = room_of(of, Workers([seen]), "", GrowthStatus(base=0, replicas=1), NOW)
-    assert (room.stuck, room.pod_refused[-20:]) == (1, "exceeded quota: team"), "and growth knows it"
-
-
 async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker(
     api: Api, controller: Controller
 ) -> None:
@@ -284,8 +243,8 @@ async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker
     api.remove(LEASES, WORKER)
     api.refusals[LEASES] = Forbidden(403, "Forbidden", "exceeded quota: leases")
     assert is_soon((await controller.look()).requeue_after_seconds)
-    ((reason, message),) = api.events
-    assert reason == "AgentAccessRefused" and POD in message and "exceeded quota" in message
+    (event,) = api.events
+    assert event.reason == "AgentAccessRefused" and POD in event.message and "exceeded quota" in event.message
     assert api.status["phase"] == "Running"
 
 
@@ -293,26 +252,22 @@ async def test_job_that_is_made_again_gets_its_account_though_the_cache_still_sh
     api: Api, controller: Controller
 ) -> None:
     await running(api, controller)
-    for resource, name in list(api.objects):
-        api.remove(resource, name)
+    for resource in list(api.objects):
+        for name in api.names(resource):
+            api.remove(resource, name)
     api.apply_job()
     for resource in (ELASTICJOBS, ELASTICWORKERS):
-        obj = next(obj for (kind, _), obj in api.objects.items() if kind is resource)
-        controller.cache.take(resource, None, obj)
+        controller.cache.note_write(resource, api.list(resource)[0])
     await controller.look(late=True)
     assert api.pod() is not None and api.events == []
     await controller.look()
-    assert {kind for kind, _ in api.objects} >= {SERVICEACCOUNTS, ROLES, ROLEBINDINGS, LEASES, PODS}
-
-
-async def test_an_account_whose_label_was_removed_is_asked_for_once(api: Api, controller: Controller) -> None:
-    """Without our label, we do not see it."""
-    name = owned_name(api.get(ELASTICJOBS, JOB)["metadata"]["uid"])
-    api.put(SERVICEACCOUNTS, {"metadata": {"name": name}})
-    await running(api, controller)
-    api.requests.clear()
-    await controller.look()
-    assert api.requests == []
+    assert {kind for kind in api.objects if api.list(kind)} >= {
+        SERVICEACCOUNTS,
+        ROLES,
+        ROLEBINDINGS,
+        LEASES,
+        PODS,
+    }
 
 
 async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
@@ -324,7 +279,7 @@ async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
         async def create(self, resource: Resource, obj: dict[str, Any]) -> None:
             made.append(resource.kind)
             await asyncio.sleep(0)  # the others come here meanwhile
-            controller.cache.take(resource, None, api.create(resource, obj))
+            controller.cache.note_write(resource, api.create(resource, obj))
 
     access = WorkerAccess(Slow(), controller.cache)  # type: ignore[arg-type]
     owner = api.get(ELASTICJOBS, JOB)
@@ -348,8 +303,8 @@ def relaunch(api: Api) -> None:
 
 
 def key_of(api: Api) -> str:
-    (data,) = (obj["data"] for (kind, _), obj in api.objects.items() if kind is SECRETS)
-    return base64.b64decode(data["key"]).decode()
+    (secret,) = api.list(SECRETS)
+    return base64.b64decode(secret["data"]["key"]).decode()
 
 
 async def test_the_key_is_random_and_comes_before_the_first_pod_of_its_job(
@@ -364,15 +319,6 @@ async def test_the_key_is_random_and_comes_before_the_first_pod_of_its_job(
     assert key_of(api) != base64.b64decode(secret_of(owner)["data"]["key"]).decode()
     made = [kind for verb, kind in api.requests if verb == "create"]
     assert made.index("Secret") < made.index("Pod")
-
-
-async def test_a_later_pod_costs_no_request_for_the_key(api: Api, controller: Controller) -> None:
-    await running(api, controller)
-    relaunch(api)
-    api.requests.clear()
-    await controller.look()
-    assert api.pod() is not None
-    assert [kind for verb, kind in api.requests if verb == "create"] == ["Pod"]
 
 
 async def test_the_next_controller_leaves_the_key_as_it_is(api: Api, controller: Controller) -> None:
@@ -390,12 +336,12 @@ async def test_a_deleted_key_is_not_replaced_while_a_pod_runs_with_it(
 ) -> None:
     """A Pod with another key could not talk to the rest of its job."""
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    (name,) = api.names(SECRETS)
     api.remove(SECRETS, name)
     owners = api.worker()["metadata"]["ownerReferences"]
     metadata = {"name": f"{JOB}-worker-1", "ownerReferences": owners}
     beside = api.put(ELASTICWORKERS, api.worker() | {"metadata": metadata})
-    owner = {"uid": beside["metadata"]["uid"], "controller": True}
+    owner = owner_reference("ElasticWorker", beside["metadata"]["name"], beside["metadata"]["uid"])
     labels = {names.LABEL_MANAGED_BY: names.MANAGER}
     metadata = {"name": f"{JOB}-worker-1-1", "labels": labels, "ownerReferences": [owner]}
     api.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}})
@@ -412,7 +358,7 @@ async def test_a_deleted_key_is_replaced_when_no_pod_has_it_any_more(
     api: Api, controller: Controller
 ) -> None:
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    (name,) = api.names(SECRETS)
     api.remove(SECRETS, name)
     api.pod_phase("Failed")
     relaunch(api)
@@ -427,26 +373,15 @@ async def test_a_deleted_key_is_replaced_when_no_pod_has_it_any_more(
     assert api.find(SECRETS, name) is not None
 
 
-async def test_a_pod_in_another_namespace_that_names_the_worker_as_its_owner_keeps_no_key_from_being_made(
-    api: Api, controller: Controller
-) -> None:
-    owner = {"uid": api.worker()["metadata"]["uid"], "controller": True}
-    labels = {names.LABEL_MANAGED_BY: names.MANAGER}
-    metadata = {"name": "stranger", "namespace": "team-b", "labels": labels, "ownerReferences": [owner]}
-    api.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}})
-    await controller.look()
-    assert re.fullmatch("[0-9a-f]{64}", key_of(api))
-
-
 async def test_a_job_that_was_suspended_gets_a_new_key_if_the_old_one_is_gone(
     api: Api, controller: Controller
 ) -> None:
     await running(api, controller)
-    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    (name,) = api.names(SECRETS)
     api.patch(ELASTICJOBS, JOB, {"spec": {"suspend": True}})
     await controller.look()
     api.remove(SECRETS, name)
-    for pod in [name for kind, name in api.objects if kind is PODS]:
+    for pod in api.names(PODS):
         api.remove(PODS, pod)
     api.patch(ELASTICJOBS, JOB, {"spec": {"suspend": False}})
     relaunch(api)
@@ -475,14 +410,6 @@ async def test_a_worker_that_starts_quickly_costs_one_write_of_its_status(
     made = [kind for verb, kind in api.requests if verb == "create"]
     assert made == ["ServiceAccount", "Role", "RoleBinding", "Secret", "Lease", "Pod"]
     assert len(api.requests) == 7, "and nothing is read"
-
-
-async def test_a_pod_that_takes_longer_is_told_to_be_pending(api: Api, controller: Controller) -> None:
-    first = await controller.look()
-    assert api.status == {} and first.requeue_after_seconds == START_SECONDS
-    api.seconds += START_SECONDS
-    await controller.look()
-    assert (api.status["phase"], api.status["podName"]) == ("Pending", POD)
 
 
 async def test_that_an_extra_workers_pod_has_a_node_is_told_before_it_runs(
@@ -530,21 +457,6 @@ async def test_a_pod_that_goes_before_it_was_written_down_has_ended_all_the_same
     assert api.status["restarts"] == {"Killed": 1} and api.pod() is None
 
 
-async def test_an_end_is_written_for_the_version_that_it_was_decided_from(
-    api: Api, controller: Controller
-) -> None:
-    await running(api, controller)
-    api.remove(PODS, POD)
-    controller.deliver()
-    progress = {"step": 7, "time": "2026-01-01T12:00:00Z"}
-    api.patch(ELASTICWORKERS, WORKER, {"status": {"agent": {"progress": progress}}})
-    with pytest.raises(Conflict):
-        await controller.look(late=True)
-    assert not api.status["restarts"]
-    await controller.look()
-    assert api.status["restarts"] == {"Killed": 1}
-
-
 async def test_why_a_pod_ended_outlives_it_when_the_write_was_refused(
     api: Api, controller: Controller
 ) -> None:
@@ -572,20 +484,6 @@ async def test_what_ends_nothing_is_written_beside_the_agents_reports(
     assert api.status["nodeName"] == "node-7"
 
 
-async def test_pod_of_a_later_incarnation_is_not_deleted_by_one_who_has_not_heard_of_it(
-    api: Api, controller: Controller
-) -> None:
-    await running(api, controller)
-    controller.deliver()
-    raised = api.put(ELASTICWORKERS, merged(api.worker(), {"spec": {"incarnation": 2}}))
-    await Controller(api).look()
-    pod = api.get(PODS, f"{WORKER}-2")
-    controller.cache.take(PODS, None, pod)
-    await controller.look(late=True)
-    assert raised["spec"]["incarnation"] == 2
-    assert "deletionTimestamp" not in api.get(PODS, f"{WORKER}-2")["metadata"]
-
-
 @pytest.mark.parametrize(
     ("labels", "namespace"),
     [
@@ -604,7 +502,7 @@ async def test_a_strangers_pod_that_names_the_worker_as_its_owner_is_left_alone(
     if namespace is not None:
         metadata["namespace"] = namespace
     controller.deliver()
-    controller.cache.take(PODS, None, {**pod, "metadata": metadata})
+    controller.cache.store(PODS).apply({**pod, "metadata": metadata})
     api.requests.clear()
     await controller.look(late=True)
     assert api.requests == []
@@ -641,44 +539,18 @@ async def test_a_report_that_cannot_be_read_is_told_once_until_there_is_another(
     api.events.clear()
     good = api.status["agent"]
     api.put(
-        ELASTICWORKERS,
-        merged(api.worker(), {"status": {"agent": {"since": "2026-01-01T00:00:00+99:99"}}}),
+        ELASTICWORKERS, merged(api.worker(), {"status": {"agent": {"since": "2026-01-01T00:00:00+99:99"}}})
     )
     for _ in range(3):
         await controller.look()
     assert [(c["type"], c["status"]) for c in api.status["conditions"]] == [("ReportReadable", "False")]
-    assert [reason for reason, _ in api.events] == ["ReportUnreadable"]
+    assert [event.reason for event in api.events] == ["ReportUnreadable"]
     api.put(ELASTICWORKERS, merged(api.worker(), {"status": {"agent": good}}))
     await controller.look()
     assert api.status.get("conditions", []) == []
 
 
 # --- Ends are counted once ------------------------------------------------------------------------------------
-
-
-async def test_a_late_word_of_an_ex_leader_does_not_count_the_same_end_twice(api: Api) -> None:
-    """The finding: `phase: Running` is written without a resourceVersion."""
-    before, after = Controller(api), Controller(api)
-    await before.look()
-    api.pod_phase("Running")
-    api.report()
-    before.in_flight = []
-    with pytest.raises(Deposed):
-        await before.look()
-    await after.look()
-    api.pod_phase("Failed", containerStatuses=[terminated(1)])
-    await after.look()
-    ended = api.status
-    assert (
-        ended["restarts"] == {"UserError": 1} and ended["lastExit"]["podUid"] == api.pod()["metadata"]["uid"]
-    )  # type: ignore[index]
-    (late,) = before.in_flight
-    late()
-    assert api.status["phase"] == "Running"
-    await after.look_until_quiet()
-    assert (api.status["phase"], api.status["restarts"]) == ("Failed", {"UserError": 1})
-    assert api.status["failureBudget"] == ended["failureBudget"]
-    assert api.status["history"] == ended["history"]
 
 
 ACTIONS = [
@@ -759,7 +631,7 @@ def happen(api: Api, what: str) -> None:
     elif what == "fail":
         api.pod_phase("Failed", containerStatuses=[terminated(1)])
     elif what == "delete":
-        api.delete(PODS, pod["metadata"]["name"], pod["metadata"]["uid"])
+        api.delete(PODS, pod["metadata"]["name"])
     elif what == "report" and pod["status"]["phase"] == "Running":
         api.report()
 

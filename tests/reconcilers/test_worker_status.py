@@ -10,28 +10,13 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.silence import Heartbeat, Silence
-from reconcilers.observed.worker_state import (
-    HEARTBEAT_ON_TIME,
-    current_report,
-    finished,
-    stuck_by,
-)
+from reconcilers.observed.worker_state import HEARTBEAT_ON_TIME, current_report, finished, stuck_by
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 
 
 def after(seen_worker: ElasticWorker, **seen: Any) -> Any:
     return observe(seen_worker, Observation(**seen), NOW)
-
-
-def test_running_pod_makes_a_running_worker_and_records_it() -> None:
-    status = after(worker(phase=None), pod=pod())
-    assert (status.phase, status.pod_name, status.pod_uid, status.node_name) == (
-        WorkerPhase.RUNNING,
-        "digits-worker-0-1",
-        "uid-0-1",
-        "node-0",
-    )
 
 
 def test_what_the_node_shares_with_others_is_in_the_status_where_it_is_asked_for() -> None:
@@ -49,13 +34,6 @@ def test_an_end_is_of_the_machine_that_the_pod_was_first_seen_on() -> None:
     later_on = {"pod": pod(phase="Failed"), "node": {"metadata": {"name": "node-0", "uid": "m2"}}}
     ended = after(worker().model_copy(update={"status": runs}), **later_on)
     assert (ended.last_exit.node_name, ended.last_exit.node_uid) == ("node-0", "m1")
-
-
-def test_failed_pod_is_classified_counted_and_kept() -> None:
-    status = after(worker(), pod=pod(phase="Failed", containerStatuses=[terminated(1)]))
-    assert status.phase is WorkerPhase.FAILED
-    assert (status.restarts, status.restart_count) == ({"UserError": 1}, 1)
-    assert status.last_exit.exit_class is ExitClass.USER_ERROR and status.last_exit.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -258,10 +236,6 @@ def test_an_end_that_a_late_write_took_back_is_not_counted_again() -> None:
         assert (again.failure_budget, again.quick_exits) == (ended.failure_budget, ended.quick_exits)
 
 
-def test_pod_that_was_never_seen_is_not_gone() -> None:
-    assert after(worker(phase=None), pod=None).phase is WorkerPhase.PENDING
-
-
 def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
     old = worker(phase=WorkerPhase.FAILED, restarts={"Killed": 2}, restartCount=2)
     raised = old.model_copy(update={"spec": old.spec.model_copy(update={"incarnation": 2})})
@@ -329,23 +303,14 @@ def test_quick_exits_count_only_pods_that_ended_by_themselves_soon() -> None:
     assert after(worker(quickExits=5), pod=pod(deleted=True)).quick_exits == 0
 
 
-def agent(**fields: Any) -> dict[str, Any]:
-    return {
-        "incarnation": 1,
-        "podUid": "uid-0-1",
-        "address": "127.0.0.1",
-        "storePort": 1,
-        "localWorldSize": 1,
-        "observedRound": 3,
-        "state": AgentState.SUCCEEDED,
-        "since": later(0),
-    } | fields
+def agent(state: AgentState = AgentState.SUCCEEDED, **fields: Any) -> dict[str, Any]:
+    return report(0, state, 3, **fields).to_wire()
 
 
 def test_a_report_is_current_only_for_this_incarnation_and_pod() -> None:
     assert current_report(worker(agent=agent()))
     assert not current_report(worker(agent=agent(incarnation=2)))
-    assert not current_report(worker(agent=agent(podUid="another")))
+    assert not current_report(worker(agent=agent(pod_uid="another")))
     assert not current_report(worker())
 
 
@@ -353,7 +318,7 @@ def test_worker_has_finished_when_its_pod_or_its_processes_of_this_round_ended_w
     assert finished(worker(phase=WorkerPhase.SUCCEEDED), 3)
     assert finished(worker(agent=agent()), 3)
     assert not finished(worker(agent=agent()), 4)
-    assert not finished(worker(agent=agent(state=AgentState.RUNNING)), 3)
+    assert not finished(worker(agent=agent(AgentState.RUNNING)), 3)
 
 
 # --- the job has ended ----------------------------------------------------------------------------------------
@@ -392,9 +357,3 @@ def test_what_runs_on_after_its_job_has_ended_is_running_until_its_pod_is_not() 
         pod=pod(0), node_lost="node-0 is not ready", released=True, owner_ended=WorkerPhase.FAILED
     )
     assert observe(worker(0), lost, NOW).phase is WorkerPhase.FAILED
-
-
-def test_a_suspended_jobs_pod_that_fails_is_no_end() -> None:
-    assert (
-        observe(worker(0), Observation(pod=pod(0, "Failed"), released=True), NOW).phase is WorkerPhase.RUNNING
-    )

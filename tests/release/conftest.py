@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,22 @@ from tests.release.helm import Helm, find_helm
 ROOT = Path(__file__).parents[2]
 
 
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+"""Where programs are: beside this Python first."""
+
+
+def find_uv() -> str:
+    """Return the `uv` beside this Python, or else on PATH."""
+    found = shutil.which("uv", path=PATH)
+    assert found, f"uv is neither beside {sys.executable} nor on PATH"
+    return found
+
+
 def make(out: Path, base: Path, **variables: str) -> None:
     """Run `make release` without the worker's image, with further environment variables."""
     command = [sys.executable, "-m", "release", "--out", out, "--without-worker"]
     command += ["--python-base", base, "--busybox-base", base]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # uv is beside this Python
-    environment = os.environ | {"PATH": path} | variables
+    environment = os.environ | {"PATH": PATH} | variables
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
     )

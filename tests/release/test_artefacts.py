@@ -25,7 +25,7 @@ from crds.release import VERSION
 from deploy.kustomize import render
 from e2e.bare_venv import BareVenv
 from release.images import Layout
-from tests.release.conftest import make
+from tests.release.conftest import find_uv, make
 from tests.release.helm import Helm, HelmFailed
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,15 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (of_torch,) = (torch.folder / "lib").glob("python*/site-packages")
     (packages / "torch.pth").write_text(f"{of_torch}\n")
     bin_folder = folder / "venv" / "bin"
-    command = ["uv", "pip", "install", "--quiet", "--python", bin_folder / "python3", f"{dist / WHEEL}[cli]"]
+    command = [
+        find_uv(),
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        bin_folder / "python3",
+        f"{dist / WHEEL}[cli]",
+    ]
     subprocess.run(command, check=True, timeout=300, cwd=folder)
     return bin_folder
 

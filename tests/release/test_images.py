@@ -13,10 +13,7 @@ from release.archive import File
 from release.images import Image, Layout, LayoutError, build
 from tests.release.bases import make_base
 
-FILES = {
-    "opt/dlr/a.py": File(b"print(1)\n"),
-    "usr/local/bin/dlr": File(b"#!/bin/sh\n", executable=True),
-}
+FILES = {"opt/dlr/a.py": File(b"print(1)\n"), "usr/local/bin/dlr": File(b"#!/bin/sh\n", executable=True)}
 IMAGE = Image("dlr-controller", FILES, ("dlr", "controller"), {"PYTHONPATH": "/opt/dlr"})
 TIME = 1_700_000_000
 

@@ -60,23 +60,14 @@ def test_the_others_wait_for_a_hung_group_until_its_time_out_or_their_patience_e
     assert stall_of(outcome) == pytest.approx(waited + 0.4, abs=0.5)
 
 
-def test_a_hung_group_is_left_out_once_and_returns_when_it_is_started_again() -> None:
-    run = simulation("hang", rate=200.0)
+@pytest.mark.parametrize("kind", ["hang", "process"])
+def test_each_group_that_leaves_and_comes_back_is_two_versions(kind: str) -> None:
+    run = simulation(kind, rate=200.0)
     outcome = run.run(3.0)
     groups = run.state.groups
     assert groups is not None
     assert groups.membership.version == 1 + 2 * outcome.interruptions
     assert (len(groups.membership.groups), groups.membership.late) == (8, [])
-
-
-def test_each_group_that_leaves_or_comes_back_is_one_version() -> None:
-    run = simulation("process", rate=200.0)
-    outcome = run.run(3.0)
-    groups = run.state.groups
-    assert groups is not None
-    assert outcome.rounds == outcome.interruptions
-    assert groups.membership.version == 1 + 2 * outcome.interruptions
-    assert len(groups.membership.groups) == 8
 
 
 @settings(max_examples=10, deadline=None, database=None)

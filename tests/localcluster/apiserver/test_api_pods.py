@@ -30,19 +30,19 @@ async def test_what_is_wrong_with_a_pod_is_told_by_path(api: Api) -> None:
         "spec.containers[2].image",
     }
     answer = await api.post(PODS, pod("one", serviceAccountName="nobody"))
-    assert answer.code == 403 and 'serviceaccount "nobody" not found' in answer.message
+    assert answer.status == 403 and 'serviceaccount "nobody" not found' in answer.message
     answer = await api.post(PODS, pod("one", priorityClassName="nothing"))
-    assert answer.code == 403 and "no PriorityClass with name nothing" in answer.message
+    assert answer.status == 403 and "no PriorityClass with name nothing" in answer.message
 
 
 async def test_a_pod_is_bound_once(api: Api) -> None:
     await api.created(PODS, pod("one"))
-    assert (await api.post(f"{PODS}/one/binding", BINDING)).code == 201
+    assert (await api.post(f"{PODS}/one/binding", BINDING)).status == 201
     bound = (await api.get(f"{PODS}/one")).body
     assert bound["spec"]["nodeName"] == "node-0"
     assert bound["status"]["conditions"][0]["type"] == "PodScheduled"
     again = await api.post(f"{PODS}/one/binding", BINDING)
-    assert again.code == 409 and "already assigned to node" in again.message
+    assert again.status == 409 and "already assigned to node" in again.message
     assert (await api.get(PODS, fieldSelector="spec.nodeName=node-0")).names == ["one"]
 
 
@@ -50,8 +50,8 @@ async def test_interactive_subresources_are_refused_in_a_sentence(api: Api) -> N
     await api.created(PODS, pod("one"))
     for name in ("exec", "attach", "portforward"):
         answer = await api.get(f"{PODS}/one/{name}")
-        assert answer.code == 405 and f"pods/{name}" in answer.message
-    assert (await api.get(f"{PODS}/one/nonsense")).code == 404
+        assert answer.status == 405 and f"pods/{name}" in answer.message
+    assert (await api.get(f"{PODS}/one/nonsense")).status == 404
 
 
 async def test_a_pod_with_a_node_is_given_its_grace_and_a_finished_one_needs_none(api: Api) -> None:
@@ -64,9 +64,9 @@ async def test_a_pod_with_a_node_is_given_its_grace_and_a_finished_one_needs_non
     shorter = (await api.delete(f"{PODS}/one", {"gracePeriodSeconds": 5})).body["metadata"]
     assert shorter["deletionGracePeriodSeconds"] == 5
     await api.delete(f"{PODS}/one", {"gracePeriodSeconds": 0})
-    assert (await api.get(f"{PODS}/one")).code == 404
+    assert (await api.get(f"{PODS}/one")).status == 404
     await api.created(PODS, pod("one"))
     await api.post(f"{PODS}/one/binding", BINDING)
     await api.patch(f"{PODS}/one/status", {"status": {"phase": "Succeeded"}})
     await api.delete(f"{PODS}/one")
-    assert (await api.get(f"{PODS}/one")).code == 404
+    assert (await api.get(f"{PODS}/one")).status == 404

@@ -3,7 +3,7 @@
 import aiohttp
 import pytest
 
-from localcluster.apiserver.server import Serving, serve
+from localcluster.apiserver.server import Serving
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CONFIG_MAPS, PODS, Api, config_map, pod
 
@@ -14,24 +14,22 @@ async def version(api: Api) -> str:
     return str((await api.get(CONFIG_MAPS)).body["metadata"]["resourceVersion"])
 
 
-async def test_pages_count_what_remains_and_refuse_forged_tokens(api: Api) -> None:
-    for number in range(3):
+async def test_forged_tokens_of_pages_are_refused(api: Api) -> None:
+    for number in range(2):
         await api.created(PODS, pod(f"pod-{number}"))
-    page = await api.get(PODS, limit=1)
-    assert page.body["metadata"]["remainingItemCount"] == 2
-    assert (await api.get(PODS, **{"continue": "nonsense"})).code == 400
-    token = page.body["metadata"]["continue"]
+    token = (await api.get(PODS, limit=1)).body["metadata"]["continue"]
+    assert (await api.get(PODS, **{"continue": "nonsense"})).status == 400
     answer = await api.get(CONFIG_MAPS, **{"continue": token})
-    assert (answer.code, answer.reason) == (410, "Expired")
+    assert (answer.status, answer.body["reason"]) == (410, "Expired")
 
 
 async def test_lists_of_other_moments_are_refused(api: Api) -> None:
     current = int(await version(api))
-    assert (await api.get(CONFIG_MAPS, resourceVersion=current, resourceVersionMatch="Exact")).code == 200
-    assert (await api.get(CONFIG_MAPS, resourceVersion=1, resourceVersionMatch="Exact")).code == 410
-    assert (await api.get(CONFIG_MAPS, resourceVersion=1)).code == 200
+    assert (await api.get(CONFIG_MAPS, resourceVersion=current, resourceVersionMatch="Exact")).status == 200
+    assert (await api.get(CONFIG_MAPS, resourceVersion=1, resourceVersionMatch="Exact")).status == 410
+    assert (await api.get(CONFIG_MAPS, resourceVersion=1)).status == 200
     answer = await api.get(CONFIG_MAPS, resourceVersion=current + 100)
-    assert (answer.code, answer.reason) == (504, "Timeout")
+    assert (answer.status, answer.body["reason"]) == (504, "Timeout")
 
 
 async def test_a_dropped_watch_is_forgotten(home: Home, api: Api, serving: Serving) -> None:
@@ -43,19 +41,3 @@ async def test_a_dropped_watch_is_forgotten(home: Home, api: Api, serving: Servi
             raise aiohttp.ClientConnectionError
     await api.created(CONFIG_MAPS, config_map("one"))
     await api.eventually(CONFIG_MAPS, lambda _: not collection._broad)
-
-
-async def test_watches_survive_a_restart_only_from_the_last_version(home: Home) -> None:
-    from tests.localcluster.apiserver.conftest import connected
-
-    async with serve(home) as serving, connected(home, serving) as api:
-        await api.created(CONFIG_MAPS, config_map("one"))
-        await api.delete(f"{CONFIG_MAPS}/one")
-        old, last = 1, await version(api)
-    async with serve(home) as serving, connected(home, serving) as api:
-        async with api.watch(CONFIG_MAPS, resourceVersion=old) as events:
-            assert (await events.next())["object"]["code"] == 410
-        async with api.watch(CONFIG_MAPS, resourceVersion=last) as events:
-            created = await api.created(CONFIG_MAPS, config_map("two"))
-            assert await events.next() == {"type": "ADDED", "object": created}
-        assert int(created["metadata"]["resourceVersion"]) > int(last)

@@ -16,21 +16,15 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.kubeconfig import load_connection
 from localcluster.paths import Home
-from tests.localcluster.apiserver.api import (
-    CONFIG_MAPS,
-    CRDS,
-    JSON_PATCH,
-    MERGE,
-    PODS,
-    STRATEGIC,
-    WIDGETS,
-    config_map,
-    pod,
-    widget,
-    widget_definition,
-)
-from tests.localcluster.apiserver.conftest import Running, running
+from tests.conformance.objects import widget_crd
+from tests.conformance.rawapi import APPLY_PATCH as APPLY
+from tests.conformance.rawapi import JSON_PATCH
+from tests.conformance.rawapi import MERGE_PATCH as MERGE
+from tests.conformance.rawapi import STRATEGIC_PATCH as STRATEGIC
+from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, PODS, WIDGETS, config_map, pod, widget
+from tests.localcluster.running import Part
 
 pytestmark = pytest.mark.real
 
@@ -38,7 +32,6 @@ EXAMPLES = 100
 LONGEST_SECONDS = 300.0
 """Time limit for a request, on a machine that does much other work too."""
 YAML = "application/yaml"
-APPLY = "application/apply-patch+yaml"
 MARK = "\uf8ffmark\uf8ff"
 BAGS = "/apis/example.com/v1/namespaces/default/bags"
 FORESEEN = b"etcdserver: request is too large"
@@ -151,7 +144,7 @@ VALID: list[tuple[str, dict[str, Any]]] = [
         ),
     ),
     (CONFIG_MAPS, config_map("one", labels={"a": "b"}, finalizers=["a/b"], annotations={"c": "d"})),
-    (CRDS, widget_definition()),
+    (CRDS, widget_crd()),
     (WIDGETS, {**widget("one", {"size": 3, "replicas": 2}), "status": {"phase": "Up"}}),
     (
         f"{RBAC}/roles",
@@ -175,15 +168,6 @@ VALID: list[tuple[str, dict[str, Any]]] = [
                 "matchConditions": [{"name": "n", "expression": "true"}],
                 "validations": [{"expression": "true", "message": "m"}],
             },
-        },
-    ),
-    (
-        f"{ADMISSION}/validatingadmissionpolicybindings",
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": "one"},
-            "spec": {"policyName": "one", "validationActions": ["Warn"]},
         },
     ),
     (
@@ -243,7 +227,7 @@ class Client:
     def __init__(self, home: Home) -> None:
         trust = ssl.create_default_context(cafile=str(home.ca_certificate))
         self._pool = urllib3.PoolManager(ssl_context=trust, maxsize=4, retries=False, timeout=LONGEST_SECONDS)
-        self._url = Running(home).url
+        self._url = load_connection(home.kubeconfig).server
         self._token = home.admin_token.read_text()
 
     def __call__(
@@ -295,15 +279,19 @@ class Innocent(threading.Thread):
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     home = Home(tmp_path_factory.mktemp("hostile") / "home")
-    with running(home):
-        yield home
+    home.create()
+    server = Part(home, "apiserver", "--port", "0")
+    server.start()
+    yield home
+    assert server.process is not None and server.process.poll() is None, "the server died"
+    server.end()
 
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Client:
     http.client._MAXHEADERS = 1000  # type: ignore[attr-defined]  # warnings are headers
     client = Client(home)
-    for definition in (bag_definition(), widget_definition()):
+    for definition in (bag_definition(), widget_crd()):
         assert client("POST", CRDS, json.dumps(definition).encode())[0] == 201
     return client
 
@@ -389,7 +377,7 @@ def test_what_is_nested_too_deeply_is_refused_by_every_verb(client: Client, leve
         ("PUT", plain.replace(b'"spec": {}', b'"spec": ' + deep), "application/json"),
         ("PATCH", b'{"spec":' + deep + b"}", MERGE),
         ("PATCH", b'[{"op":"add","path":"/spec/deep","value":' + deep + b"}]", JSON_PATCH),
-        ("PATCH", plain.replace(b'"spec": {}', b'"spec": ' + deep), f"{APPLY}"),
+        ("PATCH", plain.replace(b'"spec": {}', b'"spec": ' + deep), APPLY),
     ):
         code, said = client(
             method, f"{path}?fieldManager=x&force=true" if kind == APPLY else path, body, kind

@@ -56,10 +56,7 @@ def test_options_keep_what_is_zero() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "raw", "words"),
-    [
-        ("Gadget", b"", "'Gadget'"),
-        ("ConfigMap", field(99, "x"), "field 99 of ConfigMap"),
-    ],
+    [("Gadget", b"", "'Gadget'"), ("ConfigMap", field(99, "x"), "field 99 of ConfigMap")],
 )
 def test_what_is_not_in_the_table_is_not_lost_in_silence(kind: str, raw: bytes, words: str) -> None:
     with pytest.raises(UnknownMessage, match=words):

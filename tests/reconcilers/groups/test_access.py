@@ -193,7 +193,7 @@ def api() -> Api:
 
 def keys(controller: Controller) -> OwnerKeys:
     controller.deliver()
-    return OwnerKeys(controller, controller.cache, lambda: 0.0)  # type: ignore[arg-type]
+    return OwnerKeys(controller.client, controller.cache, lambda: 0.0)  # type: ignore[arg-type]
 
 
 def run_pod(api: Api, index: int, namespace: str = "default") -> None:
@@ -231,8 +231,7 @@ async def test_a_groups_start_replaces_no_key_that_another_groups_pod_runs_with(
 
 async def test_a_deleted_key_is_made_again_when_no_groups_pod_runs(api: Api) -> None:
     run_pod(api, 0)
-    (name,) = (name for kind, name in api.objects if kind is PODS)
-    api.remove(PODS, name)
+    api.remove(PODS, *api.names(PODS))
     await keys(Controller(api)).ensure(child(1))
     assert api.find(SECRETS, SECRET) is not None
 
