@@ -30,8 +30,8 @@ class SizeSeen:
     raw: Object
     """The job as it is stored."""
     workers: Workers
-    history: Sequence[ElasticJob] = ()
-    """The namespace's finished jobs, where this one is to begin as such ended."""
+    history: Sequence[ElasticJob] | None = None
+    """The namespace's finished jobs, where this one is to begin as such ended; else None."""
     nodes: Collection[Mapping[str, Any]] = ()
     """All Nodes, likewise."""
     refused: RefusedRequest | None = None
@@ -46,6 +46,7 @@ class SizePlan:
     events: tuple[Event, ...] = ()
     """Events of the status."""
     write: ScaleWrite | None = None
+    """The request, which is written after the status."""
     look_again_seconds: float | None = None
 
 
@@ -55,8 +56,8 @@ def plan_autoscaling(look: SizeSeen, now: datetime) -> SizePlan:
     if usage.is_due(job):
         job = _having(job, usage=usage.usage_of(job, look.workers))
     plan = SizePlan()
-    if profile.is_due(job, bool(look.workers)) and is_merged(job):
-        job, plan = _begin(replace(look, job=job))
+    if look.history is not None and is_merged(job):
+        job, plan = _begin(replace(look, job=job), look.history)
     elif growth.concerns(job) and is_merged(job):
         grown = growth.grow(job, look.workers, look.refused, look.nodes, now)
         job = _having(job, growth=grown.growth)
@@ -65,10 +66,10 @@ def plan_autoscaling(look: SizeSeen, now: datetime) -> SizePlan:
     return replace(plan, status_patch={name: patch[name] for name in FIELDS if name in patch})
 
 
-def _begin(look: SizeSeen) -> tuple[ElasticJob, SizePlan]:
+def _begin(look: SizeSeen, history: Sequence[ElasticJob]) -> tuple[ElasticJob, SizePlan]:
     managed_fields = look.raw["metadata"].get("managedFields") or ()
     refused = refusal_of(look.refused, Origin.PROFILE)
-    beginning = profile.begin(look.job, look.history, refused, managed_fields)
+    beginning = profile.begin(look.job, history, refused, managed_fields)
     if beginning.request is not None:
         write, wait = own_write(look.job, beginning.request, look.refused, look.nodes)
         return look.job, SizePlan(write=write, look_again_seconds=wait)
