@@ -20,6 +20,7 @@ from controller.resources import (
     SERVICEACCOUNTS,
 )
 from crds import names
+from reconcilers.autoscaling import wiring as autoscaling
 from reconcilers.cordon import wiring as cordons
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.groups import wiring as groups
@@ -87,6 +88,7 @@ def add_all(
     strategies = Strategies()
     roles.add(strategies)
     add_jobs(manager, clock, pods or PodOptions(), strategies)
+    autoscaling.add(manager, clock)
     scaleplan.add(manager, clock, strategies.counts_fault)
     groups.add(manager, clock)
     add_workers(manager, clock, pods or PodOptions(), strategies)

@@ -41,7 +41,6 @@ from reconcilers.failure.incidents import (
     uncounted,
     with_incident,
 )
-from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed.slots import is_extra, wanted_slots
@@ -200,15 +199,6 @@ def _who_was_first(
 def blame_of(incident: Incident) -> Blame | None:
     round_ = incident.failure.round
     return None if round_ is None else Blame(round_, in_one_line(incident.failure))
-
-
-def own_failure(incident: Incident | None, round_: int) -> str:
-    """Return the failure of training itself in this round, in one line; empty where there is none, or what
-    failed is not the program's doing."""
-    if incident is None or incident.follows or incident.failure.round != round_:
-        return ""
-    is_free = meaning_of(incident.exit_class).free or incident.action is FailureAction.IGNORE
-    return "" if is_free else in_one_line(incident.failure)
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:

@@ -224,6 +224,7 @@ def episode_of(
         state=state,
         since=since,
         round=world.round,
+        size=len(members) or None,
         members=in_short(members),
         reason=shortened(reason, MAX_EPISODE_REASON),
         failure=failure,

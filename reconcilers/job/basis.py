@@ -10,7 +10,7 @@ from functools import cached_property
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import Departed, ProfileUse
+from crds.job_status import Departed
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
@@ -45,8 +45,6 @@ class Basis:
     """The next shard sets; None if nothing in them changes."""
     refusal: Refusal | None = None
     """Why no Pod can be made of the template; None if they can."""
-    profile: ProfileUse | None = None
-    """What became of the job's profile."""
     table: Table = TABLE
     """The conditions and warnings that the job may have."""
     spare: Mapping[str, Overdrawn] = field(default_factory=dict)

@@ -16,36 +16,38 @@ from controller.resources import Object
 from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
-from crds.rendezvous import Rendezvous
-from reconcilers.capacity import growth, profile
-from reconcilers.capacity.profile import Beginning
-from reconcilers.capacity.usage import with_memory_peaks, with_rounds
 from reconcilers.conditions import refusal, reported
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.policy import Assessment, assess, own_failure, spare_workers
+from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.goodput.ledger import Moment, failed_at, seconds_to_refresh, with_account
 from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
-from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
+from reconcilers.job.scaling import plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_of, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.run_policy import (
+    deadline_exceeded,
+    seconds_to_deadline,
+    seconds_to_expiry,
+    seconds_to_sizing,
+)
 from reconcilers.observed.status_patch import patch_of, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
-from reconcilers.scale.request import Origin, ScaleWrite, pending
+from reconcilers.scale.request import ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
+from reconcilers.world.extra import with_extra
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
 from reconcilers.world.rendezvous import Decision, broken_members, dissolve
 
@@ -84,31 +86,24 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if seen.job.status.finished:
         return plan_finished(seen, now)
     uptake, slots = workers_to_be(seen, now)
-    look, beginning = basis_of(seen, slots.surplus, uptake, now)
+    look = basis_of(seen, slots.surplus, uptake, now)
     if seen.job.spec.suspend:
-        plan = plan_suspended(look, dissolve(look.published, "the job is suspended"))
+        plan = written(look, suspended(look, dissolve(look.published, "the job is suspended")))
     else:
         plan = plan_end(look, _success(look)) or _train(look)
-    return completed(plan, look, slots, uptake, beginning)
+    return completed(plan, look, slots, uptake)
 
 
 def completed(
-    plan: Plan,
-    look: Basis,
-    slots: WorkerPlan,
-    uptake: Uptake,
-    beginning: Beginning,
-    look_again_seconds: float | None = None,
+    plan: Plan, look: Basis, slots: WorkerPlan, uptake: Uptake, look_again_seconds: float | None = None
 ) -> Plan:
-    """The plan with what is the same for all jobs: slots that come and go, and scale requests."""
+    """The plan with what is the same for all jobs: slots that come and go."""
     if plan.is_interim:
         return plan
     seen, now = look.seen, look.now
     most = most_acts(len(seen.workers) + len(slots.missing))
-    scale = None
-    if beginning.request is not None and not _ends(plan):
-        scale, _ = own_write(look.job, beginning.request, seen)
-    waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
+    sizing_seconds = seconds_to_sizing(seen.job, now) if slots.missing else None
+    waits = look.is_held or sizing_seconds is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[: min(most, seen.limit.room)]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = len(missing) == most < len(slots.missing) or len(surplus) < len(slots.surplus)
@@ -118,11 +113,11 @@ def completed(
         plan,
         events=(*shards, *events_of_job.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
-        scale=scale or plan.scale,
         look_again_seconds=soonest(
             plan.look_again_seconds,
             look_again_seconds,
             more,
+            sizing_seconds,
             seen.workers_refused_seconds,
             RETRY_SECONDS if len(slots.missing) > seen.limit.room else None,
             STRANGERS_RETRY_SECONDS if seen.strangers else None,
@@ -134,11 +129,6 @@ def completed(
     return _paced(seen, plan)
 
 
-def _ends(plan: Plan) -> bool:
-    phase = plan.status_patch.get("phase")
-    return phase is not None and JobPhase(phase).finished
-
-
 def most_acts(workers: int) -> int:
     """Workers of a job that one look makes at most, or relaunches, or deletes."""
     return max(MIN_ACTS, workers // ACT_LOOKS)
@@ -148,7 +138,7 @@ def workers_to_be(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
     """The requested scale, and the workers that are wanted by it."""
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
-    uptake = growth.with_base(job, take_up(job, fresh, seen.managed_fields, now, seen.vacant), now)
+    uptake = take_up(job, fresh, seen.managed_fields, now, seen.vacant)
     slots = plan_workers(uptake.job, seen.workers, seen.published)
     missing = tuple(slot for slot in slots.missing if slot not in seen.taken)
     return uptake, replace(slots, missing=missing)
@@ -170,8 +160,8 @@ def basis_of(
     uptake: Uptake,
     now: datetime,
     fault: refusal.Fault | None = None,
-) -> tuple[Basis, Beginning]:
-    """The job as it is wanted by now, and how it begins.
+) -> Basis:
+    """The job as it is wanted by now.
 
     Args:
         surplus: the workers that are deleted; what they have done of their leases counts.
@@ -183,10 +173,8 @@ def basis_of(
         shards = job_shards.next_sets(job, seen.workers, surplus, now)
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
-    refused = refusal_of(seen, Origin.PROFILE)
-    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, seen.managed_fields)
     wanted = with_departed(uptake.job, surplus)
-    look = Basis(
+    return Basis(
         seen=seen,
         job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
         workers=workers,
@@ -195,9 +183,7 @@ def basis_of(
         scale_requested=uptake.scale_requested,
         shards=shards,
         refusal=refusal.judge(job, workers, now, fault),
-        profile=beginning.profile,
     )
-    return look, beginning
 
 
 def plan_finished(seen: Seen, now: datetime) -> Plan:
@@ -207,13 +193,6 @@ def plan_finished(seen: Seen, now: datetime) -> Plan:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
     return written(look, over(look), look_again=(remaining,))
-
-
-def plan_suspended(look: Basis, world: Rendezvous | None) -> Plan:
-    """The plan of a suspended job; `world` is None for a job that has none."""
-    back = giving_back(look.job, look.seen)
-    plan = written(look, suspended(look, world), look_again=back.look_again_seconds)
-    return replace(plan, scale=back.write)
 
 
 def plan_end(look: Basis, success: str) -> Plan | None:
@@ -265,21 +244,15 @@ def _train(look: Basis) -> Plan:
     )
     ready = sum(person.joinable for person in people)
     due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
-    is_quiet = _is_quiet(look, decision, roll, failures)
-    failure = own_failure(failures.incident, published.round)
-    scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet, failed=failure)
-    if scaling.growth is not None:
-        look = replace(look, job=growth.with_step(look.job, scaling.growth))
+    scale, scaling_seconds = plan_scaling(look.job, workers, look.seen)
     waits = (
         decision.look_again_seconds,
         failures.seconds_to_judgement(now),
         reported.seconds_to_look(look.job),
         *waits_of_all(look),
-        *scaling.look_again_seconds,
+        *scaling_seconds,
     )
-    plan = replace(_go_on(look, decision, failures, broken_at, waits), check=check)
-    if not look.leaving:
-        plan = replace(plan, events=(*plan.events, *scaling.events), scale=scaling.write)
+    plan = replace(_go_on(look, decision, failures, broken_at, waits), check=check, scale=scale)
     return relaunching(plan, look, due, retry_seconds)
 
 
@@ -320,27 +293,15 @@ def relaunching(plan: Plan, look: Basis, due: Sequence[Act], retry_seconds: floa
         return Plan(first=relaunches, look_again_seconds=0.0, is_interim=True)
     again = soonest(plan.look_again_seconds, 0.0 if is_more else retry_seconds)
     if look.leaving:
-        return replace(plan, first=relaunches, look_again_seconds=again)
+        return replace(plan, first=relaunches, scale=None, look_again_seconds=again)
     return replace(plan, acts=(*relaunches, *plan.acts), look_again_seconds=again)
-
-
-def _is_quiet(look: Basis, decision: Decision, roll: Roll, failures: Assessment) -> bool:
-    """Whether no check, move, roll or failure is under way."""
-    return (
-        look.active_check is None
-        and not decision.check
-        and not decision.changes(look.published)
-        and not (roll.sources or roll.relaunches or look.job.status.migrations)
-        and failures.incident is None
-        and not look.is_refused
-    )
 
 
 def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
     """Return the world's participants, its bounds, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    bounds, roll = growth.with_extra(bounds_of(job), job, workers, published, people), Roll()
+    bounds, roll = with_extra(bounds_of(job), job, workers, published, people), Roll()
     if look.active_check is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
@@ -407,7 +368,6 @@ def written(
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
     differs = bool(patch_of(raw, status.to_wire()))
     after = with_account(moment, differs, look.seen.account_age_seconds)
-    after = _with_usage(look, after, differs or after is not status)
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
     updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
@@ -416,24 +376,11 @@ def written(
         events=(
             *events,
             *events_of_conditions(before, after, look.table),
-            *profile.events(before.profile, after.profile),
             *events_of_job.of_phase(look, status),
         ),
         acts=(*acts, *updates),
         look_again_seconds=soonest(*look_again, 0.0 if len(updates) < len(due) else None),
     )
-
-
-def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> ElasticJobStatus:
-    """Return the status with what the job used, where it is written anyway (`differs`).
-
-    Until then, peaks of memory stay in the agents' reports.
-    """
-    ends = status.finished or status.phase is JobPhase.SUSPENDED
-    counted = with_rounds(status, look.workers, look.published, ends=ends)
-    if not differs and counted is status:
-        return status
-    return with_memory_peaks(look.job, counted, look.workers)
 
 
 def soonest(*seconds: float | None) -> float | None:

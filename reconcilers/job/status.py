@@ -157,7 +157,7 @@ def status_of(
     completion_time: datetime | None = None,
     standby: int = 0,
 ) -> ElasticJobStatus:
-    """All fields of the status that is written, but for the account of time and use, which follows from it.
+    """All fields of the status that is written here, but for the account of time, which follows from it.
 
     Args:
         failures: None where no failure is judged in this look.
@@ -177,7 +177,6 @@ def status_of(
             "message": message,
             "conditions": list(judgement.conditions),
             "warnings": list(judgement.warnings),
-            "profile": of.profile or before.profile,
             "replica_statuses": replica_statuses(job, of.workers, standby),
             "rendezvous": world,
             "cluster": wanted.cluster,

@@ -15,7 +15,6 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureAction
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.capacity import growth
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
@@ -30,6 +29,7 @@ from reconcilers.runtime.acts import Act, Event, Verb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
+from reconcilers.world.extra import taken_slots
 from reconcilers.world.participants import Bounds
 
 _IDLE = (AgentState.READY, AgentState.FAILED)
@@ -169,7 +169,7 @@ def relaunches_of(
         return [], None
     present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
     there = (worker for worker in concerned if slot_of(worker) in present)
-    given_back = growth.taken_slots(job, look.workers)
+    given_back = taken_slots(job, look.workers)
     wanted = [
         worker
         for worker in there

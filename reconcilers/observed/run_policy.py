@@ -1,15 +1,17 @@
-"""cleanPodPolicy, ttlSecondsAfterFinished and activeDeadlineSeconds: pure, with `now` passed in."""
+"""When a job begins, is over, and is cleaned up: pure, with `now` passed in."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
-from crds.job_spec import CleanPodPolicy
+from crds.job_spec import CleanPodPolicy, OptimizeMode
 from crds.phases import JobPhase
 from reconcilers.observed.builder import grace_seconds
 
 LEAVE_MARGIN_SECONDS = 5.0
+SIZING_SECONDS = 5.0
+"""Longest wait of a job for its size, where that is to follow from earlier jobs."""
 
 
 def seconds_to_deadline(job: ElasticJob, now: datetime) -> float | None:
@@ -25,6 +27,18 @@ def deadline_exceeded(job: ElasticJob, now: datetime) -> str:
     remaining, limit = seconds_to_deadline(job, now), job.spec.run_policy.active_deadline_seconds
     is_over = remaining is not None and remaining <= 0
     return f"the job was active for longer than activeDeadlineSeconds {limit}" if is_over else ""
+
+
+def seconds_to_sizing(job: ElasticJob, now: datetime) -> float | None:
+    """Until a job that is to begin as earlier ones ended makes its first workers in any case; None if now.
+
+    It waits for `status.profile`, and what writes that may be away.
+    """
+    status = job.status
+    if job.spec.optimize_mode is not OptimizeMode.CLUSTER or status.profile is not None or status.world.round:
+        return None
+    left = SIZING_SECONDS - (now - (status.start_time or now)).total_seconds()
+    return left if left > 0 else None
 
 
 def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:

@@ -20,7 +20,6 @@ from reconcilers.job.plan import (
     plan_end,
     plan_failure,
     plan_finished,
-    plan_suspended,
     relaunching,
     waits_of_all,
     workers_to_be,
@@ -28,7 +27,7 @@ from reconcilers.job.plan import (
 )
 from reconcilers.job.scaling import plan_scaling
 from reconcilers.job.seen import Seen
-from reconcilers.job.status import going_on
+from reconcilers.job.status import going_on, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import relaunches_of
 from reconcilers.roles.conditions import TABLE, seconds_to_hot_look
@@ -48,13 +47,13 @@ def plan_cluster(seen: Seen, now: datetime) -> Plan:
     uptake, slots = workers_to_be(seen, now)
     served = still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    look, beginning = basis_of(seen, slots.surplus, uptake, now, cluster_fault(seen.job))
+    look = basis_of(seen, slots.surplus, uptake, now, cluster_fault(seen.job))
     look = replace(look, table=TABLE, spare=spare_workers(look.job, look.workers))
     if seen.job.spec.suspend:
-        plan = plan_suspended(look, None)
+        plan = written(look, suspended(look, None))
     else:
         plan = plan_end(look, ending(look.job, look.workers)) or _train(look)
-    return completed(plan, look, slots, uptake, beginning, served.seconds)
+    return completed(plan, look, slots, uptake, served.seconds)
 
 
 def _train(look: Basis) -> Plan:
@@ -65,10 +64,8 @@ def _train(look: Basis) -> Plan:
         return failed
     roll = Roll() if look.is_refused else roll_without_world(job, workers, look.fresh)
     due, retry_seconds = relaunches_of(look, Rendezvous(), bounds_of(job), roll, failures.renewals)
-    scaling = plan_scaling(job, workers, look.seen, look.now, is_quiet=False, failed="")
-    plan = _go_on(look, failures, (*waits_of_all(look), *scaling.look_again_seconds))
-    if not look.leaving:
-        plan = replace(plan, events=(*plan.events, *scaling.events), scale=scaling.write)
+    scale, scaling_seconds = plan_scaling(job, workers, look.seen)
+    plan = replace(_go_on(look, failures, (*waits_of_all(look), *scaling_seconds)), scale=scale)
     return relaunching(plan, look, due, retry_seconds)
 
 

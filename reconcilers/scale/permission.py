@@ -9,7 +9,7 @@ from typing import Any
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.suitable import Sizes
 from reconcilers.scale.plan_resources import Amounts, too_large, too_much_in_all
-from reconcilers.scale.request import ScaleRequest
+from reconcilers.scale.request import Origin, RefusedRequest, ScaleRequest, ScaleWrite
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,29 @@ CountsFault = Callable[[ElasticJob, Mapping[str, int]], str]
 def no_fault(_: ElasticJob, __: Mapping[str, int]) -> str:
     """Where all counts are fine that spec and API server allow."""
     return ""
+
+
+def own_write(
+    job: ElasticJob,
+    request: ScaleRequest,
+    refused: RefusedRequest | None,
+    nodes: Collection[Mapping[str, Any]],
+    *,
+    is_free: bool = False,
+) -> tuple[ScaleWrite | None, float | None]:
+    """The write of a request of dlr's own; or, if the same was refused, the seconds until it is repeated.
+
+    Args:
+        is_free: the request needs no permission.
+    """
+    if refused is not None and refused.request.asks_same(request):
+        return None, refused.left_seconds
+    return ScaleWrite(request, refusal="" if is_free else own_refusal(job, request, nodes)), None
+
+
+def refusal_of(refused: RefusedRequest | None, origin: Origin) -> str:
+    """Why the last request of this origin was refused, for as long as that counts."""
+    return refused.message if refused is not None and refused.request.origin is origin else ""
 
 
 def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:

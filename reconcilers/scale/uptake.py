@@ -160,19 +160,21 @@ def _scaling(
     """The scaling: the count and its origin.
 
     Args:
-        request: merged in this look. It may ask for the very count that growth has come to before; and an
-            edit may have followed it already.
+        request: merged in this look. It may ask for the very count that the job has, of which not all were
+            needed before; and an edit may have followed it already.
     """
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
-    is_asked = request is not None and request.asks_count
+    is_asked = request is not None and names.WORKER in request.replicas
     if worker is None or (known is not None and known.replicas == worker.replicas and not is_asked):
-        return known
+        if known is None or request is None or request.base is None:
+            return known
+        return known.model_copy(update={"base": request.base})
     if request is not None and request.replicas.get(names.WORKER) != worker.replicas:
         request = None
     by = SCALE_SUBRESOURCE if asked_through_scale(managed_fields) else SPEC
-    opportunity = known.opportunity if known is not None else None
-    by = request.by if request is not None else by
-    return Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity)
+    if request is None:
+        return Scaling(replicas=worker.replicas, by=by, at=now)
+    return Scaling(replicas=worker.replicas, by=request.by, at=now, base=request.base)
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:

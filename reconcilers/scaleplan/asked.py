@@ -21,7 +21,7 @@ from crds.template import MAX_RESOURCES
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
-from reconcilers.observed.slots import opportunity_of, training_types, wanted_slots
+from reconcilers.observed.slots import base_of, training_types, wanted_slots
 from reconcilers.observed.suitable import Sizes
 from reconcilers.scale.permission import Refusal, not_automatic
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_small
@@ -79,16 +79,16 @@ def _of_groups(name: str, job: ElasticJob) -> Refusal | None:
 
 
 def _asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
-    """The count that is asked for after a plan that adds workers to a job that has grown beyond that count.
+    """How many workers are needed after a plan that adds some to a job that has extra workers.
 
     Returns:
-        None if the plan says a count, or the job has not grown.
+        None if the plan says a count, or the job has none.
     """
-    known, said = opportunity_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
-    if known is None or (said is not None and said.replicas is not None):
+    base, said = base_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
+    if base is None or (said is not None and said.replicas is not None):
         return None
     created = sum((pod.type or names.WORKER) == names.WORKER for pod in plan.spec.create_pods)
-    return known.base + created if created else None
+    return base + created if created else None
 
 
 def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:

@@ -328,24 +328,6 @@ def test_what_a_worker_did_of_its_lease_is_known_when_it_is_scaled_away() -> Non
     assert (files["done"], files["rest"]) == (40, "40-99")
 
 
-@pytest.mark.parametrize(("before", "now"), [(100, 200), (990, 991)], ids=["enough", "and little is left"])
-def test_what_a_job_used_is_written_with_what_is_written_and_never_for_itself(before: int, now: int) -> None:
-    def using(mebibytes: int) -> list[ElasticWorker]:
-        used = {"memoryPeakBytes": mebibytes * 2**20, "cpuCores": 0.0}
-        said = report(0, AgentState.RUNNING, 1, usage=used)
-        return [trains(0, agent=said.to_wire())]
-
-    known = settled(seen(using(before)))
-    more = seen(using(now), known.job)
-    assert plan_job(more, NOW).status_patch == {}
-    overdue = replace(more, account_age_seconds=1e6)
-    assert plan_job(overdue, NOW).status_patch == {}, "the ratio is as it was"
-    unwritten = {**more.raw, "status": {**more.raw["status"], "message": "of before"}}
-    for found in (more, overdue):
-        patch = plan_job(replace(found, raw=unwritten), NOW).status_patch
-        assert patch["usage"]["memoryPeakBytes"]["worker"] == now * 2**20
-
-
 def acts_of(plan: Plan, verb: Verb) -> list[str]:
     return [act.name for act in (*plan.first, *plan.acts) if act.verb is verb and act.subresource is None]
 

@@ -80,14 +80,15 @@ async def test_the_status_of_a_job_that_runs_wakes_no_worker(town: Town) -> None
     for round_ in range(10):
         world = {"phase": "Formed", "round": round_, "members": list(range(round_))}
         looks = town.update(ELASTICJOBS, "digits", rendezvous=world, replicas=round_)
-        assert looks == {"elasticjob": 1}
+        assert looks == {"elasticjob": 1, "autoscaling": 1}
 
 
 async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_of_their_pods(
     town: Town,
 ) -> None:
     looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
-    assert looks == {"elasticworker": WORKERS, "elasticjob": 1, "jobcompanion": 1, "scaleplan": 1}
+    beside = dict.fromkeys(("elasticjob", "jobcompanion", "scaleplan", "autoscaling"), 1)
+    assert looks == {"elasticworker": WORKERS} | beside
     for left in range(WORKERS):
         counts = {"worker": {"desired": WORKERS, "active": left, "succeeded": WORKERS - left}}
         looks = town.update(ELASTICJOBS, "digits", replicaStatuses=counts, replicas=left)

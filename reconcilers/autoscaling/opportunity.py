@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from controller.wording import counted
 from crds.job_spec import Opportunistic
-from crds.job_status import MAX_WHY_NOT_MORE, Opportunity
+from crds.job_status import MAX_WHY_NOT_MORE, GrowthStatus
 from crds.texts import shortened
 
 FURTHER = 3
@@ -82,7 +82,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Step:
-    known: Opportunity
+    known: GrowthStatus
     """To be remembered."""
     count: int
     """The wanted count of workers."""
@@ -91,7 +91,7 @@ class Step:
     """Text of an Event: why workers that had a node are given back."""
 
 
-def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def next_step(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     """What to remember, and how many workers there are to be.
 
     Called again before the count is as asked, it says the same.
@@ -120,28 +120,27 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
 
 
 def begun_anew(
-    policy: Opportunistic, known: Opportunity | None, before: int, count: int, base: int, now: datetime
-) -> Opportunity:
-    """What is to be remembered when somebody else has set the count, to `count` from `before`.
+    policy: Opportunistic, known: GrowthStatus, count: int, base: int, now: datetime
+) -> GrowthStatus:
+    """What is to be remembered when somebody else has set the count.
 
     Who takes workers from a job that has grown wants them gone: as after a loss, the next probe comes after a
     pause. So a tool that sets the count back again and again costs ever fewer restarts.
     """
-    if known is None or not known.base < before or count >= before:
-        return Opportunity(base=base)
+    before = known.replicas
+    if not known.base < before or count >= before:
+        return GrowthStatus(base=base, replicas=count)
     is_unpaid = known.grown_from is not None or known.unpaid_from is not None
     in_vain = known.in_vain + 1 if is_unpaid else 0
     until = now + timedelta(seconds=_pause_seconds(policy, in_vain))
     if base == known.base and known.not_before is not None:
         until = max(until, known.not_before)
     reason = f"somebody has set the count back, from {before} to {count}"
-    return Opportunity(base=base, not_before=until, in_vain=in_vain, reason=reason)
+    return GrowthStatus(base=base, replicas=count, not_before=until, in_vain=in_vain, reason=reason)
 
 
-def within(known: Opportunity, least: int, unit: int) -> Opportunity:
-    """The same, for a job that was edited since, and may have no fewer workers than `least`, in whole units:
-    the API server takes no other count."""
-    base = -(-max(known.base, least) // unit) * unit
+def within(known: GrowthStatus, base: int, unit: int) -> GrowthStatus:
+    """The same, for a job that was edited since, and needs so many workers: the API server takes no fewer."""
     ceiling = None if known.ceiling is None else base + max(known.ceiling - base, 0) // unit * unit
     if (base, ceiling) == (known.base, known.ceiling):
         return known
@@ -164,7 +163,7 @@ def _present(room: Room) -> int:
 
 
 def _back(
-    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
+    known: GrowthStatus, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
 ) -> Step:
     """Gives back down to `count`, in whole units, and asks for no more for so long."""
     kept = known.base + max(count - known.base, 0) // room.unit * room.unit
@@ -181,7 +180,7 @@ def _back(
     return Step(known.model_copy(update=update), kept, seconds)
 
 
-def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def _after_loss(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     """Somebody else has the room now. Of a growth that had not paid for its restart, the next is later."""
     has_grown = known.grown_from is not None and room.world > known.grown_from
     before = known.grown_from if has_grown else known.unpaid_from
@@ -198,7 +197,9 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
     return _back_with_event(known, room, left, reason, seconds, now, in_vain)
 
 
-def _after_failure(policy: Opportunistic, known: Opportunity, before: int, room: Room, now: datetime) -> Step:
+def _after_failure(
+    policy: Opportunistic, known: GrowthStatus, before: int, room: Room, now: datetime
+) -> Step:
     """Training failed before the gain of a growth was known. It may be the larger world that fails, so what
     trained before goes on, and spends no more of its budget on that."""
     in_vain = known.in_vain + 1
@@ -207,13 +208,13 @@ def _after_failure(policy: Opportunistic, known: Opportunity, before: int, room:
 
 
 def _back_with_event(
-    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int
+    known: GrowthStatus, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int
 ) -> Step:
     """Give back as `_back` does workers that had a node: an Event tells why."""
     return replace(_back(known, room, count, reason, seconds, now, in_vain), message=reason)
 
 
-def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def _while_it_grows(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     start_seconds = START_SECONDS + room.checkpoint_seconds
     if room.starting_seconds >= start_seconds:
         reason = f"{_extra(room.starting)} given back: not training {start_seconds:g} s after having a node"
@@ -236,7 +237,7 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
     return Step(known, room.count, start_seconds - room.starting_seconds)
 
 
-def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def _judged(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     """The world has grown: whether that was worth it shows after some steps."""
     before = known.grown_from
     assert before is not None
@@ -254,7 +255,7 @@ def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime
     return Step(step.known, step.count, step.look_again_seconds, message=reason)
 
 
-def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def _probe(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     if known.not_before is not None and now < known.not_before:
         return Step(known, room.count, (known.not_before - now).total_seconds())
     more = room.count + room.unit

@@ -1,8 +1,8 @@
 """How much memory a job used, and what each world size gave: `status.usage`. Pure.
 
 Agents report their peaks with what they report anyway. The job keeps the highest, since Pods come and go, and
-what each size gave when its round is over. It is written with what is written anyway, and at the job's end:
-then it is what is left for the next job of its name (`reconcilers/capacity/profile.py`).
+what each size gave. It is written when a round is over, the last one with the job: then it is what is left
+for the next job of its name (`profile.py`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.job_status import MAX_WORLD_SIZES, ElasticJobStatus, JobUsage, WorldSize
+from crds.job_status import MAX_WORLD_SIZES, ElasticJobStatus, Episode, JobUsage, WorldSize
 from crds.phases import RendezvousPhase
-from crds.rendezvous import Rendezvous
 from reconcilers.goodput.rounds import reported_rounds
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers
 
 MIN_STEPS = 20
 """So many timed steps make a figure."""
+RISE = 1.1
+"""Factor by which a peak of memory is worth a write for itself."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,12 @@ def best_size(rates: Mapping[int, Rate], min_efficiency: float) -> int | None:
     return best
 
 
-def with_round(usage: JobUsage, round_: int, workers: int, figures: Iterable[RoundProgress]) -> JobUsage:
-    """Returns the usage with a round that has ended; a round is added once."""
-    if round_ <= usage.round:
+def with_round(usage: JobUsage, workers: int, told: RoundProgress) -> JobUsage:
+    """Add a round that is over, of a world of so many workers; a round is added once."""
+    if told.round <= usage.round:
         return usage
-    told = next((each for each in figures if each.round == round_), None)
     worlds: Sequence[WorldSize] = usage.worlds
-    if told is not None and workers and told.last_step > told.first_step:
+    if workers and told.last_step > told.first_step:
         rate = rates_of(usage, workers, told)[workers]
         size = WorldSize(
             workers=workers,
@@ -103,7 +103,7 @@ def with_round(usage: JobUsage, round_: int, workers: int, figures: Iterable[Rou
         others = [each for each in usage.worlds if each.workers != workers]
         kept = sorted(others, key=lambda each: each.seconds, reverse=True)[: MAX_WORLD_SIZES - 1]
         worlds = sorted([*kept, size], key=lambda each: each.workers)
-    return usage.model_copy(update={"round": round_, "worlds": list(worlds)})
+    return usage.model_copy(update={"round": told.round, "worlds": list(worlds)})
 
 
 def _with_round(rate: Rate, figures: RoundProgress) -> Rate:
@@ -115,32 +115,59 @@ def _with_round(rate: Rate, figures: RoundProgress) -> Rate:
     )
 
 
-def with_rounds(
-    status: ElasticJobStatus, workers: Workers, published: Rendezvous, *, ends: bool
-) -> ElasticJobStatus:
-    """Adds the round of the published world to the usage, if this look ends it.
+def is_due(job: ElasticJob) -> bool:
+    """Whether a round is over that is not counted in, or the job that has none has something to show."""
+    usage, over = job.status.usage, _last_over(job.status)
+    is_served = job.status.cluster is not None and not (job.status.finished and usage is not None)
+    return is_served or over > (usage.round if usage is not None else 0)
 
-    Args:
-        ends: the job has ended or is held.
+
+def usage_of(job: ElasticJob, workers: Workers) -> JobUsage | None:
+    """The usage with all rounds that are over, and the most memory that a Pod of each type has used by now.
+
+    Of a job without a world, peaks are kept as they rise by a tenth.
     """
-    known, world = status.usage or JobUsage(), status.world
-    is_over = ends or world.round > published.round
-    if not is_over or not published.round or published.phase is RendezvousPhase.FORMING:
-        return status
-    told = reported_rounds(workers.telling_steps, since=published.round)
-    usage = with_round(known, published.round, len(published.members), told)
-    return status if usage == known else status.model_copy(update={"usage": usage})
+    status = job.status
+    usage, over, sizes = status.usage or JobUsage(), _last_over(status), sizes_of(status.history)
+    if over > usage.round:
+        for told in reported_rounds(workers.telling_steps, since=usage.round + 1):
+            if told.round <= over:
+                usage = with_round(usage, sizes.get(told.round, 0), told)
+        usage = usage.model_copy(update={"round": over})
+    elif not status.finished and not _have_risen(job, usage, workers):
+        return status.usage
+    usage = with_memory_peaks(job, usage, workers)
+    return usage if status.finished or usage != JobUsage() else None
 
 
-def with_memory_peaks(job: ElasticJob, status: ElasticJobStatus, workers: Workers) -> ElasticJobStatus:
+def _last_over(status: ElasticJobStatus) -> int:
+    """The last round that trains no more."""
+    world = status.world
+    is_over = status.finished or world.phase is RendezvousPhase.FORMING
+    return world.round if is_over else max(world.round - 1, 0)
+
+
+def sizes_of(history: Iterable[Episode]) -> dict[int, int]:
+    """The number of workers of the worlds that the history has, by round."""
+    return {episode.round: episode.size for episode in history if episode.size is not None}
+
+
+def with_memory_peaks(job: ElasticJob, usage: JobUsage, workers: Workers) -> JobUsage:
     """Add the most memory that a Pod of each type has used until now."""
-    known = status.usage or JobUsage()
+    known = usage.memory_peak_bytes
+    both = known | _peaks(job, workers)
+    highest = {type_: max(peak, known.get(type_, 0)) for type_, peak in both.items()}
+    return usage.model_copy(update={"memory_peak_bytes": highest})
+
+
+def _have_risen(job: ElasticJob, usage: JobUsage, workers: Workers) -> bool:
+    known = usage.memory_peak_bytes
+    return any(peak > RISE * known.get(type_, 0) for type_, peak in _peaks(job, workers).items())
+
+
+def _peaks(job: ElasticJob, workers: Workers) -> dict[str, int]:
     peaks = {type_: _peak(workers.of_type.get(type_, ())) for type_ in training_types(job)}
-    peaks = {type_: max(peak, known.memory_peak_bytes.get(type_, 0)) for type_, peak in peaks.items()}
-    used = {type_: peak for type_, peak in peaks.items() if peak}
-    if used == known.memory_peak_bytes:
-        return status
-    return status.model_copy(update={"usage": known.model_copy(update={"memory_peak_bytes": used})})
+    return {type_: peak for type_, peak in peaks.items() if peak}
 
 
 def _peak(workers: Iterable[ElasticWorker]) -> int:
