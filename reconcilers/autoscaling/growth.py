@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from controller.wording import counted
@@ -191,8 +192,7 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
     rate = rates.get(members)
     absent = (extra.stuck, extra.lost, extra.exhausted, extra.on_their_way, extra.starting)
     there = spec.replicas - sum(map(len, absent))
-    formed = published.formed_at or now
-    has_grown = bool(members and extra.training) or bool(extra.lost.intersection(published.members))
+    world, trained_seconds = _grown_world(job, extra, now)
     return Room(
         count=spec.replicas,
         most=(spec.max_replicas or spec.replicas) // unit * unit,
@@ -208,13 +208,26 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
         starting=len(extra.starting),
         starting_seconds=_starting_seconds(workers, extra, now),
         checkpoint_seconds=checkpoint_seconds(job),
-        world=len(published.members),
-        trained_seconds=(now - formed).total_seconds() if has_grown else 0.0,
+        world=world,
+        trained_seconds=trained_seconds,
         is_measured=rate is not None and rate.is_known,
         efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,
         restart_seconds=restart_seconds(job, workers, figures),
         refused=refused,
     )
+
+
+def _grown_world(job: ElasticJob, extra: Extra, now: datetime) -> tuple[int, float]:
+    """The size of the world, and for how long it has extra workers; of the last world, where it lost some."""
+    published, scaling, history = job.status.world, job.status.scaling, job.status.history
+    world, members = len(published.members), set(published.members)
+    if extra.lost and not extra.lost & members:  # it goes on without them
+        for episode, following in reversed(list(pairwise(history))):
+            is_of_now = scaling is not None and following.since > scaling.at
+            if is_of_now and episode.state is JobState.TRAINING and (episode.size or 0) > world:
+                return episode.size or 0, (following.since - episode.since).total_seconds()
+    has_extra = (published.phase is Phase.FORMED and extra.training) or extra.lost & members
+    return world, (now - (published.formed_at or now)).total_seconds() if has_extra else 0.0
 
 
 def _is_quiet(job: ElasticJob, workers: Workers) -> bool:
