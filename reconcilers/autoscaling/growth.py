@@ -6,10 +6,9 @@ the others (`reconcilers/world/extra.py`). What is remembered between two looks 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
 
 from controller.wording import counted
 from crds import names
@@ -20,8 +19,8 @@ from crds.job_status import Goodput, GrowthStatus, JobState
 from crds.phases import JobPhase
 from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
-from reconcilers.autoscaling.opportunity import REMEMBERED_SECONDS, Room, Step, begun_anew, next_step, within
-from reconcilers.autoscaling.usage import marginal_efficiency, rates_of, sizes_of
+from reconcilers.autoscaling.opportunity import Room, Step, begun_anew, next_step, within
+from reconcilers.autoscaling.usage import is_known, marginal_efficiency, rates_of, sizes_of
 from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.failure.meaning import meaning_of
@@ -40,76 +39,50 @@ MAX_REMOVED = 1_000
 """Number of slots that one request names."""
 
 
-@dataclass(frozen=True)
-class Grown:
-    """What growth comes to in one look."""
-
-    growth: GrowthStatus | None
-    """The next `status.growth`."""
-    write: ScaleWrite | None = None
-    """The request to write into the job."""
-    events: tuple[Event, ...] = ()
-    look_again_seconds: float | None = None
+Grown = tuple[GrowthStatus | None, ScaleWrite | None, float | None]
+"""The next `status.growth`, the request to write into the job, and the seconds until the next look."""
 
 
 def concerns(job: ElasticJob) -> bool:
-    """Whether the job grows by itself, or did and has something left of it."""
-    if job.status.finished:
-        return False
-    return (
-        opportunistic_policy(job) is not None or job.status.growth is not None or _given_back(job) is not None
-    )
+    """Whether the job grows by itself, or did and may have something left of it."""
+    status = job.status
+    has_left = status.growth is not None or base_of(job) is not None
+    return not status.finished and (opportunistic_policy(job) is not None or has_left)
 
 
-def grow(
-    job: ElasticJob,
-    workers: Workers,
-    refused: RefusedRequest | None,
-    nodes: Collection[Mapping[str, Any]],
-    now: datetime,
-) -> Grown:
+def grow(job: ElasticJob, workers: Workers, refused: RefusedRequest | None, now: datetime) -> Grown:
     """Decide whether the job is to grow, or to give some back.
 
     Args:
         refused: the last request of this job that was refused, for as long as that counts.
     """
-    policy, scaling = opportunistic_policy(job), job.status.scaling
+    policy, scaling, base = opportunistic_policy(job), job.status.scaling, base_of(job)
     known = job.status.growth if policy is not None else None
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or scaling is None or scaling.replicas != spec.replicas:
-        return Grown(known)  # the job's next status wakes this
-    if (count := _given_back(job)) is not None:
-        request = own_request(job, Origin.GROWTH, count, base=count)
-        write, wait = own_write(job, request, refused, nodes, is_free=True)
-        if write is not None:
-            write = replace(write, events=_events_of_return(job, count))
-            known = None if known is None else known.model_copy(update={"replicas": count})
-        return Grown(known, write, look_again_seconds=wait)
+        return known, None, None  # the job's next status wakes this
     if policy is None or job.spec.suspend:
-        return Grown(known)
+        if base is None or base >= spec.replicas:
+            return known, None, None
+        known = None if known is None else known.model_copy(update={"replicas": base})
+        request = own_request(job, Origin.GROWTH, base, base=base)
+        return known, *own_write(job, request, refused, (), _event_of_return(job, base), is_free=True)
     known = known_of(job, policy, now)
-    if scaling.base is None:  # before the first probe: whoever makes its Pod may not have heard of that yet
+    if base is None:  # before the first probe: whoever makes its Pod may not have heard of that yet
         request = own_request(job, Origin.GROWTH, base=known.base)
-        write, wait = own_write(job, request, refused, nodes, is_free=True)
-        return Grown(known, write, look_again_seconds=wait)
+        return known, *own_write(job, request, refused, is_free=True)
     room = room_of(job, workers, refusal_of(refused, Origin.GROWTH), known, now)
     step = next_step(policy, known, room, now)
-    write, wait = _write(job, workers, step, refused, nodes)
+    write, wait = _write(job, workers, step, refused)
     if write is not None and write.refusal:
         step = next_step(policy, known, replace(room, refused=write.refusal), now)
-        write, wait = _write(job, workers, step, refused, nodes)
+        write, wait = _write(job, workers, step, refused)
     waits = [seconds for seconds in (step.look_again_seconds, wait) if seconds is not None]
-    events = (Event("Normal", GIVEN_BACK, step.message),) if step.message else ()
-    after = step.known.model_copy(update={"replicas": step.count})
-    return Grown(after, write, events, min(waits, default=None))
+    return step.known.model_copy(update={"replicas": step.count}), write, min(waits, default=None)
 
 
 def _write(
-    job: ElasticJob,
-    workers: Workers,
-    step: Step,
-    refused: RefusedRequest | None,
-    nodes: Collection[Mapping[str, Any]],
+    job: ElasticJob, workers: Workers, step: Step, refused: RefusedRequest | None
 ) -> tuple[ScaleWrite | None, float | None]:
     """The request of a step; or, if the same was refused, the seconds until it is repeated."""
     count = job.spec.replica_specs[names.WORKER].replicas
@@ -118,7 +91,8 @@ def _write(
     gone = going(job, workers, job.status.world, step.count) if step.count < count else ()
     removed = {names.WORKER: list(gone)} if gone else {}
     request = own_request(job, Origin.GROWTH, step.count, base=step.known.base, removed=removed)
-    return own_write(job, request, refused, nodes, is_free=step.count < count)
+    event = Event("Normal", GIVEN_BACK, step.message) if step.message else None
+    return own_write(job, request, refused, (), event, is_free=step.count < count)
 
 
 def known_of(job: ElasticJob, policy: Opportunistic, now: datetime) -> GrowthStatus:
@@ -131,22 +105,7 @@ def known_of(job: ElasticJob, policy: Opportunistic, now: datetime) -> GrowthSta
     if scaling.by != Origin.GROWTH and scaling.at != known.asked_at:
         known = begun_anew(policy, known, scaling.replicas, base, now)
         return known.model_copy(update={"asked_at": scaling.at})
-    latest = now + timedelta(seconds=REMEMBERED_SECONDS)
-    if known.not_before is not None and known.not_before > latest:  # by a clock that was ahead
-        known = known.model_copy(update={"not_before": latest})
     return within(known, base, job.spec.elastic_policy.node_unit)
-
-
-def _given_back(job: ElasticJob) -> int | None:
-    """The count of a job that keeps none of its extra workers, which is what it needs; None if it has none,
-    or may keep them.
-
-    It is to grow no more, or is suspended: then a queue would ask for room for them.
-    """
-    spec, base = job.spec.replica_specs.get(names.WORKER), base_of(job)
-    if spec is None or base is None or base >= spec.replicas or job.spec.elastic_policy.shard_scaling:
-        return None
-    return base if opportunistic_policy(job) is None or job.spec.suspend else None
 
 
 def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) -> tuple[int, ...]:
@@ -157,19 +116,18 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
     is on its way out, or on a dead node.
     """
     extra = extra_of(job, workers, published)
-    by_use = (extra.lost, extra.exhausted, extra.stuck, extra.on_their_way, extra.starting, extra.training)
-    slots = [index for kind in by_use for index in sorted(kind, reverse=True)]
+    slots = [index for kind in vars(extra).values() for index in sorted(kind, reverse=True)]
     number = job.spec.replica_specs[names.WORKER].replicas - count
     first, highest = sorted(slots[:number]), sorted(slots)[-number:]
     is_plain = first == highest and not extra.lost
     return () if is_plain or number > MAX_REMOVED else tuple(first)
 
 
-def _events_of_return(job: ElasticJob, count: int) -> tuple[Event, ...]:
-    """The Event of a job that gives back all that it grew by."""
+def _event_of_return(job: ElasticJob, count: int) -> Event:
+    """The Event of a job that gives back all that it grew by, since a queue would ask for room for that."""
     number = job.spec.replica_specs[names.WORKER].replicas - count
     why = "the job is suspended" if job.spec.suspend else "elasticPolicy.opportunistic is gone from the job"
-    return (Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}"),)
+    return Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}")
 
 
 def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus, now: datetime) -> Room:
@@ -178,21 +136,15 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
     Args:
         refused: why the last count that growth asked for cannot be; empty if it can.
     """
-    spec, unit, published = (
-        job.spec.replica_specs[names.WORKER],
-        job.spec.elastic_policy.node_unit,
-        job.status.world,
-    )
+    spec, published = job.spec.replica_specs[names.WORKER], job.status.world
+    unit = job.spec.elastic_policy.node_unit
     extra = extra_of(job, workers, published)
     members = len(published.members) if published.phase is Phase.FORMED else 0
     told = reported_rounds(workers.telling_steps, since=published.round)
     figures = next((each for each in told if each.round == published.round), None)
     rates = rates_of(job.status.usage, members, figures)
-    rate = rates.get(members)
-    absent = (extra.stuck, extra.lost, extra.exhausted, extra.on_their_way, extra.starting)
-    there = spec.replicas - sum(map(len, absent))
-    formed = published.formed_at or now
-    has_grown = bool(members and extra.training) or bool(extra.lost.intersection(published.members))
+    there = spec.replicas - sum(map(len, vars(extra).values())) + len(extra.training)
+    world, trained_seconds = _grown_world(job, extra, now)
     return Room(
         count=spec.replicas,
         most=(spec.max_replicas or spec.replicas) // unit * unit,
@@ -208,13 +160,26 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
         starting=len(extra.starting),
         starting_seconds=_starting_seconds(workers, extra, now),
         checkpoint_seconds=checkpoint_seconds(job),
-        world=len(published.members),
-        trained_seconds=(now - formed).total_seconds() if has_grown else 0.0,
-        is_measured=rate is not None and rate.is_known,
+        world=world,
+        trained_seconds=trained_seconds,
+        is_measured=is_known(rates.get(members)),
         efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,
         restart_seconds=restart_seconds(job, workers, figures),
         refused=refused,
     )
+
+
+def _grown_world(job: ElasticJob, extra: Extra, now: datetime) -> tuple[int, float]:
+    """The size of the world, and for how long it has extra workers; of the last world, where it lost some."""
+    published, scaling, history = job.status.world, job.status.scaling, job.status.history
+    world, members = len(published.members), set(published.members)
+    if extra.lost and not extra.lost & members:  # it goes on without them
+        for episode, following in reversed(list(pairwise(history))):
+            is_of_now = scaling is not None and following.since > scaling.at
+            if is_of_now and episode.state is JobState.TRAINING and (episode.size or 0) > world:
+                return episode.size or 0, (following.since - episode.since).total_seconds()
+    has_extra = (published.phase is Phase.FORMED and extra.training) or extra.lost & members
+    return world, (now - (published.formed_at or now)).total_seconds() if has_extra else 0.0
 
 
 def _is_quiet(job: ElasticJob, workers: Workers) -> bool:
@@ -275,16 +240,8 @@ def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | 
     """
     pause = _pause_seconds(job.status.goodput)
     reports = (w.status.agent for w in workers.telling_steps)
-    saves = any(
-        report is not None
-        and (
-            report.memory is not None
-            or report.departure is not None
-            or (report.progress is not None and report.progress.checkpoint_step is not None)
-        )
-        for report in reports
-    )
-    if saves or keeps_in_memory(job):
+    said = ((r.memory, r.departure, r.progress and r.progress.checkpoint_step) for r in reports if r)
+    if keeps_in_memory(job) or any(each is not None for found in said for each in found):
         return pause
     known = job.status.goodput
     lost = (known.stepping_seconds if known else 0.0) or (figures.stepping_seconds if figures else 0.0)

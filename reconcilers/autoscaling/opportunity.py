@@ -107,7 +107,7 @@ def next_step(policy: Opportunistic, known: GrowthStatus, room: Room, now: datet
     if room.exhausted:
         reason = f"{_extra(room.exhausted)} given back: no further Pod, after too many that failed"
         left = room.count - room.exhausted
-        return _back_with_event(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
+        return _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
     if room.failed and known.grown_from is not None and room.world > known.grown_from:
         return _after_failure(policy, known, known.grown_from, room, now)
     if room.stuck + room.on_their_way + room.starting:
@@ -151,6 +151,12 @@ def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
     return min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
 
 
+def _pause_left(known: GrowthStatus, now: datetime) -> float:
+    """The seconds until the next probe; 0 also of a time that only a clock far ahead can have set."""
+    left = (known.not_before - now).total_seconds() if known.not_before is not None else 0.0
+    return left if 0.0 < left < 2 * REMEMBERED_SECONDS else 0.0
+
+
 def _has_paid(room: Room, before: int) -> bool:
     """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
     more = room.world - before
@@ -165,7 +171,7 @@ def _present(room: Room) -> int:
 def _back(
     known: GrowthStatus, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
 ) -> Step:
-    """Gives back down to `count`, in whole units, and asks for no more for so long."""
+    """Give back down to `count`, in whole units, and ask for no more for so long."""
     kept = known.base + max(count - known.base, 0) // room.unit * room.unit
     until = now + timedelta(seconds=seconds)
     grown_from = known.grown_from if known.grown_from is not None and kept > known.grown_from else None
@@ -177,7 +183,7 @@ def _back(
         "grown_from": grown_from,
         "unpaid_from": None,
     }
-    return Step(known.model_copy(update=update), kept, seconds)
+    return Step(known.model_copy(update=update), kept, seconds, reason)
 
 
 def _after_loss(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
@@ -189,12 +195,9 @@ def _after_loss(policy: Opportunistic, known: GrowthStatus, room: Room, now: dat
         in_vain = 0 if _has_paid(room, before) else in_vain + 1
     seconds = _pause_seconds(policy, in_vain)
     left = _present(room) - room.lost
-    reason = (
-        f"{_extra(room.lost)} lost: its Pod was taken, or its node"
-        if room.lost == 1
-        else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
-    )
-    return _back_with_event(known, room, left, reason, seconds, now, in_vain)
+    why = "its Pod was taken, or its node" if room.lost == 1 else "their Pods were taken, or their nodes"
+    reason = f"{_extra(room.lost)} lost: {why}"
+    return _back(known, room, left, reason, seconds, now, in_vain)
 
 
 def _after_failure(
@@ -204,14 +207,7 @@ def _after_failure(
     trained before goes on, and spends no more of its budget on that."""
     in_vain = known.in_vain + 1
     reason = f"training failed soon after it grew from {before} to {room.world} workers: {room.failed}"
-    return _back_with_event(known, room, before, reason, _pause_seconds(policy, in_vain), now, in_vain)
-
-
-def _back_with_event(
-    known: GrowthStatus, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int
-) -> Step:
-    """Give back as `_back` does workers that had a node: an Event tells why."""
-    return replace(_back(known, room, count, reason, seconds, now, in_vain), message=reason)
+    return _back(known, room, before, reason, _pause_seconds(policy, in_vain), now, in_vain)
 
 
 def _while_it_grows(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
@@ -219,20 +215,20 @@ def _while_it_grows(policy: Opportunistic, known: GrowthStatus, room: Room, now:
     if room.starting_seconds >= start_seconds:
         reason = f"{_extra(room.starting)} given back: not training {start_seconds:g} s after having a node"
         there = _present(room) - room.starting
-        return _back_with_event(known, room, there, reason, REMEMBERED_SECONDS, now, known.in_vain)
+        return _back(known, room, there, reason, REMEMBERED_SECONDS, now, known.in_vain)
     waiting = room.stuck + room.on_their_way
     if waiting:
         left = policy.probe_seconds - room.asked_seconds
         if left > 0:
             return Step(known, room.count, left)
-        reason = f"no node for {_more(waiting)} within {policy.probe_seconds} s"
-        if room.pod_refused:
-            reason = f"no Pod for {_more(waiting)} within {policy.probe_seconds} s: {room.pod_refused}"
-        return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
+        lacks, why = ("Pod", f": {room.pod_refused}") if room.pod_refused else ("node", "")
+        reason = f"no {lacks} for {counted(waiting, 'more worker')} within {policy.probe_seconds} s{why}"
+        rest = REST * policy.probe_seconds
+        return replace(_back(known, room, _present(room), reason, rest, now, known.in_vain), message="")
     first = known.grown_from if known.grown_from is not None else known.base
     found = max(room.count - first, room.unit)
     more = min(room.count + FURTHER * found, room.most)
-    if more > room.count and (known.not_before is None or now >= known.not_before):
+    if more > room.count and not _pause_left(known, now):
         return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
     return Step(known, room.count, start_seconds - room.starting_seconds)
 
@@ -251,13 +247,12 @@ def _judged(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetim
         f"{room.count} workers instead of {before} add {share} of a linear gain, less than minEfficiency "
         f"{policy.min_efficiency:.0%}"
     )
-    step = _back(known, room, before, reason, REMEMBERED_SECONDS, now)
-    return Step(step.known, step.count, step.look_again_seconds, message=reason)
+    return _back(known, room, before, reason, REMEMBERED_SECONDS, now)
 
 
 def _probe(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
-    if known.not_before is not None and now < known.not_before:
-        return Step(known, room.count, (known.not_before - now).total_seconds())
+    if left := _pause_left(known, now):
+        return Step(known, room.count, left)
     more = room.count + room.unit
     if more > room.most:
         asked = counted(room.count, "worker is", "workers are")
@@ -274,7 +269,3 @@ def _probe(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime
 
 def _extra(number: int) -> str:
     return counted(number, "extra worker is", "extra workers are")
-
-
-def _more(number: int) -> str:
-    return counted(number, "more worker")

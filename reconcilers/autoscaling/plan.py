@@ -9,6 +9,7 @@ from typing import Any
 
 from controller.resources import Object
 from crds.elasticjob import ElasticJob
+from crds.job_status import ProfileUse
 from reconcilers.autoscaling import growth, profile, usage
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.workers import Workers
@@ -43,8 +44,8 @@ class SizePlan:
     """What is to be written: the status, then the request."""
 
     status_patch: Object = field(default_factory=dict)
-    events: tuple[Event, ...] = ()
-    """Events of the status."""
+    event: Event | None = None
+    """Event of the status."""
     write: ScaleWrite | None = None
     """The request, which is written after the status."""
     look_again_seconds: float | None = None
@@ -52,30 +53,27 @@ class SizePlan:
 
 def plan_autoscaling(look: SizeSeen, now: datetime) -> SizePlan:
     """Plan what autoscaling writes into a job: nothing over a request that the job has not merged yet."""
-    job = look.job
+    job, plan = look.job, SizePlan()
     if usage.is_due(job):
         job = _having(job, usage=usage.usage_of(job, look.workers))
-    plan = SizePlan()
     if look.history is not None and is_merged(job):
-        job, plan = _begin(replace(look, job=job), look.history)
+        job, plan = _begin(look, job, look.history)
     elif growth.concerns(job) and is_merged(job):
-        grown = growth.grow(job, look.workers, look.refused, look.nodes, now)
-        job = _having(job, growth=grown.growth)
-        plan = SizePlan({}, grown.events, grown.write, grown.look_again_seconds)
+        known, write, wait = growth.grow(job, look.workers, look.refused, now)
+        job, plan = _having(job, growth=known), SizePlan(write=write, look_again_seconds=wait)
     patch = validated_patch(look.raw.get("status") or {}, job.status) if job is not look.job else {}
     return replace(plan, status_patch={name: patch[name] for name in FIELDS if name in patch})
 
 
-def _begin(look: SizeSeen, history: Sequence[ElasticJob]) -> tuple[ElasticJob, SizePlan]:
+def _begin(look: SizeSeen, job: ElasticJob, history: Sequence[ElasticJob]) -> tuple[ElasticJob, SizePlan]:
     managed_fields = look.raw["metadata"].get("managedFields") or ()
-    refused = refusal_of(look.refused, Origin.PROFILE)
-    beginning = profile.begin(look.job, history, refused, managed_fields)
-    if beginning.request is not None:
-        write, wait = own_write(look.job, beginning.request, look.refused, look.nodes)
-        return look.job, SizePlan(write=write, look_again_seconds=wait)
-    if (use := beginning.profile) is None:
-        return look.job, SizePlan(look_again_seconds=LOOK_SECONDS)
-    return _having(look.job, profile=use), SizePlan(events=(profile.event_of(use),))
+    found = profile.begin(job, history, refusal_of(look.refused, Origin.PROFILE), managed_fields)
+    if isinstance(found, ProfileUse):
+        return _having(job, profile=found), SizePlan(event=profile.event_of(found))
+    if found is None:
+        return job, SizePlan(look_again_seconds=LOOK_SECONDS)
+    write, wait = own_write(job, found, look.refused, look.nodes)
+    return job, SizePlan(write=write, look_again_seconds=wait)
 
 
 def _having(job: ElasticJob, **update: object) -> ElasticJob:

@@ -58,16 +58,6 @@ class Profile:
         return not self.memory_bytes and self.workers is None
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """What a look at a job that is yet to begin comes to."""
-
-    profile: ProfileUse | None = None
-    """What became of the job's profile; None before that is decided."""
-    request: ScaleRequest | None = None
-    """What is asked of the job's scale. Without both, it waits for what another job came to."""
-
-
 def is_due(job: ElasticJob, has_workers: bool) -> bool:
     """Whether it is open how the job is to begin."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
@@ -97,22 +87,25 @@ def stem_of(job: ElasticJob) -> str:
 
 def begin(
     job: ElasticJob, history: Sequence[ElasticJob], refused: str, managed_fields: ManagedFields = ()
-) -> Beginning:
-    """Judge the job's profile, and make the request for it.
+) -> ProfileUse | ScaleRequest | None:
+    """Judge the job's profile, or make the request for it.
 
     Args:
         history: finished jobs of its namespace.
         refused: why the last request for it cannot be; empty if it can.
+
+    Returns:
+        None while one of them is yet to say what it came to.
     """
 
-    def judged(outcome: ProfileOutcome, message: str) -> Beginning:
-        return Beginning(ProfileUse(outcome=outcome, message=message))
+    def judged(outcome: ProfileOutcome, message: str) -> ProfileUse:
+        return ProfileUse(outcome=outcome, message=message)
 
     if (taken := _taken(job)) is not None:
         used = ", ".join(each.metadata.name for each in last_jobs(job, history))
         return judged(ProfileOutcome.TAKEN, f"{taken.in_words()}: what {used} came to")
     if any(usage_is_due(each) for each in history if stem_of(each) == stem_of(job)):
-        return Beginning()
+        return None
     profile = profile_of(job, history, managed_fields)
     if not profile.of:
         none = f"no job of {_whose(job)} has trained and finished yet"
@@ -122,7 +115,7 @@ def begin(
         return judged(ProfileOutcome.OVERRULED, message)
     if refused:
         return judged(ProfileOutcome.REFUSED, refused)
-    return Beginning(request=_request(job, profile))
+    return _request(job, profile)
 
 
 def event_of(use: ProfileUse) -> Event:
@@ -155,17 +148,12 @@ def last_jobs(job: ElasticJob, history: Iterable[ElasticJob]) -> list[ElasticJob
         for known in history
         if known.metadata.uid != job.metadata.uid
         and known.status.completion_time is not None
-        and _says_something(known.status.usage, known.status.phase)
+        and (usage := known.status.usage) is not None
+        and (usage.worlds or (known.status.phase is JobPhase.SUCCEEDED and usage.memory_peak_bytes))
         and stem_of(known) == stem
     ]
     same.sort(key=lambda known: str(known.status.completion_time), reverse=True)
     return same[:MOST_JOBS]
-
-
-def _says_something(known: JobUsage | None, phase: JobPhase | None) -> bool:
-    if known is None or known.worlds:
-        return known is not None
-    return phase is JobPhase.SUCCEEDED and bool(known.memory_peak_bytes)
 
 
 def says_memory(job: ElasticJob, type_: str) -> bool:

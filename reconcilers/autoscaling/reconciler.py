@@ -82,7 +82,7 @@ class AutoscalingReconciler(Reconciler):
                 ELASTICJOBS, metadata.name, body, metadata.namespace, subresource="status"
             )
             version = written["metadata"]["resourceVersion"]
-        tell(self._recorder, raw, plan.events)
+        tell(self._recorder, raw, [plan.event] if plan.event is not None else ())
         if plan.write is not None and not await self._scale.write(job, raw, version, plan.write):
             return Result(0.0)
         return Result(plan.look_again_seconds)

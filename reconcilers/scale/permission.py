@@ -8,6 +8,7 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.suitable import Sizes
+from reconcilers.runtime.acts import Event
 from reconcilers.scale.plan_resources import Amounts, too_large, too_much_in_all
 from reconcilers.scale.request import Origin, RefusedRequest, ScaleRequest, ScaleWrite
 
@@ -32,18 +33,21 @@ def own_write(
     job: ElasticJob,
     request: ScaleRequest,
     refused: RefusedRequest | None,
-    nodes: Collection[Mapping[str, Any]],
+    nodes: Collection[Mapping[str, Any]] = (),
+    event: Event | None = None,
     *,
     is_free: bool = False,
 ) -> tuple[ScaleWrite | None, float | None]:
     """The write of a request of dlr's own; or, if the same was refused, the seconds until it is repeated.
 
     Args:
+        nodes: all Nodes, if it asks for resources.
+        event: recorded once it is written.
         is_free: the request needs no permission.
     """
     if refused is not None and refused.request.asks_same(request):
         return None, refused.left_seconds
-    return ScaleWrite(request, refusal="" if is_free else own_refusal(job, request, nodes)), None
+    return ScaleWrite(request, "" if is_free else own_refusal(job, request, nodes), event), None
 
 
 def refusal_of(refused: RefusedRequest | None, origin: Origin) -> str:

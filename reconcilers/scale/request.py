@@ -107,8 +107,8 @@ class ScaleWrite:
     request: ScaleRequest
     refusal: str = ""
     """Why it is not written."""
-    events: tuple[Event, ...] = ()
-    """Events of the job, once it is written."""
+    event: Event | None = None
+    """Event of the job, once it is written."""
 
 
 @dataclass(frozen=True)

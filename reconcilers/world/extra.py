@@ -16,9 +16,9 @@ from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.policy import exhausted_workers, spare_workers
-from reconcilers.observed.slots import Slot, base_of, extra_slots
+from reconcilers.observed.slots import base_of, extra_slots
 from reconcilers.observed.worker_state import stuck_by
-from reconcilers.observed.workers import Workers, slot_of
+from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import Bounds, Participant
 
 CHECKPOINT_SECONDS = 900.0
@@ -27,12 +27,13 @@ CHECKPOINT_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Extra:
-    """The extra workers, by how they are."""
+    """The extra workers, by how they are; those first of whom the job has least."""
 
-    stuck: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
+    """Workers whose room somebody else has: they get no other Pod."""
     exhausted: frozenset[int] = frozenset()
     """Workers whose Pods have failed too often to get another."""
+    stuck: frozenset[int] = frozenset()
     on_their_way: frozenset[int] = frozenset()
     starting: frozenset[int] = frozenset()
     training: frozenset[int] = frozenset()
@@ -55,7 +56,8 @@ def _kind(worker: ElasticWorker | None, members: Container[int], exhausted: Cont
         return "on_their_way"
     if worker.metadata.uid in exhausted:
         return "exhausted"
-    if was_taken(worker):
+    end = worker.status.last_exit if worker.status.phase is WorkerPhase.FAILED else None
+    if end is not None and end.incarnation == worker.spec.incarnation and meaning_of(end.exit_class).taken:
         return "lost"
     if stuck_by(worker) is not None:
         return "stuck"
@@ -63,20 +65,6 @@ def _kind(worker: ElasticWorker | None, members: Container[int], exhausted: Cont
         return "training"
     has_node = worker.status.node_name or worker.status.phase is WorkerPhase.RUNNING
     return "starting" if has_node else "on_their_way"
-
-
-def was_taken(worker: ElasticWorker) -> bool:
-    """Whether its Pod has lost its place to somebody else."""
-    end = worker.status.last_exit
-    failed = worker.status.phase is WorkerPhase.FAILED
-    is_current = end is not None and end.incarnation == worker.spec.incarnation
-    return failed and end is not None and is_current and meaning_of(end.exit_class).taken
-
-
-def taken_slots(job: ElasticJob, workers: Workers) -> frozenset[Slot]:
-    """Extra workers whose room somebody else has: they get no other Pod, and their slots go."""
-    there = (workers.by_slot.get((names.WORKER, index)) for index in extra_slots(job))
-    return frozenset(slot_of(worker) for worker in there if worker is not None and was_taken(worker))
 
 
 def with_extra(

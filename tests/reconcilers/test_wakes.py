@@ -92,7 +92,7 @@ async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_
     for left in range(WORKERS):
         counts = {"worker": {"desired": WORKERS, "active": left, "succeeded": WORKERS - left}}
         looks = town.update(ELASTICJOBS, "digits", replicaStatuses=counts, replicas=left)
-        assert looks == {"elasticjob": 1}, "the job's own look alone"
+        assert looks == {"elasticjob": 1, "autoscaling": 1}, "the job's own looks alone"
 
 
 async def test_a_job_that_goes_on_after_a_suspension_wakes_each_worker_once(town: Town) -> None:
@@ -116,7 +116,7 @@ async def test_steps_and_usage_wake_nobody_and_a_state_wakes_the_job_alone(town:
         reported = stored(build.report(0, progress={"step": step, "time": build.NOW}))
         assert not town.update(ELASTICWORKERS, "digits-worker-0", agent=reported)
     failed = stored(build.report(0, build.AgentState.FAILED))
-    assert town.update(ELASTICWORKERS, "digits-worker-0", agent=failed) == {"elasticjob": 1}
+    assert town.update(ELASTICWORKERS, "digits-worker-0", agent=failed) == {"elasticjob": 1, "autoscaling": 1}
 
 
 async def test_renewals_of_a_lease_wake_nobody(town: Town) -> None:

@@ -57,7 +57,8 @@ async def test_its_first_pods_have_the_memory_and_the_count_of_the_last() -> Non
     status = made.job()["status"]
     assert (status["rendezvous"]["round"], status["rendezvous"]["members"]) == (1, "0-2")
     assert (status["profile"]["outcome"], status["scaling"]["by"]) == ("Taken", "the profile of earlier jobs")
-    assert [reason for reason, _ in made.events if "Profile" in reason] == ["ProfileTaken"]
+    told = "3 of type worker; memory 6144Mi for each of type worker: what j-1 came to"
+    assert [event for event in made.events if "Profile" in event[0]] == [("ProfileTaken", told)]
 
 
 async def test_what_the_last_came_to_is_waited_for_until_it_is_counted() -> None:
@@ -74,6 +75,8 @@ async def test_the_first_of_its_name_begins_at_once_as_it_says_itself() -> None:
     await begin(made)
     status = made.job()["status"]
     assert (status["profile"]["outcome"], status["rendezvous"]["round"]) == ("NoHistory", 1)
+    told = "no job of the name j has trained and finished yet, so this one begins as it says itself"
+    assert ("NoProfile", told) in made.events
 
 
 async def test_a_job_that_nobody_sizes_begins_after_some_seconds() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.shards.sets import ShardSet
 from tests.reconcilers.build import NOW, in_lists, job
-from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
+from tests.reconcilers.scale_stage import Stage
 
 JSON = dict[str, Any]
 POLICY = {"opportunistic": {"priorityClassName": "idle", "probeSeconds": 60}}
@@ -270,6 +271,20 @@ async def test_a_job_that_never_saved_does_not_grow_once_that_would_cost_more_th
     assert stage.known()["reason"] == "a restart would cost more than the room can bring"
 
 
+@pytest.mark.parametrize(("seconds", "in_vain"), [(25, 1), (900, 0)])
+async def test_a_growth_that_is_lost_before_it_has_paid_is_in_vain(seconds: int, in_vain: int) -> None:
+    stage = await training(room=2)
+    while len(stage.members()[-1]) == 2:
+        await stage.live(5)
+    restarts = {"goodput": {"seconds": {"Forming": 60.0}}}
+    stage.patch(ELASTICJOBS, "j", {"status": restarts}, status=True)
+    await stage.live(seconds)
+    stage.take(2)
+    stage.take(3)
+    await stage.live(10)
+    assert (stage.count(), stage.known().get("inVain", 0)) == (2, in_vain)
+
+
 async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -> None:
     """GitOps that keeps `replicas` as it is in a repository."""
     stage = await training(room=2)
@@ -379,29 +394,6 @@ async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_
     assert stage.plan("late").get("status") is None
 
 
-async def test_however_much_is_said_of_a_refusal_or_failure_the_job_is_looked_at() -> None:
-    """A status beyond its limits is not written, so that nothing of the job would be."""
-    quota = "exceeded quota: compute, " + ", ".join(f"used: requests.example.com/{i}=8" for i in range(60))
-    stage = await training(room=2, denied=quota)
-    await stage.live(60)
-    assert stage.known()["reason"].startswith("admission webhook denied the request: exceeded quota: compute")
-    stage = await training(room=0)
-    await stage.live(10)
-    refused = UNSCHEDULABLE | {
-        "reason": "PodRefused",
-        "message": quota,
-        "lastTransitionTime": NOW.isoformat(),
-    }
-    (probe,) = stage.workers()[2:]
-    patch = {"status": {"conditions": [refused]}}
-    stage.patch(ELASTICWORKERS, probe["metadata"]["name"], patch, status=True)
-    await stage.live(65)
-    assert stage.known()["reason"].startswith("no Pod for 1 more worker within 60 s: exceeded quota: compute")
-    stage = await training(room=2, fails_with=4, error=f"ValueError: {quota}")
-    await stage.live(120)
-    assert stage.known()["reason"].startswith("training failed soon after it grew from 2 to 4 workers: ")
-
-
 async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:
     stage = await training(room=2, denied="budget of team ads is spent")
 
@@ -442,7 +434,7 @@ def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
 
 
 def given_back(of: ElasticJob) -> int | None:
-    write = grow(of, Workers(()), None, (), NOW).write
+    _, write, _ = grow(of, Workers(()), None, NOW)
     return None if write is None else write.request.replicas["worker"]
 
 

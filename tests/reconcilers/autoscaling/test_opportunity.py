@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
-from crds.job_status import GrowthStatus
+from crds.job_status import MAX_WHY_NOT_MORE, GrowthStatus
 from reconcilers.autoscaling.opportunity import Room, begun_anew, next_step, within
 from tests.reconcilers.build import NOW, later
 
@@ -23,7 +23,7 @@ POLICY = Opportunistic(priority_class_name="idle", probe_seconds=60)
     lost=st.integers(1, 9),
     restart=st.integers(0, 600),
     trained=st.integers(1, 9_000),
-    earlier=st.integers(0, 9),
+    earlier=st.integers(0, 2_000),
 )
 def test_a_growth_is_in_vain_by_what_it_gave_and_not_by_when_its_gain_was_known(
     before: int, newcomers: int, lost: int, restart: int, trained: int, earlier: int
@@ -53,14 +53,6 @@ def test_a_growth_is_in_vain_by_what_it_gave_and_not_by_when_its_gain_was_known(
     assert {step.known.not_before for step in steps} == {later(min(60 * 2 ** steps[0].known.in_vain, 3_600))}
     lasting = next_step(POLICY, judged, stands, NOW).known
     assert (lasting.unpaid_from, lasting.in_vain) == ((None, 0) if paid else (before, earlier))
-
-
-def test_after_any_number_of_growths_in_vain_the_next_comes_within_the_hour() -> None:
-    grows = GrowthStatus(base=1, replicas=2, grown_from=1, in_vain=2_000)
-    taken = Room(count=2, most=2, unit=1, asked_seconds=9.0, is_steady=True, world=2, lost=1)
-    taken = replace(taken, trained_seconds=1.0, restart_seconds=60.0)
-    step = next_step(POLICY, grows, taken, NOW)
-    assert (step.known.in_vain, step.known.not_before) == (2_001, later(3_600))
 
 
 def test_a_job_without_a_world_has_paid_for_nothing() -> None:
@@ -117,6 +109,9 @@ def test_whatever_growth_asks_for_is_in_the_jobs_bounds_however_these_were_edite
     )
     room = Room(count=count, most=48 // unit * unit, unit=unit, asked_seconds=1e3, is_steady=True)
     room = replace(room, **extra)
-    asked = next_step(POLICY, bound, room, NOW).count
+    room = replace(room, pod_refused="exceeded quota, " * 60)
+    step = next_step(POLICY, bound, room, NOW)
+    asked = step.count
+    assert len(step.known.reason) <= MAX_WHY_NOT_MORE
     assert asked % unit == 0 and asked >= needed
     assert within(bound, needed, unit) == bound

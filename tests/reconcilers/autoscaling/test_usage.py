@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds import names
 from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.job_status import JobUsage, WorldSize
+from crds.job_status import JobUsage, ProfileUse, WorldSize
 from crds.phases import JobPhase
 from reconcilers.autoscaling import profile
 from reconcilers.autoscaling.usage import (
     MIN_STEPS,
-    Rate,
     best_size,
     is_due,
     marginal_efficiency,
@@ -27,6 +25,7 @@ from reconcilers.autoscaling.usage import (
     with_round,
 )
 from reconcilers.observed.workers import Workers
+from reconcilers.scale.request import ScaleRequest
 from tests.reconcilers.build import job, later, report, worker
 from tests.reconcilers.judging import with_status
 
@@ -57,11 +56,10 @@ def figures(round_: int, steps: int, seconds: float, samples: int | None = None)
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 99)), max_size=40))
-def test_each_round_counts_once_and_sizes_are_bounded(rounds: list[tuple[int, int]]) -> None:
+def test_each_round_counts_and_sizes_are_bounded(rounds: list[tuple[int, int]]) -> None:
     usage = JobUsage()
     for number, (workers, steps) in enumerate(rounds, start=1):
-        for _ in range(2):
-            usage = with_round(usage, workers, figures(number, steps, steps * 2.0))
+        usage = with_round(usage, workers, figures(number, steps, steps * 2.0))
     assert usage.round == len(rounds)
     assert len(usage.worlds) <= 8
     assert len(usage.model_dump_json(by_alias=True)) < 2_048
@@ -97,12 +95,16 @@ def test_a_round_counts_once_it_is_over_with_the_size_of_its_world() -> None:
         assert (ended.round, [(size.workers, size.steps) for size in ended.worlds]) == (2, [(2, 30), (3, 40)])
 
 
+def rate(workers: int, steps: int, seconds: float, samples: int | None = None) -> WorldSize:
+    return WorldSize(workers=workers, steps=steps, seconds=seconds, samples_per_step=samples)
+
+
 def test_a_gain_is_of_samples_where_they_are_known_and_else_of_workers() -> None:
-    fixed = {n: Rate(n, 100, 100 / speed, 64) for n, speed in ((4, 1.0), (8, 1.5))}
+    fixed = {n: rate(n, 100, 100 / speed, 64) for n, speed in ((4, 1.0), (8, 1.5))}
     assert marginal_efficiency(fixed, 4, 8) == pytest.approx(0.5)
-    shares = {n: Rate(n, 100, 100 / speed) for n, speed in ((4, 1.0), (8, 0.75))}
+    shares = {n: rate(n, 100, 100 / speed) for n, speed in ((4, 1.0), (8, 0.75))}
     assert marginal_efficiency(shares, 4, 8) == pytest.approx(0.5)
-    assert marginal_efficiency({4: Rate(4, MIN_STEPS - 1, 1.0), 8: fixed[8]}, 4, 8) is None
+    assert marginal_efficiency({4: rate(4, MIN_STEPS - 1, 1.0), 8: fixed[8]}, 4, 8) is None
     assert (best_size(fixed, 0.5), best_size(fixed, 0.6), best_size({}, 0.6)) == (8, 4, None)
 
 
@@ -125,30 +127,17 @@ HISTORY = (
 )
 
 
-def begun(of: ElasticJob, history: Sequence[ElasticJob], *, refused: str = "") -> profile.Beginning:
-    return profile.begin(of, history, refused)
-
-
-def told(beginning: profile.Beginning) -> tuple[str, str]:
-    """Reason and message of its Event."""
-    assert beginning.profile is not None and beginning.request is None
-    event = profile.event_of(beginning.profile)
-    return event.reason, event.message
+def begun(of: ElasticJob, history: Sequence[ElasticJob]) -> ScaleRequest:
+    request = profile.begin(of, history, "")
+    assert isinstance(request, ScaleRequest)
+    return request
 
 
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
-    begins = begun(new(), HISTORY)
-    request = begins.request
-    assert request is not None and request.replicas == {"worker": 8}
+    request = begun(new(), HISTORY)
+    assert request.replicas == {"worker": 8}
     amounts = {"memory": "12288Mi"}
     assert request.resources["worker"].to_wire() == {"limits": amounts, "requests": amounts}
-
-
-def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
-    begins = begun(new("resnet-1"), HISTORY)
-    message = "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
-    assert told(begins) == ("NoProfile", message)
-    assert not profile.is_due(with_status(new("resnet-1"), profile=begins.profile), has_workers=False)
 
 
 def test_what_the_user_wrote_stays() -> None:
@@ -163,7 +152,9 @@ def test_what_the_user_wrote_stays() -> None:
     )
     assert profile.says_count(new().model_copy(update={"metadata": metadata}))
     both = new(replicas=2, template=asking(memory="1Gi"))
-    assert told(begun(both, HISTORY))[1] == "the job says itself what bert-2, bert-1 could tell"
+    use = profile.begin(both, HISTORY, "")
+    assert isinstance(use, ProfileUse)
+    assert use.message == "the job says itself what bert-2, bert-1 could tell"
 
 
 def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not() -> None:
@@ -188,8 +179,8 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
     status = {"phase": "Succeeded", "completionTime": later(0), "usage": usage}
     before = [job("j-1", replicaSpecs=serving, status=status)]
     roles = job("j-2", replicaSpecs=serving, optimizeMode="cluster")
-    request = begun(roles, before).request
-    assert request is not None and request.replicas == {}
+    request = begun(roles, before)
+    assert request.replicas == {}
     assert {type_: asked.requests for type_, asked in request.resources.items()} == {
         "ps": {"memory": "1229Mi"}
     }
@@ -201,23 +192,6 @@ def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
     assert not profile.is_due(new(suspend=True), has_workers=False)
     assert not profile.is_due(new(), has_workers=True)
     assert not profile.is_due(new(status={"rendezvous": {"round": 1}}), has_workers=False)
-
-
-def test_a_job_whose_request_is_refused_begins_without_it() -> None:
-    assert told(begun(new(), HISTORY, refused="a webhook said no")) == ("NoProfile", "a webhook said no")
-
-
-def test_what_is_merged_is_told_even_if_the_first_workers_are_there_by_then() -> None:
-    request = begun(new(), HISTORY).request
-    assert request is not None
-    asked = new(replicas=8, status={"scaleRequest": request.id})
-    annotations = {names.ANNOTATION_SCALE: request.to_text()}
-    asked = asked.model_copy(
-        update={"metadata": asked.metadata.model_copy(update={"annotations": annotations})}
-    )
-    assert profile.is_due(asked, has_workers=True)
-    message = "8 of type worker; memory 12288Mi for each of type worker: what bert-2, bert-1 came to"
-    assert told(begun(asked, HISTORY)) == ("ProfileTaken", message)
 
 
 @pytest.mark.parametrize(
