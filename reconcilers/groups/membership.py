@@ -37,10 +37,15 @@ class GroupView:
 
     @property
     def is_able(self) -> bool:
-        """Whether its processes can take part."""
+        """Whether its processes can take part; those of a suspended one do until they have left."""
         is_whole = self.world is RendezvousPhase.FORMED and self.broken_round < self.round
-        is_over = self.phase is not None and (self.phase.finished or self.phase is JobPhase.SUSPENDED)
-        return is_whole and not is_over and self.ready_round == self.round > 0
+        is_over = self.phase is not None and self.phase.finished
+        return (is_whole or self.leaves) and not is_over and self.ready_round == self.round > 0
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is suspended."""
+        return self.phase is JobPhase.SUSPENDED
 
     @property
     def place(self) -> GroupPlace:
@@ -59,7 +64,8 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
     than the minimum would be left.
 
     Once a group has succeeded, training ends: those that take part go on to the end however few they are, and
-    no other joins them.
+    no other joins them. So do those of a suspended job until each has left after a step of its own: the last
+    of them saves what all have come to.
     """
     able = sorted((group for group in groups if group.is_able), key=lambda group: group.index)
     by_index = {group.index: group for group in groups}
@@ -68,7 +74,7 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
     able = [group for group in able if group.index not in absent]
     members = {(place.index, place.round) for place in published.groups}
     taking_part = [group for group in able if (group.index, group.round) in members]
-    if any(group.phase is JobPhase.SUCCEEDED for group in groups):
+    if any(group.phase is JobPhase.SUCCEEDED or group.leaves for group in groups):
         able, minimum = taking_part, 1
     late = _late_in(published.version, taking_part)
     if late and len(able) - len(late) >= minimum:

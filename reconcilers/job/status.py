@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.wording import first_line
 from crds import names
-from crds.agent_report import MAX_LATE_GROUPS
+from crds.agent_report import MAX_LATE_GROUPS, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, JobWarning, ReplicaStatus
@@ -208,10 +208,15 @@ def status_of(
 def replica_group_of(
     job: ElasticJob, workers: Workers, world: Rendezvous | None
 ) -> ReplicaGroupStatus | None:
-    """How far a job that is a replica group is, by the reports of its world's members."""
+    """How far a job that is a replica group is, by the reports of its world's members.
+
+    A suspended job has no world any more; its processes take part until they have left.
+    """
     if group_of(job) is None or world is None:
         return None
     members = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
+    if job.spec.suspend:
+        members = {each.spec.index for each in workers.training if runs_round(each, world.round)}
     reports = [current_report(each) for each in workers.training if each.spec.index in members]
     parts = [each.replicas for each in reports if each is not None and each.replicas is not None]
     there = [each for each in parts if each.round == world.round]
@@ -226,6 +231,12 @@ def replica_group_of(
         late_version=late_version,
         late_groups=sorted(late)[:MAX_LATE_GROUPS],
     )
+
+
+def runs_round(worker: ElasticWorker, round_: int) -> bool:
+    """Whether processes of the round run in the worker's Pod."""
+    report = current_report(worker)
+    return report is not None and report.state is AgentState.RUNNING and report.observed_round == round_
 
 
 def replica_statuses(job: ElasticJob, workers: Workers, standby: int = 0) -> dict[str, ReplicaStatus]:

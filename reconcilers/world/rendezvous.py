@@ -168,9 +168,14 @@ def propose(
 
 
 def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
-    """No world, keeping the round: what a suspended job publishes."""
+    """No world, keeping the round: what a suspended job publishes.
+
+    The address stays: while its processes leave, those of other replica groups meet there.
+    """
     return Rendezvous(
         round=published.round,
+        master_address=published.master_address,
+        master_port=published.master_port,
         phase=RendezvousPhase.FORMING,
         reason=reason,
         broken_round=published.broken_round,

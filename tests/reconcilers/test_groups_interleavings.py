@@ -137,6 +137,7 @@ def end_of(api: Api) -> dict[str, Any]:
     for state in found.values():
         for part in (state.get("status") or {}, *(state.get("status") or {}).get("history", ())):
             part.pop("nodeName", None)
+            part.pop("nodeUid", None)
         if (state.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             state["status"].pop("membership", None)
         for part in (state.get("status") or {}, state.get("spec") or {}):

@@ -14,7 +14,9 @@ from crds.replica_groups import GroupPlace, LateGroup, Membership
 from reconcilers.groups.membership import GroupView, decide
 
 GROUPS = 4
-PHASES = [None, *(phase for phase in JobPhase if phase is not JobPhase.SUCCEEDED)]
+ENDS = [JobPhase.SUCCEEDED, JobPhase.SUSPENDED]
+"""Phases of a group after which no other joins."""
+PHASES = [None, *(phase for phase in JobPhase if phase not in ENDS)]
 
 
 def able(index: int, round_: int = 1, broken_version: int = 0, **more: Any) -> GroupView:
@@ -75,7 +77,7 @@ def memberships(draw: st.DrawFn) -> Membership:
 minimums = st.integers(1, GROUPS)
 
 
-@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+@given(memberships(), views([*PHASES, *ENDS]), minimums)
 def test_versions_only_rise_by_one_or_are_equal_but_for_the_late_groups_that_are_forgotten(
     published: Membership, groups: list[GroupView], minimum: int
 ) -> None:
@@ -98,7 +100,7 @@ def test_a_version_changes_exactly_when_who_takes_part_changes_or_its_exchange_b
     assert (decided.version > published.version) == (changed or (is_broken and published.version > 0))
 
 
-@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+@given(memberships(), views([*PHASES, *ENDS]), minimums)
 def test_no_broken_or_unready_or_ended_round_takes_part_and_the_lowest_index_leads(
     published: Membership, groups: list[GroupView], minimum: int
 ) -> None:
@@ -108,9 +110,12 @@ def test_no_broken_or_unready_or_ended_round_takes_part_and_the_lowest_index_lea
     assert indices == sorted(set(indices))
     for place in places:
         group = by_index[place.index]
-        assert group.world is RendezvousPhase.FORMED
-        assert place.round == group.round == group.ready_round > group.broken_round
-        assert group.phase is None or not (group.phase.finished or group.phase is JobPhase.SUSPENDED)
+        assert place.round == group.round == group.ready_round
+        assert group.phase is None or not group.phase.finished
+        if group.phase is JobPhase.SUSPENDED:
+            assert place in published.groups, "it only goes on"
+        else:
+            assert group.world is RendezvousPhase.FORMED and group.round > group.broken_round
 
 
 @given(memberships(), views(), minimums)
@@ -124,7 +129,7 @@ def test_all_able_groups_but_late_ones_take_part_or_none_while_fewer_than_the_mi
     assert taking_part == (could if len(could) >= minimum else [])
 
 
-@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+@given(memberships(), views([*PHASES, *ENDS]), minimums)
 def test_a_late_group_is_left_out_until_its_processes_have_seen_that_or_are_others(
     published: Membership, groups: list[GroupView], minimum: int
 ) -> None:
@@ -185,7 +190,7 @@ def test_a_report_of_another_versions_break_changes_nothing(
     assert decide(published, spoken, minimum) == decide(published, silent, minimum)
 
 
-@given(memberships(), st.data(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+@given(memberships(), st.data(), views([*PHASES, *ENDS]), minimums)
 def test_the_order_in_which_groups_are_seen_does_not_matter(
     published: Membership, data: st.DataObject, groups: list[GroupView], minimum: int
 ) -> None:
@@ -193,7 +198,7 @@ def test_the_order_in_which_groups_are_seen_does_not_matter(
     assert decide(published, shuffled, minimum) == decide(published, groups, minimum)
 
 
-@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+@given(memberships(), views([*PHASES, *ENDS]), minimums)
 def test_a_second_look_at_the_same_changes_nothing(
     published: Membership, groups: list[GroupView], minimum: int
 ) -> None:
@@ -202,7 +207,7 @@ def test_a_second_look_at_the_same_changes_nothing(
         assert decide(decided, groups, minimum) is decided
 
 
-@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+@given(memberships(), views([*PHASES, *ENDS]), minimums)
 def test_no_group_joins_once_one_has_succeeded(
     published: Membership, groups: list[GroupView], minimum: int
 ) -> None:
@@ -239,3 +244,15 @@ def test_a_late_group_that_is_deleted_and_made_again_takes_part_though_its_round
     assert (gone.version, gone.groups, gone.late) == (2, second.groups, [])
     again = decide(gone, [able(0, 1), waits, able(2)], 2)
     assert [place.round for place in again.groups] == [1, 1, 1]
+
+
+def test_the_groups_of_a_suspended_job_go_on_until_each_has_left_and_none_joins_them() -> None:
+    leaving = {"phase": JobPhase.SUSPENDED, "world": RendezvousPhase.FORMING}
+    both = decide(Membership(), [able(0), able(1)], minimum=2)
+    assert decide(both, [able(0, **leaving), able(1), able(2)], minimum=2) == both
+    assert decide(both, [able(0, **leaving), able(1, **leaving)], minimum=2) == both
+    one = decide(both, [able(0, **leaving, ready_round=0), able(1, **leaving)], minimum=2)
+    assert (one.version, one.groups, one.address) == (2, [GroupPlace(index=1, round=1)], "10.0.0.1")
+    none = decide(one, [able(index, **leaving, ready_round=0) for index in (0, 1)], minimum=2)
+    assert (none.version, none.groups) == (3, [])
+    assert decide(none, [able(0, **leaving)], minimum=1) == none, "of an earlier suspension"
