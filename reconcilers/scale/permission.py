@@ -25,7 +25,7 @@ CountsFault = Callable[[ElasticJob, Mapping[str, int]], str]
 
 
 def no_fault(_: ElasticJob, __: Mapping[str, int]) -> str:
-    """Where all counts are fine that spec and API server allow."""
+    """The `CountsFault` of jobs whose counts the API server alone may refuse."""
     return ""
 
 
