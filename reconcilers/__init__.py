@@ -2,6 +2,6 @@
 
 `setup.py` says which reconcilers there are and which change wakes which (`predicates.py`). The packages are
 layers, each of which imports downwards only (pyproject.toml): cordon and job on top, then conditions and
-nodecheck, worker, capacity, shards, scale, roles, goodput, world, failure, and observed and runtime at the
+nodecheck, worker, shards, scale, roles, goodput, world, failure, and observed and runtime at the
 bottom. A package that has a reconciler calls its module `reconciler.py`.
 """

@@ -1,6 +1,6 @@
 """The ElasticJob reconciler: see, plan, apply.
 
-`JobReader` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
+`JobReader` reads what there is, `plan_job` or its like decides it all, and that is written here. The status
 comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
 from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
 decision has overtaken. The first act is the ElasticWorld, which follows from the status (`published.py`).
@@ -8,8 +8,9 @@ decision has overtaken. The first act is the ElasticWorld, which follows from th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from math import inf
 
 from controller.cache import Cache
@@ -44,10 +45,12 @@ class ElasticJobReconciler(Reconciler):
         recorder: EventRecorder,
         clock: Clock,
         most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
+        plan: Callable[[Seen, datetime], Plan] = plan_job,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._plan_of = plan
         self._view = JobReader(client, cache, clock, most_workers)
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
@@ -89,7 +92,7 @@ class ElasticJobReconciler(Reconciler):
     async def _plan(self, seen: Seen) -> Plan:
         size = look_size(seen.workers, seen.job.status.shards) + seen.checks.look_size
         size += seen.nodes_to_compare
-        return await computed(size, plan_job, seen, self._clock.now())
+        return await computed(size, self._plan_of, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
         """Make the check, if the job is still as it was seen: a check stops training.

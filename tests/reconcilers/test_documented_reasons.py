@@ -11,10 +11,10 @@ from pathlib import Path
 from crds import names
 from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.conditions.table import CONDITIONS, WARNINGS
 from reconcilers.groups import warnings as groups_warnings
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.observed.worker_state import REFUSALS
+from reconcilers.roles.conditions import TABLE
 from reconcilers.runtime.reconciled import RECONCILED
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ COMPUTED = {
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
     ("table.py", "now.reason if each.by_reason and now.reason else now.type"): {
-        *(kind.type for kind in WARNINGS if kind.event and not kind.by_reason),
+        *(kind.type for kind in TABLE.warnings if kind.event and not kind.by_reason),
         *REFUSALS,
         *("Unschedulable", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *(
@@ -52,7 +52,7 @@ COMPUTED = {
             "FailedMount",
         ),
     },
-    ("table.py", "reason"): {kind.over[0] for kind in WARNINGS if kind.over},
+    ("table.py", "reason"): {kind.over[0] for kind in TABLE.warnings if kind.over},
     ("profile.py", "reason"): {"ProfileTaken", "NoProfile"},
     ("life.py", "NO_REPLICAS"): {"NoReplicas"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
@@ -134,7 +134,7 @@ def test_events_have_a_type() -> None:
 
 def test_every_condition_is_documented() -> None:
     types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
-    types |= {kind.type for kind in CONDITIONS}
+    types |= {kind.type for kind in TABLE.conditions}
     for path, name, call in calls():
         if name in ("with_condition", "_shown"):
             said = ast.unparse(call.args[1])
@@ -145,14 +145,14 @@ def test_every_condition_is_documented() -> None:
 
 def test_every_warning_is_documented() -> None:
     assert quoted([row[0] for row in rows("Warnings")]) == {
-        *(kind.type for kind in WARNINGS),
+        *(kind.type for kind in TABLE.warnings),
         *groups_warnings.WARNINGS,
     }
 
 
 def test_a_job_has_ten_types_of_conditions_at_most_and_no_more_warnings_than_its_status_holds() -> None:
-    assert len({kind.type for kind in CONDITIONS} | {RECONCILED}) <= 10
-    assert len({kind.type for kind in WARNINGS}) == len(WARNINGS) <= MAX_WARNINGS
+    assert len({kind.type for kind in TABLE.conditions} | {RECONCILED}) <= 10
+    assert len({kind.type for kind in TABLE.warnings}) == len(TABLE.warnings) <= MAX_WARNINGS
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:
