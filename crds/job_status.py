@@ -31,7 +31,7 @@ MAX_MESSAGE = 256
 MAX_FAILURE = 512
 MAX_SIGNATURE = 96
 MAX_EPISODES = 12
-MAX_EPISODE_MEMBERS = 64
+MAX_EPISODE_MEMBERS = 48
 MAX_EPISODE_REASON = 128
 MAX_WHY_NOT_MORE = 256
 MAX_WARNINGS = 24
@@ -66,11 +66,15 @@ class ProfileUse(Model):
     message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)]
 
 
-class Opportunity(Model):
-    """What opportunistic growth remembers between two looks."""
+class GrowthStatus(Model):
+    """Record of tries to grow into free room, for a job with elasticPolicy.opportunistic."""
 
     base: Annotated[int, Field(ge=0)]
-    """The count that was asked for. Workers beyond it are extra."""
+    """The count that was asked for, when this was written."""
+    replicas: Annotated[int, Field(ge=0)]
+    """The count that growth has asked for last, or found."""
+    asked_at: datetime | None = None
+    """When somebody else last set the count."""
     grown_from: Annotated[int, Field(ge=0)] | None = None
     """The size before the growth that is under way, or whose gain is not measured yet."""
     unpaid_from: Annotated[int, Field(ge=0)] | None = None
@@ -92,8 +96,8 @@ class Scaling(Model):
     by: Annotated[str, Field(max_length=300)]
     """`spec`, `the scale subresource`, `ScalePlan <name>`, or the part of dlr that asked."""
     at: datetime
-    opportunity: Opportunity | None = None
-    """Record of tries to grow, for a job with elasticPolicy.opportunistic."""
+    base: Annotated[int, Field(ge=0)] | None = None
+    """How many of these are needed, if not all. Workers beyond it are extra: no world waits for them."""
 
 
 MAX_WORLD_SIZES = 8
@@ -263,6 +267,8 @@ class Episode(Model):
     since: datetime
     round: Annotated[int, Field(ge=0)] = 0
     """Round of the world; of a job with replica groups, the version."""
+    size: Annotated[int, Field(ge=1)] | None = None
+    """Number of workers in the world; unset before the first and of replica groups."""
     members: Annotated[str, cut(MAX_EPISODE_MEMBERS), Field(max_length=MAX_EPISODE_MEMBERS)] = ""
     """The world's members, or the version's groups, as ranges such as `0-3,6`; cut where there are many."""
     reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
@@ -296,6 +302,7 @@ class ElasticJobStatus(Model):
     cluster: ClusterStatus | None = None
     """The tasks of a job with parameter servers, which has no rendezvous."""
     scaling: Scaling | None = None
+    growth: GrowthStatus | None = None
     scale_request: Annotated[str, Field(max_length=64)] | None = None
     """Id of the last scale request that was merged into the three fields below; of a ScalePlan, its uid."""
     retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)

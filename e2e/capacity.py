@@ -112,10 +112,20 @@ def remove(cluster: Cluster, observation: Observation, names: list[str]) -> floa
     return time.time()
 
 
-def opportunity(observation: Observation, name: str = "grower") -> Object:
-    scaling = observation.job(name).get("status", {}).get("scaling") or {}
-    found: Object = scaling.get("opportunity") or {}
+def growth(observation: Observation, name: str = "grower") -> Object:
+    found: Object = observation.job(name).get("status", {}).get("growth") or {}
     return found
+
+
+def usage(observation: Observation, name: str = "grower") -> Object:
+    """What a job that has ended came to, with its last round."""
+
+    def complete() -> Object | None:
+        status: Object = observation.job(name)["status"]
+        known: Object = status.get("usage") or {}
+        return known if known.get("round") == status["rendezvous"]["round"] else None
+
+    return observation.wait_for(f"the usage of {name}", complete)
 
 
 def wait_for_steps(observation: Observation, members: list[int], name: str = "grower") -> float:

@@ -64,12 +64,12 @@ def becomes_ready_or_not(node: Object) -> object:
 
 @change_of
 def more_than_status(obj: Object) -> object:
-    """What is wanted of an object, and its end; of a job that grows by itself, also the count that was asked
-    for, which its minimum follows, and which is in its status one write after its count."""
+    """What is wanted of an object, and its end; of a job, also how many of its workers are needed, which its
+    minimum follows, and which is in its status one write after its count."""
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
-    asked_for = ((status.get("scaling") or {}).get("opportunity") or {}).get("base")
-    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
+    needed = (status.get("scaling") or {}).get("base")
+    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), needed, *said
 
 
 @change_of

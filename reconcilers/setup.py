@@ -20,10 +20,12 @@ from controller.resources import (
     SERVICEACCOUNTS,
 )
 from crds import names
+from reconcilers.autoscaling import wiring as autoscaling
 from reconcilers.cordon import wiring as cordons
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.groups import wiring as groups
 from reconcilers.job.reconciler import ElasticJobReconciler
+from reconcilers.job.strategy import Strategies
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
@@ -47,6 +49,7 @@ from reconcilers.predicates import (
     more_than_progress,
     more_than_status,
 )
+from reconcilers.roles import wiring as roles
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
@@ -83,12 +86,15 @@ def add_all(
     clock = clock or Clock()
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
-    add_jobs(manager, clock, pods or PodOptions())
-    scaleplan.add(manager, clock)
+    strategies = Strategies()
+    roles.add(strategies)
+    add_jobs(manager, clock, pods or PodOptions(), strategies)
+    autoscaling.add(manager, clock)
+    scaleplan.add(manager, clock, strategies.counts_fault)
     groups.add(manager, clock)
     shards.add(manager, clock)
-    add_workers(manager, clock, pods or PodOptions())
-    add_companions(manager, clock)
+    add_workers(manager, clock, pods or PodOptions(), strategies)
+    add_companions(manager, clock, strategies)
     add_node_checks(manager, clock, pods or PodOptions())
     cordons.add(manager, clock, cordon or CordonOptions())
     _add_unreadable(manager, clock)
@@ -109,9 +115,9 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(PODS, BY_SLOT, slot_keys)
 
 
-def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
+def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies) -> None:
     most = options.workers_per_namespace
-    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, most)
+    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, most, strategies.plan)
     (
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)
@@ -124,7 +130,7 @@ def add_jobs(manager: Manager, clock: Clock, options: PodOptions) -> None:
     )
 
 
-def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
+def add_workers(manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 
@@ -162,7 +168,9 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         spec = worker["spec"] if worker is not None else {}
         return Request(request.namespace, spec.get("jobName") or spec.get("checkName") or request.name)
 
-    pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock, options)
+    pods = WorkerReconciler(
+        manager.client, cache, manager.recorder, manager.contact, clock, options, strategies.assign
+    )
     (
         ControllerBuilder(manager, "elasticworker")
         .for_(ELASTICWORKERS, predicate=more_than_an_agents_later_reports)
@@ -183,8 +191,9 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
     )
 
 
-def add_companions(manager: Manager, clock: Clock) -> None:
-    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder)
+def add_companions(manager: Manager, clock: Clock, strategies: Strategies) -> None:
+    service_of = strategies.service_of
+    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder, service_of)
     (
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)

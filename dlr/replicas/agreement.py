@@ -2,7 +2,8 @@
 
 A step is committed in a version when the gradients of all its contributors have arrived at all of them. So if
 one member has applied a step, every other contributor of that version holds the same averaged gradients, and
-can still apply it (`rolls`). Who took no part in that commit takes over the state of one that did.
+can still apply it (`rolls`). Who took no part in that commit takes over the state of one that did. Where all
+that meet hold them, they all apply it: one that is gone may have, and may have saved what came of it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Member:
     """Whether no checkpoint may be newer than its state; one that other groups' state made needless may."""
     is_last: bool = False
     """Whether training ends with the last step that it has applied."""
+    ends: bool = False
+    """Whether training ends with the step whose gradients have all arrived, as far as it has seen."""
 
     def to_numbers(self) -> list[int]:
         """Return the fields as integers, in their order."""
@@ -47,8 +50,8 @@ class Member:
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> Member:
         """The reverse of `to_numbers`."""
-        trained, applied, applied_in, complete_in, is_ready, inner_steps, has_loaded, is_last = numbers
-        flags = bool(is_ready), inner_steps, bool(has_loaded), bool(is_last)
+        trained, applied, applied_in, complete_in, is_ready, inner_steps, has_loaded, is_last, ends = numbers
+        flags = bool(is_ready), inner_steps, bool(has_loaded), bool(is_last), bool(ends)
         return cls(bool(trained), applied, applied_in, complete_in, *flags)
 
 
@@ -158,7 +161,22 @@ def agree(members: Sequence[Member]) -> Agreement:
     Args:
         members: in the order of their groups' indices; at least one.
     """
+    agreed = _agree(members)
+    led, everybody = members[agreed.leader], range(len(members))
+    is_held = led.trained and led.complete_in > 0
+    if is_held and all(_is_level(each, led) and each.complete_in == led.complete_in for each in members):
+        ends = any(each.ends for each in members)
+        return replace(
+            agreed,
+            step=led.applied + 1,
+            applied_in=led.complete_in,
+            rolls=frozenset(everybody),
+            is_over=ends,
+        )
+    return agreed
 
+
+def _agree(members: Sequence[Member]) -> Agreement:
     def rank(place: int) -> tuple[bool, int, int, int]:
         member = members[place]
         return member.trained, member.applied, member.applied_in, -place
@@ -194,7 +212,7 @@ def agree_on_round(members: Sequence[Member]) -> Agreement:
     the same: they take over its state, with all that the inner steps have changed. If none does, all begin
     the inner steps together.
     """
-    agreed = agree(members)
+    agreed = _agree(members)
     elsewhere = agreed.rolls | agreed.behind
     level = [place for place in range(len(members)) if place not in elsewhere]
     leader = max(level, key=lambda place: (members[place].is_ready, members[place].inner_steps, -place))

@@ -113,7 +113,7 @@ class Voted:
     has_all: bool
     """Whether every rank has all gradients, and so may have voted."""
     ends: bool
-    """Whether some group's `until` ends training with the step."""
+    """Whether some group's `until` ends training with the step; where not all have voted, this group's."""
     newest: int
     """Number of the newest version that a rank has seen."""
 
@@ -395,7 +395,8 @@ def _after_vote(state: State, vote: Voted) -> Next:
         missed = max(vote.newest, version + 1)
         state = replace(state, is_open=False, following=(), missed=missed)
         return _go_on(state, Do.DROP_GRADIENTS)
-    state = state.counting(replace(state.member, complete_in=version if vote.has_all else 0))
+    complete_in, ends = (version, vote.ends) if vote.has_all else (0, False)
+    state = state.counting(replace(state.member, complete_in=complete_in, ends=ends))
     return _meet_next(state, vote.newest)
 
 

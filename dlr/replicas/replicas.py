@@ -417,8 +417,9 @@ class Replicas:
             count = len(quorum.contributors(step))
             self._average.finish(exchange, count, contributes=quorum.counts(step))
             self._wait_for_heal()
+            ends = self._until is not None and self._until()
             has_all = True
-            ends = exchange.vote(ends=self._until is not None and self._until())
+            ends = exchange.vote(ends=ends)
 
         self._watch.end()
         ok = self._news.succeeds(exchange, average)

@@ -25,7 +25,7 @@ def grow_and_shrink(cluster: Cluster, observation: Observation) -> None:
     cluster.apply(job, observation.namespace)
     capacity.wait_for_steps(observation, [0])
     reason = observation.wait_for(
-        "a probe that finds no node", lambda: capacity.opportunity(observation).get("reason")
+        "a probe that finds no node", lambda: capacity.growth(observation).get("reason")
     )
     assert reason == "no node for 1 more worker within 2 s"
 
@@ -56,6 +56,6 @@ def grow_and_shrink(cluster: Cluster, observation: Observation) -> None:
     assert [list(world.members) for world in elasticity.worlds(observation, "grower")] == [[0], [0, 1], [0]]
     capacity.end(cluster, observation)
     jobs.assert_one_world_a_round(observation, "grower")
-    usage = observation.job("grower")["status"]["usage"]
+    usage = capacity.usage(observation)
     assert usage["worlds"][0]["workers"] == 1
     assert usage["memoryPeakBytes"]["worker"] > 2**20

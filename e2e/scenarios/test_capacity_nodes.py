@@ -32,7 +32,7 @@ def test_a_job_that_does_not_scale_stops_after_one_try_and_the_next_begins_with_
         "the growth to be judged",
         lambda: (
             found
-            if "minEfficiency" in (found := capacity.opportunity(observation, "flat-1").get("reason", ""))
+            if "minEfficiency" in (found := capacity.growth(observation, "flat-1").get("reason", ""))
             else None
         ),
     )
@@ -44,7 +44,7 @@ def test_a_job_that_does_not_scale_stops_after_one_try_and_the_next_begins_with_
     assert [w.members for w in elasticity.worlds(observation, "flat-1")] == [(0, 1), (0, 1, 2, 3), (0, 1)]
     capacity.end(cluster, observation, "flat-1")
 
-    usage = observation.job("flat-1")["status"]["usage"]
+    usage = capacity.usage(observation, "flat-1")
     peak = usage["memoryPeakBytes"]["worker"]
     second = capacity.grower(
         cluster, namespace, name="flat-2", workers=1, most=4, optimizeMode="cluster", elasticPolicy={}

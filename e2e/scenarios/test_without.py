@@ -12,7 +12,8 @@ from e2e import jobs
 from e2e.cluster import REPOSITORY, Capability, Cluster
 from e2e.embedded import EmbeddedCluster
 from e2e.observation import Observation
-from tests.reconcilers.test_features import OPTIONAL, without
+from tests.reconcilers.test_features import OPTIONAL
+from tests.reconcilers.without import without
 
 PACKAGES = (
     "agent",

@@ -20,9 +20,7 @@ from reconcilers.conditions.pods import (
 )
 from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.conditions import NextState, State, warning_of
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import extra_slots, present_slots, training_types
-from reconcilers.roles.progress import cluster_formed
 from reconcilers.runtime.acts import Event
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
@@ -56,9 +54,6 @@ def suspended(before: Condition | None, facts: Facts) -> State | None:
 
 
 def world_formed(_: Condition | None, facts: Facts) -> State:
-    """Judges whether there is a world; with parameter servers, whether all that training needs runs."""
-    if in_cluster(facts.job):
-        return cluster_formed(facts.job, facts.workers)
     status = TRUE if facts.world.phase is RendezvousPhase.FORMED else FALSE
     return State(status, facts.world.phase.value, shortened(facts.world.why, MAX_WHY))
 
@@ -69,8 +64,6 @@ def world_at_end(before: Condition | None, facts: Facts) -> NextState:
         return None
     if before.status is not FALSE:
         return State(FALSE, facts.phase.value, ENDED)
-    if in_cluster(facts.job):
-        return before
     return State(FALSE, before.reason, shortened(facts.world.why, MAX_WHY), before.data)
 
 

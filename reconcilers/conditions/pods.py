@@ -13,11 +13,9 @@ from crds.model import Condition, ConditionData
 from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.failure.patterns import unfit_patterns
 from reconcilers.observed.conditions import data_of
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.progress import own_tf_config
 
 WORKERS_UNSCHEDULED, WORKERS_NOT_STARTED = "WorkersUnscheduled", "WorkersNotStarted"
 WORKERS_GIVEN_UP, WORKERS_NOT_MADE = "WorkersGivenUp", "WorkersNotMade"
@@ -27,7 +25,7 @@ MOST_NAMES = 3
 TEMPLATE_CHANGED = "TemplateChanged"
 """Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
 job's variables, are for the next Pod of each slot."""
-MASTER_IGNORED, TF_CONFIG_KEPT = "MasterReplicaIgnored", "TFConfigKept"
+MASTER_IGNORED = "MasterReplicaIgnored"
 PATTERNS_NOT_APPLIED = "PatternsNotApplied"
 
 
@@ -128,17 +126,6 @@ def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
 def master_ignored(_: JobWarning | None, facts: Facts) -> Trouble | None:
     masters = [type_ for type_ in facts.job.spec.replica_specs if type_ in names.MASTER_TYPES]
     return Trouble(f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod") if masters else None
-
-
-def tf_config_kept(_: JobWarning | None, facts: Facts) -> Trouble | None:
-    """Judges whether the user sets the variable that Pods learn their cluster from."""
-    kept = own_tf_config(facts.job) if in_cluster(facts.job) else ()
-    if not kept:
-        return None
-    return Trouble(
-        f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(kept)}, and kept: these Pods do not "
-        "learn of changes of the cluster; remove it to have dlr set it"
-    )
 
 
 def patterns_not_applied(_: JobWarning | None, facts: Facts) -> Trouble | None:

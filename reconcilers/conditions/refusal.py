@@ -20,12 +20,9 @@ from crds.job_status import JobWarning
 from crds.phases import JobPhase
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.resources import memory_checkpoint_fault, quantity_fault
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import is_extra, training_types
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, POD_INVALID, stuck_by
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.progress import sets_tf_config
-from reconcilers.roles.tasks import config_fault
 
 PODS_NOT_ACCEPTED = "PodsNotAccepted"
 FAIL_AFTER_SECONDS = 120.0
@@ -64,10 +61,18 @@ class Refusal:
         return FAIL_AFTER_SECONDS - (now - since).total_seconds()
 
 
-def judge(job: ElasticJob, workers: Workers, now: datetime) -> Refusal | None:
+Fault = tuple[str, str, str]
+"""Type, reason and message of a Pod that cannot be made."""
+
+
+def judge(job: ElasticJob, workers: Workers, now: datetime, fault: Fault | None = None) -> Refusal | None:
     """Judges whether Pods can be made. The time of a refusal starts again with each generation: there is time
-    to correct one thing after the other."""
-    found = _fault_of_template(job) or _refused_worker(job, workers)
+    to correct one thing after the other.
+
+    Args:
+        fault: one that was found elsewhere.
+    """
+    found = fault or _fault_of_template(job) or _refused_worker(job, workers)
     if found is None:
         return None
     type_, reason, message = found
@@ -96,18 +101,18 @@ def has_begun(job: ElasticJob, type_: str, workers: Workers) -> bool:
     return any(mate.status.pod_uid is not None or mate.spec.incarnation > 1 for mate in mates)
 
 
-def _fault_of_template(job: ElasticJob) -> tuple[str, str, str] | None:
-    """Return type, reason and message of the first fault that the API server need not be asked for."""
+def _fault_of_template(job: ElasticJob) -> Fault | None:
+    """Return the first fault that the API server need not be asked for."""
     for type_ in training_types(job):
         path = f"spec.replicaSpecs.{type_}.template"
-        fault = memory_checkpoint_fault(job, type_) or cluster_fault(job, type_)
-        fault = fault or quantity_fault(job.spec.replica_specs[type_].template, path)
+        template = job.spec.replica_specs[type_].template
+        fault = memory_checkpoint_fault(job, type_) or quantity_fault(template, path)
         if fault:
             return type_, POD_INVALID, fault
     return None
 
 
-def _refused_worker(job: ElasticJob, workers: Workers) -> tuple[str, str, str] | None:
+def _refused_worker(job: ElasticJob, workers: Workers) -> Fault | None:
     """Return the same of the first worker whose Pod was refused, an invalid one before all others. A probe
     for free room is reported with the job's growth alone."""
     refused = [
@@ -121,11 +126,3 @@ def _refused_worker(job: ElasticJob, workers: Workers) -> tuple[str, str, str] |
         return None
     _, type_, _, why = min(refused, key=lambda each: each[:3])
     return type_, str(why.reason), why.message
-
-
-def cluster_fault(job: ElasticJob, type_: str) -> str | None:
-    """Why a Pod of this type could not be told of its cluster; None if it can, or the user tells it."""
-    if not in_cluster(job) or sets_tf_config(job, type_):
-        return None
-    fault = config_fault(job)
-    return None if fault is None else f"spec.replicaSpecs: {fault}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
 from controller.wording import counted, some_of
-from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import JobState, JobWarning
@@ -20,7 +19,6 @@ from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.failure.incidents import ranks_of
 from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
 from reconcilers.observed.conditions import condition_of, data_of, warning_of
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.worker_state import (
     HEARTBEAT_ON_TIME,
     SIDECARS_WELL,
@@ -28,14 +26,12 @@ from reconcilers.observed.worker_state import (
     silent_since,
 )
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.tasks import runs
 
 NON_FINITE_LOSS = "NonFiniteLoss"
 CHECKPOINTS_FAILING = "CheckpointsFailing"
 AGENTS_SILENT = "AgentsSilent"
 HEARTBEAT_LATE, RANKS_BEHIND = "HeartbeatLate", "RanksBehind"
 SIDECARS_FAILED = "SidecarsFailed"
-PARAMETER_SERVER_HOT = "ParameterServerHot"
 PROCESS_LINGERS = "ProcessLingers"
 NO_STEPS, START_UNKNOWN = "NoSteps", "StartUnknown"
 
@@ -51,12 +47,6 @@ START_UNKNOWN_MESSAGE = (
 )
 PATIENCE_FACTOR = 3
 """Time limit for the first step, in units of `hangTimeoutSeconds`."""
-HOT_RATIO = 2.0
-"""CPU of a hot parameter server, in units of the others' median."""
-HOT_RATIO_TO_STAY = 1.5
-HOT_CORES = 0.5
-HOT_LOOK_SECONDS = 30.0
-"""Agents report their use every 30 s, and that leads to no look at the job."""
 MOST_NAMED = 3
 BEHIND_SECONDS = 15.0
 """Time beyond a heartbeat's time-out that a worker is behind the median of all, by its own steps."""
@@ -291,51 +281,8 @@ def sidecars_failed(_: JobWarning | None, facts: Facts) -> Trouble | None:
     return Trouble(f"{why} ({name}{more})")
 
 
-def parameter_server_hot(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
-    """Judges whether one parameter server works far more than its siblings; its first figures stay.
-
-    The variables that all workers read are on it, and the others wait for it.
-    """
-    if not in_cluster(facts.job):
-        return None
-    found = hottest(
-        cores_by_server(facts.job, facts.workers), HOT_RATIO if before is None else HOT_RATIO_TO_STAY
-    )
-    if found is None:
-        return None
-    index, own, others = found
-    data = ConditionData(worker=facts.workers.by_slot[(names.PS, index)].metadata.name)
-    if before is not None and before.data == data:
-        return before
-    message = (
-        f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the "
-        "variables that all workers read over all servers (a variable_partitioner), or give type ps more CPU"
-    )
-    return Trouble(message, data=data)
-
-
-def cores_by_server(job: ElasticJob, workers: Workers) -> dict[int, float]:
-    """Return the CPU cores that each parameter server used lately, as far as it is reported."""
-    cluster = job.status.cluster
-    tasks = cluster.tasks.get(names.PS, []) if cluster is not None else []
-    found = {index: workers.by_slot.get((names.PS, index)) for index in tasks}
-    reports = {i: current_report(w) for i, w in found.items() if w is not None and runs(w)}
-    return {i: r.usage.cpu_cores for i, r in reports.items() if r is not None and r.usage is not None}
-
-
-def hottest(cores: Mapping[int, float], ratio: float = HOT_RATIO) -> tuple[int, float, float] | None:
-    """Return the slot, its cores, and the median of the others', if that is far less."""
-    if len(cores) < 2:
-        return None
-    index = max(cores, key=lambda each: (cores[each], -each))
-    others = median(used for other, used in cores.items() if other != index)
-    return (index, cores[index], others) if cores[index] >= max(HOT_CORES, ratio * others) else None
-
-
 def seconds_to_look(job: ElasticJob) -> float | None:
     """Return the time until the next look for what no change shows."""
-    if in_cluster(job):
-        return HOT_LOOK_SECONDS if job.spec.replica_specs[names.PS].replicas > 1 else None
     world = job.status.world
     if world.phase is not RendezvousPhase.FORMED or len(world.members) < 2:
         return None

@@ -5,7 +5,8 @@ A worker that is lost does not make it False: nothing was requested then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 
 from controller.wording import counted, some_of
 from crds import names
@@ -16,7 +17,6 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
 from reconcilers.observed.conditions import NextState, State, is_false
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Slot,
     migrations_of,
@@ -36,6 +36,11 @@ NAMED = 3
 
 def judge(before: Condition | None, facts: Facts) -> NextState:
     """Judges the job's size and resources; there is no condition before any was requested."""
+    return judge_by(_too_few, before, facts)
+
+
+def judge_by(too_few: Callable[[Facts], list[str]], before: Condition | None, facts: Facts) -> NextState:
+    """Judges the same, with another judgement of the counts."""
     job, workers, fresh, requested = facts.job, facts.workers, facts.fresh, facts.scale_requested
     if not facts.goes_on:
         return before
@@ -44,7 +49,7 @@ def judge(before: Condition | None, facts: Facts) -> NextState:
     if not (requested or under_way or moving):
         return before
     missing = [
-        *_too_few(facts),
+        *too_few(facts),
         *_moves(job),
         *_yet_to_go(job, workers),
         *_outdated(fresh, unknown_too=requested or under_way),
@@ -60,26 +65,31 @@ def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> Job
 
 
 def _too_few(facts: Facts) -> list[str]:
-    job, workers, world, exhausted = facts.job, facts.workers, facts.world, facts.exhausted_workers
+    job, world = facts.job, facts.world
+    types = training_types(job)
+    if names.WORKER not in types or not _has_world(facts.workers, world):
+        return too_few_pods(facts, types)
+    wanted, count = set(wanted_slots(job, names.WORKER)), job.spec.replica_specs[names.WORKER].replicas
+    there = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
+    left_out = facts.checks.left_out if facts.checks else frozenset()
+    others = too_few_pods(facts, [type_ for type_ in types if type_ != names.WORKER])
+    if there <= wanted and is_complete(there, wanted, bounds_of(job), left_out):
+        return others
+    return [f"the world has {len(there & wanted)} of {counted(count, 'worker')}", *others]
+
+
+def too_few_pods(facts: Facts, types: Sequence[str]) -> list[str]:
+    """The types of which fewer Pods run than the job wants."""
+    job, running = facts.job, defaultdict[str, set[int]](set)
+    for worker in facts.workers if types else ():
+        is_exhausted = worker.metadata.uid in facts.exhausted_workers
+        if is_exhausted or worker.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED):
+            running[worker.spec.type].add(worker.spec.index)
     missing = []
-    for type_ in training_types(job):
-        wanted, count = set(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
-        if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, world):
-            there = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
-            left_out = facts.checks.left_out if facts.checks else frozenset()
-            if not there <= wanted or not is_complete(there, wanted, bounds_of(job), left_out):
-                missing.append(f"the world has {len(there & wanted)} of {counted(count, 'worker')}")
-            continue
-        running = {
-            w.spec.index
-            for w in workers
-            if w.spec.type == type_
-            and (
-                w.metadata.uid in exhausted or w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
-            )
-        }
-        if len(running & wanted) < count:
-            missing.append(f"{len(running & wanted)} of {count} of type {type_} are running")
+    for type_ in types:
+        there = len(running[type_].intersection(wanted_slots(job, type_)))
+        if there < (count := job.spec.replica_specs[type_].replicas):
+            missing.append(f"{there} of {count} of type {type_} are running")
     return missing
 
 

@@ -135,7 +135,6 @@ WARNINGS = (
     WarningKind(reported.HEARTBEAT_LATE, reported.heartbeat_late, _withdraw),
     WarningKind(reported.RANKS_BEHIND, reported.ranks_behind, _withdraw, "Warning"),
     WarningKind(reported.SIDECARS_FAILED, reported.sidecars_failed, reported.sidecars_failed, "Warning"),
-    WarningKind(reported.PARAMETER_SERVER_HOT, reported.parameter_server_hot, _withdraw, "Warning"),
     WarningKind(reported.PROCESS_LINGERS, reported.process_lingers, reported.process_lingers, "Warning"),
     WarningKind(reported.NO_STEPS, reported.no_steps, event="Warning"),
     WarningKind(reported.START_UNKNOWN, reported.start_unknown),
@@ -145,8 +144,20 @@ WARNINGS = (
     WarningKind(pods.PATTERNS_NOT_APPLIED, pods.patterns_not_applied, event="Warning"),
     WarningKind(launcher_flags.LAUNCHER_FLAGS_IGNORED, launcher_flags.judge),
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
-    WarningKind(pods.TF_CONFIG_KEPT, pods.tf_config_kept, event="Normal"),
 )
+
+
+@dataclass(frozen=True)
+class Table:
+    """All that is stated about jobs of one kind."""
+
+    conditions: Sequence[Kind] = CONDITIONS
+    warnings: Sequence[WarningKind] = WARNINGS
+    """The gravest first."""
+
+
+TABLE = Table()
+"""The table of jobs with a world."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +168,12 @@ class Judgement:
     warnings: Sequence[JobWarning]
 
 
-def judged(before: ElasticJobStatus, facts: Facts) -> Judgement:
+def judged(before: ElasticJobStatus, facts: Facts, table: Table = TABLE) -> Judgement:
     """Return the conditions and warnings after this look; conditions of other writers stay."""
-    warnings = warned(WARNINGS, before.warnings, facts)
+    warnings = warned(table.warnings, before.warnings, facts)
     facts = replace(facts, warnings=warnings)
     found = {condition.type: condition for condition in before.conditions}
-    for kind in CONDITIONS:
+    for kind in table.conditions:
         old = found.pop(kind.type, None)
         judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
         if isinstance(judgement, State):
@@ -173,10 +184,10 @@ def judged(before: ElasticJobStatus, facts: Facts) -> Judgement:
 
 
 def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: Facts) -> list[JobWarning]:
-    """Return the warnings after judging these kinds, the gravest first; those of other kinds stay."""
-    found: dict[str, JobWarning | None] = {warning.type: warning for warning in before}
+    """Return the warnings of these kinds, in their order."""
+    known, found = {warning.type: warning for warning in before}, []
     for kind in kinds:
-        old = found.get(kind.type)
+        old = known.get(kind.type)
         judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
         if isinstance(judgement, Trouble):
             since = facts.now.replace(microsecond=0) if old is None else old.since
@@ -187,20 +198,21 @@ def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: Fa
                 since=since,
                 data=judgement.data,
             )
-        found[kind.type] = judgement
-    return [warning for kind in WARNINGS if (warning := found.get(kind.type)) is not None]
+        if judgement is not None:
+            found.append(judgement)
+    return found
 
 
-def events(before: ElasticJobStatus, after: ElasticJobStatus) -> Iterator[Event]:
+def events(before: ElasticJobStatus, after: ElasticJobStatus, table: Table = TABLE) -> Iterator[Event]:
     """Yield the Events of what changed, began or is over."""
-    for kind in CONDITIONS:
+    for kind in table.conditions:
         old, new = condition_of(before.conditions, kind.type), condition_of(after.conditions, kind.type)
         if new is None or _states(old) == _states(new):
             continue
         if (event := kind.event(old, new)) is not None:
             yield event
     is_over = after.finished
-    for each in WARNINGS:
+    for each in table.warnings:
         was, now = warning_of(before.warnings, each.type), warning_of(after.warnings, each.type)
         if now is not None and each.event is not None and each.is_news(was, now):
             yield Event(each.event, now.reason if each.by_reason and now.reason else now.type, now.message)

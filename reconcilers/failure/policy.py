@@ -41,10 +41,8 @@ from reconcilers.failure.incidents import (
     uncounted,
     with_incident,
 )
-from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
-from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import is_extra, wanted_slots
 from reconcilers.observed.workers import Workers
 
@@ -203,42 +201,20 @@ def blame_of(incident: Incident) -> Blame | None:
     return None if round_ is None else Blame(round_, in_one_line(incident.failure))
 
 
-def own_failure(incident: Incident | None, round_: int) -> str:
-    """Return the failure of training itself in this round, in one line; empty where there is none, or what
-    failed is not the program's doing."""
-    if incident is None or incident.follows or incident.failure.round != round_:
-        return ""
-    is_free = meaning_of(incident.exit_class).free or incident.action is FailureAction.IGNORE
-    return "" if is_free else in_one_line(incident.failure)
-
-
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
     """Return the workers that have spent their budget, by uid, while enough others are left to train.
 
     In a job without standby, only workers beyond the count that was asked for: nobody makes up for others
-    that are missing. Beside parameter servers it is the table of roles that says who is spare, and of the
-    workers there must be one left.
+    that are missing.
     """
-    if in_cluster(job):
-        return _spare_by_role(job, workers)
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or not spec.standby:
         extra = (w for w in workers.exceptional if is_extra(job, w))
-        return _spent(job, extra)
+        return spent_workers(job, extra)
     wanted = frozenset(wanted_slots(job, names.WORKER))
     training = (w for w in workers.training if w.spec.index in wanted)
-    spent = _spent(job, training)
+    spent = spent_workers(job, training)
     return spent if len(wanted) - len(spent) >= spec.replicas else {}
-
-
-def _spare_by_role(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
-    spare = [worker for worker in workers.exceptional if ROLES[worker.spec.type].is_spare]
-    spent = _spent(job, spare)
-    wanted = frozenset(wanted_slots(job, names.WORKER))
-    if any(w.spec.index in wanted and w.metadata.uid not in spent for w in workers.training):
-        return spent
-    training = {worker.metadata.uid for worker in workers.training}
-    return {uid: excess for uid, excess in spent.items() if uid not in training}
 
 
 def exhausted_workers(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[str, str]:
@@ -363,7 +339,7 @@ def _ending(
     return None
 
 
-def _spent(job: ElasticJob, workers: Iterable[ElasticWorker]) -> dict[str, Overdrawn]:
+def spent_workers(job: ElasticJob, workers: Iterable[ElasticWorker]) -> dict[str, Overdrawn]:
     """Return the workers that have spent their budget, by uid."""
     found = ((worker.metadata.uid, _overdrawn(job, worker)) for worker in workers)
     return {uid: excess for uid, excess in found if excess is not None}

@@ -45,7 +45,6 @@ from reconcilers.goodput.goodput import (
     with_rounds,
 )
 from reconcilers.goodput.rounds import all_run, first_step_at, last_step_at, reported_rounds
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
@@ -146,7 +145,7 @@ def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) ->
     world = moment.world
     if moment.status.phase is JobPhase.SUSPENDED:
         return JobState.SUSPENDED
-    if in_cluster(moment.job):
+    if moment.status.rendezvous is None:  # a job without a world trains while it runs
         trains = moment.status.phase in (JobPhase.RUNNING, JobPhase.SCALING)
         begun = trains or moment.status.phase is JobPhase.RESTARTING
         return JobState.TRAINING if trains else JobState.RECOVERING if begun else JobState.PENDING
@@ -225,6 +224,7 @@ def episode_of(
         state=state,
         since=since,
         round=world.round,
+        size=len(members) or None,
         members=in_short(members),
         reason=shortened(reason, MAX_EPISODE_REASON),
         failure=failure,

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import Departed, ProfileUse
+from crds.job_status import Departed
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions import slow
 from reconcilers.conditions.refusal import Refusal
+from reconcilers.conditions.table import TABLE, Table
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
-from reconcilers.failure.policy import exhausted_workers, spare_workers
+from reconcilers.failure.policy import exhausted_workers
 from reconcilers.job.seen import Seen
 from reconcilers.nodecheck.job_checks import CheckedWorkers, standing_of
 from reconcilers.observed.desired import DesiredJob
@@ -41,8 +42,10 @@ class Basis:
     """Another scale was requested just now."""
     refusal: Refusal | None = None
     """Why no Pod can be made of the template; None if they can."""
-    profile: ProfileUse | None = None
-    """What became of the job's profile."""
+    table: Table = TABLE
+    """The conditions and warnings that the job may have."""
+    spare: Mapping[str, Overdrawn] = field(default_factory=dict)
+    """Workers that may fail for good, by uid."""
 
     @property
     def published(self) -> Rendezvous:
@@ -76,11 +79,6 @@ class Basis:
     @cached_property
     def standing(self) -> CheckedWorkers:
         return standing_of(self.job, self.workers, self.seen.checks, self.suspected_at, self.now)
-
-    @cached_property
-    def spare(self) -> Mapping[str, Overdrawn]:
-        """Workers that may fail for good, by uid."""
-        return spare_workers(self.job, self.workers)
 
     @cached_property
     def exhausted_workers(self) -> Mapping[str, str]:

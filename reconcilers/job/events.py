@@ -100,12 +100,11 @@ def of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
-    """Yields Events for a count or plan that has just become desired state; none for probes."""
+    """Yields Events for a count or plan that has just become desired state; none for counts of which not all
+    are needed: such come and go."""
     request = uptake.request
-    if request is not None and request.origin is Origin.GROWTH:
-        return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
-    if scaling is not None and before is not None:
+    if scaling is not None and before is not None and (request is None or request.base is None):
         message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
         yield Event("Normal", "ScaleRequested", message)
     if request is not None and request.origin is Origin.PLAN:

@@ -13,44 +13,42 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from controller.resources import Object
-from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
-from reconcilers.capacity import growth, profile
-from reconcilers.capacity.profile import Beginning
-from reconcilers.capacity.usage import with_memory_peaks, with_rounds
 from reconcilers.conditions import refusal, reported
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.policy import Assessment, assess, own_failure
+from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.goodput.ledger import Moment, failed_at, seconds_to_refresh, with_account
 from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
-from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
-from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
+from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_of, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
 from reconcilers.observed.conditions import failure_target
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.run_policy import (
+    deadline_exceeded,
+    seconds_to_deadline,
+    seconds_to_expiry,
+    seconds_to_sizing,
+)
 from reconcilers.observed.status_patch import patch_of, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
-from reconcilers.roles import progress as roles_progress
-from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
-from reconcilers.scale.request import Origin, ScaleWrite, pending
+from reconcilers.scale.request import pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
+from reconcilers.world.extra import with_extra
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
-from reconcilers.world.rendezvous import Decision, broken_members
+from reconcilers.world.rendezvous import Decision, broken_members, dissolve
 
 MIN_ACTS = 100
 ACT_LOOKS = 10
@@ -74,35 +72,35 @@ class Plan:
     """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
     """Writes that come after the status."""
-    scale: ScaleWrite | None = None
-    """The request to write into the job, after everything else."""
     look_again_seconds: float | None = None
     is_interim: bool = False
     """More writes of `first` are due in further looks; until then nothing else is decided."""
 
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
-    """Plans all that is to be done about a job after this look."""
+    """Plans all that is to be done after this look about a job that trains in a world."""
     seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
-        return _of_a_finished_job(seen, now)
-    uptake, slots = _slots(seen, now)
-    served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
-    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    look, beginning = _basis(seen, slots.surplus, uptake, now)
+        return plan_finished(seen, now)
+    uptake, slots = workers_to_be(seen, now)
+    look = basis_of(seen, slots.surplus, uptake, now)
     if seen.job.spec.suspend:
-        back = giving_back(look.job, seen)
-        plan = _written(look, suspended(look), look_again=back.look_again_seconds)
-        plan = replace(plan, scale=back.write)
+        plan = written(look, suspended(look, dissolve(look.published, "the job is suspended")))
     else:
-        plan = _ended(look) or _train(look)
+        plan = plan_end(look, _success(look)) or _train(look)
+    return completed(plan, look, slots, uptake)
+
+
+def completed(
+    plan: Plan, look: Basis, slots: WorkerPlan, uptake: Uptake, look_again_seconds: float | None = None
+) -> Plan:
+    """The plan with what is the same for all jobs: slots that come and go."""
     if plan.is_interim:
         return plan
+    seen, now = look.seen, look.now
     most = most_acts(len(seen.workers) + len(slots.missing))
-    scale = None
-    if beginning.request is not None and not _ends(plan):
-        scale, _ = own_write(look.job, beginning.request, seen)
-    waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
+    sizing_seconds = seconds_to_sizing(seen.job, now) if slots.missing else None
+    waits = look.is_held or sizing_seconds is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[: min(most, seen.limit.room)]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = len(missing) == most < len(slots.missing) or len(surplus) < len(slots.surplus)
@@ -111,24 +109,19 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         plan,
         events=(*events_of_job.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
-        scale=scale or plan.scale,
-        look_again_seconds=_soonest(
+        look_again_seconds=soonest(
             plan.look_again_seconds,
+            look_again_seconds,
             more,
+            sizing_seconds,
             seen.workers_refused_seconds,
             RETRY_SECONDS if len(slots.missing) > seen.limit.room else None,
             STRANGERS_RETRY_SECONDS if seen.strangers else None,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
-            served.seconds,
         ),
     )
     return _paced(seen, plan)
-
-
-def _ends(plan: Plan) -> bool:
-    phase = plan.status_patch.get("phase")
-    return phase is not None and JobPhase(phase).finished
 
 
 def most_acts(workers: int) -> int:
@@ -136,11 +129,11 @@ def most_acts(workers: int) -> int:
     return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
-def _slots(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
+def workers_to_be(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
     """The requested scale, and the workers that are wanted by it."""
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
-    uptake = growth.with_base(job, take_up(job, fresh, seen.managed_fields, now, seen.vacant), now)
+    uptake = take_up(job, fresh, seen.managed_fields, now, seen.vacant)
     slots = plan_workers(uptake.job, seen.workers, seen.published)
     missing = tuple(slot for slot in slots.missing if slot not in seen.taken)
     return uptake, replace(slots, missing=missing)
@@ -148,64 +141,68 @@ def _slots(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
-    if plan.check or plan.first or plan.events or plan.acts or plan.scale:
+    if plan.check or plan.first or plan.events or plan.acts:
         return plan
     wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
     if wait <= 0:
         return plan
-    return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
+    return replace(plan, status_patch={}, look_again_seconds=soonest(plan.look_again_seconds, wait))
 
 
-def _basis(
-    seen: Seen, surplus: Collection[ElasticWorker], uptake: Uptake, now: datetime
-) -> tuple[Basis, Beginning]:
-    """The job as it is wanted by now, and how it begins.
+def basis_of(
+    seen: Seen,
+    surplus: Collection[ElasticWorker],
+    uptake: Uptake,
+    now: datetime,
+    fault: refusal.Fault | None = None,
+) -> Basis:
+    """The job as it is wanted by now.
 
     Args:
         surplus: the workers that are deleted.
+        fault: why the job's Pods cannot be made, as far as that is special to its planner.
     """
     job = seen.job
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
-    refused = refusal_of(seen, Origin.PROFILE)
-    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, seen.managed_fields)
-    look = Basis(
+    return Basis(
         seen=seen,
         job=with_departed(uptake.job, surplus),
         workers=workers,
         fresh=freshness(job, workers, seen.pods),
         now=now,
         scale_requested=uptake.scale_requested,
-        refusal=refusal.judge(job, workers, now),
-        profile=beginning.profile,
+        refusal=refusal.judge(job, workers, now, fault),
     )
-    return look, beginning
 
 
-def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
+def plan_finished(seen: Seen, now: datetime) -> Plan:
     """The plan of a finished job: its counts follow its Pods, and it is deleted when its time is over."""
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
-    return _written(look, over(look), look_again=(remaining,))
+    return written(look, over(look), look_again=(remaining,))
 
 
-def _ended(look: Basis) -> Plan | None:
-    """The plan of a job whose training is over, or whose time is.
+def plan_end(look: Basis, success: str) -> Plan | None:
+    """The plan of a job whose training is over, or whose time is; None if it goes on.
+
+    Args:
+        success: how training has come to its end; empty if it has not.
 
     Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed are no
     success.
     """
-    end = _end_of(look)
-    return _written(look, ended(look, *end)) if end is not None else None
+    end = _end_of(look, success)
+    return written(look, ended(look, *end)) if end is not None else None
 
 
-def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
+def _end_of(look: Basis, success: str) -> tuple[JobPhase, str, str] | None:
     """Phase, reason and message of the end."""
     job, now = look.job, look.now
-    if job.status.phase is not JobPhase.SUSPENDED and (why := _success(look)):
-        return JobPhase.SUCCEEDED, "TrainingSucceeded", why
+    if success and job.status.phase is not JobPhase.SUSPENDED:
+        return JobPhase.SUCCEEDED, "TrainingSucceeded", success
     if (target := failure_target(job.status.conditions)) is not None:
         return JobPhase.FAILED, target.reason, target.message
     if look.refusal is not None and look.refusal.is_final(job, now):
@@ -216,13 +213,12 @@ def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
 
 
 def _success(look: Basis) -> str:
-    if in_cluster(look.job):
-        return roles_progress.ending(look.job, look.workers)
     return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
 def _train(look: Basis) -> Plan:
     """The plan of a job that runs: its world, and what its failures come to."""
+    look = replace(look, spare=spare_workers(look.job, look.workers))
     published, workers, now = look.published, look.workers, look.now
     people, bounds, roll = _people(look)
     breaks = broken_members(published, people)
@@ -230,66 +226,70 @@ def _train(look: Basis) -> Plan:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
     broken_at = failed_at(breaks, published.round, workers, now)
     failures = assess(look.job, workers, look.spare, breaks, now, is_asked=look.seen.hang_asked)
-    if failures.ending is not None:
-        ending, events = failures.ending, tuple(events_of_job.of_culprit(failures.incident))
-        end = ended(look, JobPhase.FAILED, ending.reason, ending.message, failures)
-        return _written(look, end, events=events, broken_at=broken_at)
-    decision = Decision(published)
-    if not in_cluster(look.job):
-        decision = decide(published, people, bounds, now, _constraints(look, failures), breaks)
+    if (failed := plan_failure(look, failures, broken_at)) is not None:
+        return failed
+    decision = decide(published, people, bounds, now, _constraints(look, failures), breaks)
     check = (
         create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
     )
     ready = sum(person.joinable for person in people)
     due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
-    relaunches = due[: most_acts(len(look.seen.workers))]
-    if len(relaunches) < len(due):
-        retry_seconds = 0.0
-        if look.leaving:
-            return Plan(first=tuple(relaunches), look_again_seconds=0.0, is_interim=True)
-    is_quiet = _is_quiet(look, decision, roll, failures)
-    failed = own_failure(failures.incident, published.round)
-    scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet, failed=failed)
-    if scaling.growth is not None:
-        look = replace(look, job=growth.with_step(look.job, scaling.growth))
     waits = (
         decision.look_again_seconds,
-        retry_seconds,
-        seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
-        reported.seconds_to_notice(look.job, workers.telling_steps, now),
-        seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
         reported.seconds_to_look(look.job),
-        *scaling.look_again_seconds,
+        *waits_of_all(look),
     )
-    plan = _go_on(look, decision, failures, broken_at, waits)
-    if look.leaving:
-        return replace(plan, check=check, first=tuple(relaunches))
-    events, acts = (*plan.events, *scaling.events), (*relaunches, *plan.acts)
-    return replace(plan, check=check, events=events, acts=acts, scale=scaling.write)
+    plan = replace(_go_on(look, decision, failures, broken_at, waits), check=check)
+    return relaunching(plan, look, due, retry_seconds)
 
 
-def _is_quiet(look: Basis, decision: Decision, roll: Roll, failures: Assessment) -> bool:
-    """Whether no check, move, roll or failure is under way."""
+def plan_failure(look: Basis, failures: Assessment, broken_at: datetime | None = None) -> Plan | None:
+    """The plan of a job that its failures end; None if it goes on.
+
+    Args:
+        broken_at: when the world failed that is given up now.
+    """
+    ending, events = failures.ending, tuple(events_of_job.of_culprit(failures.incident))
+    if ending is None:
+        return None
+    end = ended(look, JobPhase.FAILED, ending.reason, ending.message, failures)
+    return written(look, end, events=events, broken_at=broken_at)
+
+
+def waits_of_all(look: Basis) -> tuple[float | None, ...]:
+    """Times until a look is due of any job that runs."""
     return (
-        look.active_check is None
-        and not decision.check
-        and not decision.changes(look.published)
-        and not (roll.sources or roll.relaunches or look.job.status.migrations)
-        and failures.incident is None
-        and not look.is_refused
+        seconds_to_deadline(look.job, look.now),
+        reported.seconds_to_notice(look.job, look.workers.telling_steps, look.now),
+        seconds_to_refresh(look.job, look.now, look.seen.account_age_seconds),
     )
+
+
+def relaunching(plan: Plan, look: Basis, due: Sequence[Act], retry_seconds: float | None) -> Plan:
+    """The plan with as many new incarnations as one look makes.
+
+    They come first, and all of them before anything else, where the status that is written no longer shows
+    which Pods a suspension had to end.
+
+    Args:
+        retry_seconds: time until more of them are due.
+    """
+    relaunches = tuple(due[: most_acts(len(look.seen.workers))])
+    is_more = len(relaunches) < len(due)
+    if look.leaving and is_more:
+        return Plan(first=relaunches, look_again_seconds=0.0, is_interim=True)
+    again = soonest(plan.look_again_seconds, 0.0 if is_more else retry_seconds)
+    if look.leaving:
+        return replace(plan, first=relaunches, look_again_seconds=again)
+    return replace(plan, acts=(*relaunches, *plan.acts), look_again_seconds=again)
 
 
 def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
     """Return the world's participants, its bounds, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
-    if in_cluster(job):
-        bounds = bounds_of(job)
-        roll = Roll() if look.is_refused else plan_roll(job, workers, (), published, bounds, look.fresh)
-        return (), bounds, roll
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    bounds, roll = growth.with_extra(bounds_of(job), job, workers, published, people), Roll()
+    bounds, roll = with_extra(bounds_of(job), job, workers, published, people), Roll()
     if look.active_check is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
@@ -324,23 +324,19 @@ def _go_on(
     workers, world = look.workers, decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
     look = replace(look, job=job) if moved else look
-    cluster = None
-    if in_cluster(job):
-        cluster = tasks.dated(job.status.cluster, tasks.next_cluster(job, workers.by_slot), look.now)
-    standby = standing_by(job, workers, world)
-    status = going_on(look, decision, failures, cluster, standby)
+    standby, phase = standing_by(job, workers, world), phase_of(job, workers, world)
+    status = going_on(look, phase, world, failures, decision.left_out, len(standby))
     counted = was_counted(look.seen.job.status)
     events = (
         *events_of_job.of_world(look.published, decision, failures, workers, was_counted=counted),
         *events_of_job.of_resume(look.published, world),
         *events_of_job.of_moves(moved),
-        *(tasks.events(job.status.cluster, cluster) if cluster is not None else ()),
     )
     acts = [deleted(NODECHECKS, old.metadata) for old in look.seen.checks.outdated]
-    return _written(look, status, acts, waits, events, standby, broken_at)
+    return written(look, status, acts, waits, events, standby, broken_at)
 
 
-def _written(
+def written(
     look: Basis,
     status: ElasticJobStatus,
     acts: Collection[Act] = (),
@@ -360,7 +356,6 @@ def _written(
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
     differs = bool(patch_of(raw, status.to_wire()))
     after = with_account(moment, differs, look.seen.account_age_seconds)
-    after = _with_usage(look, after, differs or after is not status)
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
     updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
@@ -368,26 +363,14 @@ def _written(
         status_patch=validated_patch(raw, after) if differs or after is not status else {},
         events=(
             *events,
-            *events_of_conditions(before, after),
-            *profile.events(before.profile, after.profile),
+            *events_of_conditions(before, after, look.table),
             *events_of_job.of_phase(look, status),
         ),
         acts=(*acts, *updates),
-        look_again_seconds=_soonest(*look_again, 0.0 if len(updates) < len(due) else None),
+        look_again_seconds=soonest(*look_again, 0.0 if len(updates) < len(due) else None),
     )
 
 
-def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> ElasticJobStatus:
-    """Return the status with what the job used, where it is written anyway (`differs`).
-
-    Until then, peaks of memory stay in the agents' reports.
-    """
-    ends = status.finished or status.phase is JobPhase.SUSPENDED
-    counted = with_rounds(status, look.workers, look.published, ends=ends)
-    if not differs and counted is status:
-        return status
-    return with_memory_peaks(look.job, counted, look.workers)
-
-
-def _soonest(*seconds: float | None) -> float | None:
+def soonest(*seconds: float | None) -> float | None:
+    """The least of these times that is given."""
     return min((max(each, 0.0) for each in seconds if each is not None), default=None)

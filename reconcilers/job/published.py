@@ -34,7 +34,7 @@ WRITE_SECONDS = 1.0
 FOR_PEOPLE = frozenset(
     {
         *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses"),
-        *("rendezvous", "goodput", "usage", "groups", "replicaGroup"),
+        *("rendezvous", "goodput", "groups", "replicaGroup"),
     }
 )
 """Fields of a job's status that may wait: counts, messages and figures, which the next look finds again."""

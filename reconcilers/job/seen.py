@@ -21,7 +21,6 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from crds.rendezvous import Rendezvous
-from reconcilers.capacity.profile import needs_history
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
 from reconcilers.failure.memory import has_run_out
@@ -37,7 +36,6 @@ from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers, worker_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
-from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import VacantSlots
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
@@ -129,8 +127,6 @@ class Seen:
     raw: Object
     """The job as it is stored."""
     workers: Workers = field(default_factory=lambda: Workers(()))
-    scale_refused: RefusedRequest | None = None
-    """The request of dlr's own that is not to be repeated yet."""
     taken: frozenset[Slot] = frozenset()
     """Slots of the job whose names other workers have: they are made when those are gone."""
     strangers: tuple[str, ...] = ()
@@ -153,8 +149,6 @@ class Seen:
     """How long ago the published round was first seen."""
     hang_asked: bool = True
     """The ElasticWorld asks the members of a world that hangs for their stacks."""
-    history: Sequence[ElasticJob] = ()
-    """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
     """Other workers on the job's nodes, if it has just become slow."""
     check_refused: str = ""
@@ -172,24 +166,13 @@ class Seen:
 
     @property
     def nodes_to_compare(self) -> int:
-        """Number of nodes that amounts of history, or of memory to be raised, are compared with."""
-        compares = self.history or any(map(has_run_out, self.workers))
-        return len(self.nodes) if compares else 0
+        """Number of nodes that amounts of memory to be raised are compared with."""
+        return len(self.nodes) if any(map(has_run_out, self.workers)) else 0
 
     @property
     def managed_fields(self) -> Sequence[Object]:
         """The job's, if the server keeps them."""
         return self.raw["metadata"].get("managedFields") or ()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has workers, or has had a world."""
-        return has_begun(self.job, self.workers)
-
-
-def has_begun(job: ElasticJob, workers: Workers) -> bool:
-    """Whether it has workers, or has had a world."""
-    return bool(workers or job.status.world.round)
 
 
 class JobReader:
@@ -230,8 +213,7 @@ class JobReader:
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
         there = max(len(found), len(self._named_after(job)))  # an earlier job's may be yet to go
-        size = LARGE if needs_history(job) else there + _NEW_WORKER * new
-        seen = await computed(size, self._read, job, raw, found)
+        seen = await computed(there + _NEW_WORKER * new, self._read, job, raw, found)
         if job.status.finished:
             return seen
         checks = await self._checks.of(job, seen.workers)
@@ -258,17 +240,9 @@ class JobReader:
             account_age_seconds=self._account_age_seconds(job),
             round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
             hang_asked=self._hang_asked(job),
-            history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
             limit=WorkerLimit(self._workers.count("namespace", job.metadata.namespace), self._most_workers),
         )
-
-    def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:
-        if not needs_history(job) or has_begun(job, workers):
-            return []
-        found = ((raw, raw.get("status", {})) for raw in self._jobs.list(job.metadata.namespace))
-        ended = (raw for raw, status in found if status.get("usage") and status.get("completionTime"))
-        return list(self._parse_job.readable(ended))
 
     def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
         """Look for them when the job has just become slow, and at no other time."""

@@ -6,14 +6,13 @@ A job goes on, is suspended, ends, or has ended: each has a function, and `statu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from controller.wording import first_line
 from crds import names
 from crds.agent_report import MAX_LATE_GROUPS, AgentState
-from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, JobWarning, ReplicaStatus
@@ -32,14 +31,12 @@ from reconcilers.failure.totals import failures_of
 from reconcilers.job.basis import Basis
 from reconcilers.observed.conditions import State, condition_of, is_false, is_true, observed_at
 from reconcilers.observed.groups import group_of
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import current_report, finished
 from reconcilers.observed.workers import Workers
-from reconcilers.roles import progress as roles_progress
 from reconcilers.scale.rolling import freshness
 from reconcilers.world.decision import blaming
-from reconcilers.world.rendezvous import Decision, at_the_end, dissolve
+from reconcilers.world.rendezvous import at_the_end
 
 QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
 """Phases that explain themselves."""
@@ -47,51 +44,47 @@ QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
 
 def going_on(
     of: Basis,
-    decision: Decision,
+    phase: JobPhase,
+    world: Rendezvous | None,
     failures: Assessment,
-    cluster: ClusterStatus | None,
-    standing_by: Collection[int],
+    left_out: frozenset[int] = frozenset(),
+    standby: int = 0,
 ) -> ElasticJobStatus:
     """The status of a job that goes on.
 
     Args:
-        cluster: published instead of the world, where there are parameter servers.
+        world: None for a job that has none.
+        left_out: workers on slow nodes that the world does without.
     """
-    job, world, active, checks = of.job, decision.rendezvous, of.active_check, of.seen.checks
-    phase = phase_of(job, of.workers, world)
+    job, active, checks = of.job, of.active_check, of.seen.checks
     facts = _facts(
         of,
         phase,
         world,
-        checks=CheckState(
-            checks.finished, active, of.seen.check_refused, of.standing.unchecked, decision.left_out
-        ),
+        checks=CheckState(checks.finished, active, of.seen.check_refused, of.standing.unchecked, left_out),
         exhausted_workers=of.exhausted_workers,
         fresh=freshness(job, of.workers, of.seen.pods) if of.scale_requested else of.fresh,
         scale_requested=of.scale_requested,
         neighbours=of.seen.neighbours,
     )
-    judgement = judged(of.seen.job.status, facts)
+    judgement = judged(of.seen.job.status, facts, of.table)
     return status_of(
         of,
         phase_while_scaling(phase, judgement.conditions),
-        None if in_cluster(job) else world,
-        cluster,
+        world,
         judgement,
         failures=failures,
         active_check=active.metadata.name if active else None,
         suspected_at=of.suspected_at,
         start_time=job.status.start_time or of.now,
-        standby=len(standing_by),
+        standby=standby,
     )
 
 
-def suspended(of: Basis) -> ElasticJobStatus:
+def suspended(of: Basis, world: Rendezvous | None) -> ElasticJobStatus:
     """The status of a suspended job, or one whose Pods from before are still being replaced."""
-    world = dissolve(of.published, "the job is suspended")
-    judgement = judged(of.seen.job.status, _facts(of, JobPhase.SUSPENDED, world))
-    published = None if in_cluster(of.job) else world
-    return status_of(of, JobPhase.SUSPENDED, published, of.job.status.cluster, judgement)
+    judgement = judged(of.seen.job.status, _facts(of, JobPhase.SUSPENDED, world), of.table)
+    return status_of(of, JobPhase.SUSPENDED, world, judgement)
 
 
 def ended(
@@ -103,15 +96,14 @@ def ended(
         blame = blame_of(failures.incident) if failures and failures.incident else None
         world = at_the_end(blaming(world, blame))
     end = State(ConditionStatus.TRUE, reason, message)
-    facts = _facts(of, phase, world or Rendezvous(), end=end)
+    facts = _facts(of, phase, world, end=end)
     ending = failures.ending if failures else None
     failure = ending.failure if ending else last_failure(of.job, of.workers)
     return status_of(
         of,
         phase,
         world,
-        of.job.status.cluster,
-        judged(of.seen.job.status, facts),
+        judged(of.seen.job.status, facts, of.table),
         failures=failures,
         last_failure=failure,
         start_time=of.job.status.start_time,
@@ -127,19 +119,18 @@ def over(of: Basis) -> ElasticJobStatus:
         of,
         before.phase,
         before.rendezvous,
-        before.cluster,
         Judgement(before.conditions, before.warnings),
         start_time=before.start_time,
         completion_time=before.completion_time,
     )
 
 
-def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Facts:
+def _facts(of: Basis, phase: JobPhase, world: Rendezvous | None, **decided: Any) -> Facts:
     return Facts(
         job=of.job,
         workers=of.workers,
         phase=phase,
-        world=world,
+        world=world or Rendezvous(),
         now=of.now,
         pods_not_accepted=None if of.refusal is None else of.refusal.warning,
         strangers=of.seen.strangers,
@@ -155,7 +146,6 @@ def status_of(
     of: Basis,
     phase: JobPhase,
     world: Rendezvous | None,
-    cluster: ClusterStatus | None,
     judgement: Judgement,
     *,
     failures: Assessment | None = None,
@@ -166,7 +156,7 @@ def status_of(
     completion_time: datetime | None = None,
     standby: int = 0,
 ) -> ElasticJobStatus:
-    """All fields of the status that is written, but for the account of time and use, which follows from it.
+    """All fields of the status that is written here, but for the account of time, which follows from it.
 
     Args:
         failures: None where no failure is judged in this look.
@@ -186,10 +176,9 @@ def status_of(
             "message": message,
             "conditions": list(judgement.conditions),
             "warnings": list(judgement.warnings),
-            "profile": of.profile or before.profile,
             "replica_statuses": replica_statuses(job, of.workers, standby),
             "rendezvous": world,
-            "cluster": cluster,
+            "cluster": wanted.cluster,
             "replica_group": replica_group_of(of.job, of.workers, world),
             "scaling": wanted.scaling,
             "scale_request": wanted.scale_request,
@@ -273,7 +262,7 @@ def worker_pods(job: ElasticJob, workers: Workers) -> int:
 def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
     """Whether training is over: all of the world's members are done, or, without a world, all workers.
 
-    Workers of other types than `worker` (parameter servers, evaluators) serve training and end with it.
+    Workers of other types than `worker` serve training and end with it.
     """
     training: Iterable[ElasticWorker] = workers.training or workers
     if rendezvous.phase is RendezvousPhase.FORMED:
@@ -287,8 +276,6 @@ def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
 
 def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPhase:
     """The phase of a job that has neither finished nor been suspended."""
-    if in_cluster(job):
-        return roles_progress.phase_of(job, workers)
     if rendezvous.phase is RendezvousPhase.FORMED:
         return JobPhase.RUNNING
     if rendezvous.phase is RendezvousPhase.REFORMING or rendezvous.round:
@@ -322,6 +309,6 @@ def _cause(phase: JobPhase, judgement: Judgement, world: Rendezvous | None) -> C
         return running
     if (hindrance := next(hindrances(judgement.warnings), None)) is not None:
         return hindrance
-    # A world has a sentence of its own; what runs of a job with parameter servers has this one.
+    # A world has a sentence of its own; what else training waits for has this one.
     waits = world is None and is_false(conditions, WORLD_FORMED)
     return condition_of(conditions, WORLD_FORMED) if waits else None

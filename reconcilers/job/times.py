@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from crds.elasticjob import ElasticJob
-from reconcilers.capacity.opportunity import REMEMBERED_SECONDS
 from reconcilers.failure.budgets import longest_hold_seconds
 
 TOLERANCE = timedelta(seconds=10)
@@ -34,12 +33,8 @@ def with_times_by_our_clock(job: ElasticJob, now: datetime) -> ElasticJob:
     if budget is not None and _is_beyond(budget.held_until, limit, longest):
         update["failure_budget"] = budget.model_copy(update={"held_until": None})
     scaling = status.scaling
-    if scaling is not None:
-        late: dict[str, object] = {"at": now} if scaling.at > limit else {}
-        known = scaling.opportunity
-        if known is not None and _is_beyond(known.not_before, limit, REMEMBERED_SECONDS):
-            late["opportunity"] = known.model_copy(update={"not_before": None})
-        update |= {"scaling": scaling.model_copy(update=late)} if late else {}
+    if scaling is not None and scaling.at > limit:
+        update["scaling"] = scaling.model_copy(update={"at": now})
     return job.model_copy(update={"status": status.model_copy(update=update)}) if update else job
 
 

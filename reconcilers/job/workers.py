@@ -15,7 +15,6 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureAction
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.capacity import growth
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
@@ -30,6 +29,7 @@ from reconcilers.runtime.acts import Act, Event, Verb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
+from reconcilers.world.extra import extra_of
 from reconcilers.world.participants import Bounds
 
 _IDLE = (AgentState.READY, AgentState.FAILED)
@@ -169,11 +169,11 @@ def relaunches_of(
         return [], None
     present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
     there = (worker for worker in concerned if slot_of(worker) in present)
-    given_back = growth.taken_slots(job, look.workers)
+    lost = {(names.WORKER, index) for index in extra_of(job, look.workers, look.published).lost}
     wanted = [
         worker
         for worker in there
-        if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
+        if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in lost
     ]
     wait_seconds = spare_pod_wait_seconds(look, world, bounds, ready)
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)

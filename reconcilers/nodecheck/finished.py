@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from controller.cache import Cache
 from controller.store import Memory
 from crds.elasticworker import ElasticWorker
 from crds.findings import Cause, Finding, Verdict
@@ -19,6 +18,10 @@ from reconcilers.nodecheck.reference import Reference, references_left_by
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the CLI's commands read what is decided here, and load no client
+    from controller.cache import Cache
 
 BY_VERDICT = "verdict"
 """Index of NodeChecks and ElasticWorkers, by the names of the nodes that they judge."""

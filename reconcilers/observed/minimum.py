@@ -2,7 +2,7 @@
 
 Its own `minReplicas` says so. Where that is not set, the launcher's `--nnodes=MIN:MAX` does, as DLRover's
 users write it in the first container's command, or PET_NNODES in its environment, from which torchrun takes
-the flag. Where nothing says so: no fewer than `replicas`, or than was asked for, where a job grows by itself.
+the flag. Where nothing says so: no fewer than `replicas`, or than are needed, where it has extra workers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
 from reconcilers.observed.command import MAX_TEXT, Remembered, command_words, flags_in
+from reconcilers.observed.slots import base_of
 
 Variables = Mapping[str, str]
 
@@ -38,8 +39,8 @@ def minimum_workers(job: ElasticJob) -> int:
     if worker is None:
         return 0
     unit = job.spec.elastic_policy.node_unit
-    known = job.status.scaling.opportunity if job.status.scaling is not None else None
-    asked = stated_minimum(job) or (worker.replicas if known is None else min(known.base, worker.replicas))
+    base = base_of(job)
+    asked = stated_minimum(job) or (worker.replicas if base is None else min(base, worker.replicas))
     return min(-(-asked // unit) * unit, worker.replicas)
 
 

@@ -1,17 +1,17 @@
-"""cleanPodPolicy, ttlSecondsAfterFinished and activeDeadlineSeconds: pure, with `now` passed in."""
+"""When a job begins, is over, and is cleaned up: pure, with `now` passed in."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from crds import names
 from crds.elasticjob import ElasticJob
-from crds.job_spec import CleanPodPolicy
+from crds.job_spec import CleanPodPolicy, OptimizeMode
 from crds.phases import JobPhase
 from reconcilers.observed.builder import grace_seconds
-from reconcilers.observed.roles import in_cluster
 
 LEAVE_MARGIN_SECONDS = 5.0
+SIZING_SECONDS = 5.0
+"""Longest wait of a job for its size, where that is to follow from earlier jobs."""
 
 
 def seconds_to_deadline(job: ElasticJob, now: datetime) -> float | None:
@@ -29,6 +29,18 @@ def deadline_exceeded(job: ElasticJob, now: datetime) -> str:
     return f"the job was active for longer than activeDeadlineSeconds {limit}" if is_over else ""
 
 
+def seconds_to_sizing(job: ElasticJob, now: datetime) -> float | None:
+    """Until a job that is to begin as earlier ones ended makes its first workers in any case; None if now.
+
+    It waits for `status.profile`, and what writes that may be away.
+    """
+    status = job.status
+    if job.spec.optimize_mode is not OptimizeMode.CLUSTER or status.profile is not None or status.world.round:
+        return None
+    left = SIZING_SECONDS - (now - (status.start_time or now)).total_seconds()
+    return left if left > 0 else None
+
+
 def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
     """Until a finished job is to be deleted; None if it is to stay."""
     ttl, completed = job.spec.run_policy.ttl_seconds_after_finished, job.status.completion_time
@@ -37,21 +49,24 @@ def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
     return ttl - (now - completed).total_seconds()
 
 
-def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime) -> float | None:
+def seconds_to_cleaning(
+    job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime, has_agent: bool
+) -> float | None:
     """Until a Pod of a suspended or finished job is to be deleted; None if it may stay.
 
     Suspended, it is to go as soon as the status says so: by the status a job that is resumed knows which Pods
     have not failed, but ended for that. Of a finished job, agents leave by themselves, so that their Pods
     keep exit code and log; only what is still there after its own grace period is deleted as running.
+
+    Args:
+        has_agent: the Pod has an agent, which leaves when the job has ended; others know nothing of that.
     """
     phase, policy = job.status.phase, job.spec.run_policy.clean_pod_policy
     if not job.status.finished:
         return None if job.spec.suspend and phase is not JobPhase.SUSPENDED else 0.0
     if policy is CleanPodPolicy.NONE or (policy is CleanPodPolicy.RUNNING and pod_ended):
         return None
-    # The agents of a cluster leave like those of a world; others know nothing of the job's end.
-    serves_training = type_ != names.WORKER and phase is JobPhase.SUCCEEDED and not in_cluster(job)
-    if pod_ended or serves_training:
+    if pod_ended or (phase is JobPhase.SUCCEEDED and not has_agent):
         return 0.0
     template = job.spec.replica_specs[type_].template if type_ in job.spec.replica_specs else {"spec": {}}
     return seconds_to_leave(grace_seconds(template["spec"]), job.status.completion_time or now, now)

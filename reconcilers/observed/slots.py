@@ -3,7 +3,8 @@
 A slot that is moved (`status.migrations`) stays wanted until its target, which exists besides, has taken its
 place; then it is retired. A retired slot is vacant when no ElasticWorker, Pod or place in the world is left
 of it. Vacant slots are used again: as targets at once, for a greater count only when many are retired,
-because workers behind them change their rank by it. The last part is about extra workers, the highest slots.
+because workers behind them change their rank by it. The last part is about extra workers, the highest slots:
+with a count it is set how many are needed (`status.scaling.base`), and no world waits for the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import Opportunistic, ReplicaSpec
-from crds.job_status import Moves, Opportunity
+from crds.job_status import Moves
 from crds.phases import RendezvousPhase
 from reconcilers.observed.desired import DesiredJob
 
@@ -132,8 +133,8 @@ def migrations_of(job: ElasticJob) -> list[Migration]:
 def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozenset[int]]:
     """Returns the retired slots of which nothing is left, by type.
 
-    In a job that grows by itself, only those behind the workers that were asked for: before them, a newcomer
-    would make an extra worker of one that has a Pod of full priority.
+    In a job with extra workers, only those behind the workers that are needed: before them, a newcomer would
+    make an extra worker of one that has a Pod of full priority.
 
     Args:
         job: as it is published: what is retired from now on is not vacant yet.
@@ -142,8 +143,8 @@ def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozense
     world = job.status.rendezvous
     members = world.members if world is not None and world.phase is not RendezvousPhase.FORMING else ()
     left = {*there, *((names.WORKER, index) for index in members)}
-    known = opportunity_of(job)
-    before = wanted_slots(job, names.WORKER)[: known.base] if known is not None else ()
+    base = base_of(job)
+    before = wanted_slots(job, names.WORKER)[:base] if base is not None else ()
     last = max(before, default=-1)
     return {
         type_: frozenset(
@@ -207,32 +208,36 @@ def _slot_count(job: ElasticJob, type_: str) -> int:
 
 
 def opportunistic_policy(job: ElasticJob) -> Opportunistic | None:
+    """How the job grows into free room, if it does."""
     return job.spec.elastic_policy.opportunistic if names.WORKER in job.spec.replica_specs else None
 
 
-def opportunity_of(job: ElasticJob) -> Opportunity | None:
-    """What is remembered; None of a job that does not grow by itself."""
-    if opportunistic_policy(job) is None or job.status.scaling is None:
+def base_of(job: ElasticJob) -> int | None:
+    """How many workers are needed, where not all are: no fewer than the job may have, in whole units."""
+    scaling, worker = job.status.scaling, job.spec.replica_specs.get(names.WORKER)
+    if worker is None or scaling is None or scaling.base is None:
         return None
-    return job.status.scaling.opportunity
+    unit = job.spec.elastic_policy.node_unit
+    return -(-max(scaling.base, worker.min_replicas or 0) // unit) * unit
 
 
 def extra_slots(job: ElasticJob) -> frozenset[int]:
-    known = opportunity_of(job)
-    return frozenset() if known is None else frozenset(wanted_slots(job, names.WORKER)[known.base :])
+    """The slots that are wanted and not needed."""
+    base = base_of(job)
+    return frozenset() if base is None else frozenset(wanted_slots(job, names.WORKER)[base:])
 
 
 def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
     """Whether it is an extra worker, or is to be one when it has taken the place of another."""
-    known, index = opportunity_of(job), worker.spec.index
-    if known is None or worker.spec.type != names.WORKER:
+    base, index = base_of(job), worker.spec.index
+    if base is None or worker.spec.type != names.WORKER:
         return False
     moves = job.status.migrations.get(names.WORKER, Moves())
     if index in moves.targets:
         gone = (job.status.retired.get(names.WORKER, ()), moves.sources)
-        return index - sum(bisect_left(slots, index) for slots in gone) >= known.base
+        return index - sum(bisect_left(slots, index) for slots in gone) >= base
     place = place_of(job, names.WORKER, index)
-    return place is not None and place >= known.base
+    return place is not None and place >= base
 
 
 def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:

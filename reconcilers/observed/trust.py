@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.cache import Cache
 from controller.resources import NAMESPACES, Object
 from crds import names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the CLI's commands read what is decided here, and load no client
+    from controller.cache import Cache
 
 BY_LABEL = "may-cordon"
 """Index of Namespaces: those whose statements count everywhere, under MAY_CORDON."""

@@ -93,3 +93,10 @@ def finished(worker: ElasticWorker, round_: int) -> bool:
     if worker.status.phase is WorkerPhase.SUCCEEDED:
         return report is None or report.observed_round >= round_
     return report is not None and report.state is AgentState.SUCCEEDED and report.observed_round == round_
+
+
+def runs(worker: ElasticWorker | None) -> bool:
+    """Whether the Pod of its present incarnation runs."""
+    if worker is None or worker.status.phase is not WorkerPhase.RUNNING:
+        return False
+    return worker.status.observed_incarnation == worker.spec.incarnation

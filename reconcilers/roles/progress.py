@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from controller.wording import some_of
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.model import ConditionStatus
 from crds.phases import JobPhase
-from reconcilers.observed.conditions import State
-from reconcilers.observed.roles import ROLES, of_types
+from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.policy import spent_workers
 from reconcilers.observed.slots import wanted_slots
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.tasks import runs
 
-NAMED = 3
+VITAL = (names.CHIEF, names.PS)
+"""Types without all of whose Pods nothing is trained."""
+SPARE = (names.WORKER, names.EVALUATOR)
+"""Types of which one that has spent its budget does not fail the job."""
 _HAS_RUN = (JobPhase.RUNNING, JobPhase.SCALING, JobPhase.RESTARTING)
 
 
@@ -29,7 +29,7 @@ def phase_of(job: ElasticJob, workers: Workers) -> JobPhase:
 
 def missing(job: ElasticJob, workers: Workers) -> list[str]:
     """What does not run that training needs: `ps 1`."""
-    vital = [(type_, index) for type_ in of_types(job, vital=True) for index in wanted_slots(job, type_)]
+    vital = [(type_, index) for type_ in VITAL for index in wanted_slots(job, type_)]
     lacking = [f"{slot[0]} {slot[1]}" for slot in vital if not _does_its_part(workers.by_slot.get(slot))]
     wanted = wanted_slots(job, names.WORKER)
     there = any(_does_its_part(workers.by_slot.get((names.WORKER, index))) for index in wanted)
@@ -49,27 +49,17 @@ def _is_done(worker: ElasticWorker | None) -> bool:
 
 def ending(job: ElasticJob, workers: Workers) -> str:
     """Says whose end is the job's; empty if training goes on. Without a chief all workers end it."""
-    enders = [type_ for type_ in of_types(job) if ROLES[type_].ends_job] or [names.WORKER]
-    slots = [(type_, index) for type_ in enders for index in wanted_slots(job, type_)]
-    done = bool(slots) and all(_is_done(workers.by_slot.get(slot)) for slot in slots)
-    return f"{len(slots)} of type {' and '.join(enders)} finished" if done else ""
+    ender = names.CHIEF if names.CHIEF in job.spec.replica_specs else names.WORKER
+    slots = wanted_slots(job, ender)
+    done = bool(slots) and all(_is_done(workers.by_slot.get((ender, index))) for index in slots)
+    return f"{len(slots)} of type {ender} finished" if done else ""
 
 
-def cluster_formed(job: ElasticJob, workers: Workers) -> State:
-    """Judges whether all that training needs runs."""
-    lacking = missing(job, workers)
-    if not lacking:
-        return State(ConditionStatus.TRUE, "Complete")
-    return State(ConditionStatus.FALSE, "Incomplete", f"not running: {some_of(lacking, NAMED)}")
-
-
-def own_tf_config(job: ElasticJob) -> list[str]:
-    """Return the types for whose Pods the user sets the variable instead of us."""
-    return sorted(type_ for type_ in job.spec.replica_specs if sets_tf_config(job, type_))
-
-
-def sets_tf_config(job: ElasticJob, type_: str) -> bool:
-    """Whether the user does, for the Pods of this type."""
-    spec = job.spec.replica_specs[type_].template["spec"]
-    own = (entry["name"] for entry in spec["containers"][0].get("env") or ())
-    return names.ENV_TF_CONFIG in job.spec.envs or names.ENV_TF_CONFIG in own
+def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
+    """Return the workers that have spent their budget, by uid; the last ones of type worker are not spare."""
+    spent = spent_workers(job, (each for each in workers.exceptional if each.spec.type in SPARE))
+    wanted = frozenset(wanted_slots(job, names.WORKER))
+    if any(w.spec.index in wanted and w.metadata.uid not in spent for w in workers.training):
+        return spent
+    training = {worker.metadata.uid for worker in workers.training}
+    return {uid: excess for uid, excess in spent.items() if uid not in training}

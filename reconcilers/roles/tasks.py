@@ -16,11 +16,10 @@ from crds import names
 from crds.agent_report import AgentState
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker
 from reconcilers.observed.builder import grace_seconds
-from reconcilers.observed.roles import of_types
 from reconcilers.observed.slots import Slot, wanted_slots
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.runtime.acts import Event
 
 MANY = 3
@@ -43,6 +42,12 @@ def _cluster(job: ElasticJob, status: ClusterStatus) -> wire.Cluster:
         ports={t: wire.first_port(spec.template) for t, spec in job.spec.replica_specs.items()},
         lost=status.lost,
     )
+
+
+def counts_fault(job: ElasticJob, counts: Mapping[str, int]) -> str:
+    """Why nobody could be told of a cluster with these counts; empty if everybody can, or it only shrinks."""
+    grows = any(count > job.spec.replica_specs[type_].replicas for type_, count in counts.items())
+    return (config_fault(job, counts) or "") if grows else ""
 
 
 def config_fault(job: ElasticJob, counts: Mapping[str, int] | None = None) -> str | None:
@@ -114,18 +119,12 @@ def _tasks(
     wanted = wanted_slots(job, type_)
     if known is None:
         return list(wanted)
-    waits, before = type_ in of_types(job, makes_version=True), frozenset(known)
-    new = [i for i in wanted if i not in before and not (waits and not runs(by_slot.get((type_, i))))]
+    before = frozenset(known)
+    comes = (i for i in wanted if i not in before)
+    new = [i for i in comes if type_ != names.PS or runs(by_slot.get((type_, i)))]
     stays, fresh = set(wanted), iter(new)
     kept = (index if index in stays else next(fresh, None) for index in known)
     return [*(index for index in kept if index is not None), *fresh]
-
-
-def runs(worker: ElasticWorker | None) -> bool:
-    if worker is None:
-        return False
-    status = worker.status
-    return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
 
 
 def dated(known: ClusterStatus | None, cluster: ClusterStatus, now: datetime) -> ClusterStatus:
@@ -150,8 +149,7 @@ def still_served(
 ) -> Served:
     """A chief that does not act on the next version within its grace, and `FOLLOW_SECONDS`, keeps none."""
     cluster, chief = job.status.cluster, job.spec.replica_specs.get(names.CHIEF)
-    makes_version = of_types(job, makes_version=True)
-    servers = [worker for worker in surplus if worker.spec.type in makes_version]
+    servers = [worker for worker in surplus if worker.spec.type == names.PS]
     if cluster is None or chief is None or not servers:
         return Served()
     reports = (current_report(each) for each in chiefs if runs(each))

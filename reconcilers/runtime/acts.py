@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from controller.client import Client
 from controller.errors import AlreadyExists, NotFound, Refused
-from controller.events import EventRecorder, EventType
 from controller.resources import Object, Resource
 from crds.model import ObjectMeta
 from reconcilers.runtime.refused import is_refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the CLI's commands read what is decided here, and load no client
+    from controller.client import Client
+    from controller.events import EventRecorder, EventType
 
 PARALLEL_WRITES = 16
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.suitable import Sizes
+from reconcilers.runtime.acts import Event
 from reconcilers.scale.plan_resources import Amounts, too_large, too_much_in_all
-from reconcilers.scale.request import ScaleRequest
+from reconcilers.scale.request import Origin, RefusedRequest, ScaleRequest, ScaleWrite
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,41 @@ class Refusal:
     reason: str
     """Reason, as a condition has one."""
     message: str
+
+
+CountsFault = Callable[[ElasticJob, Mapping[str, int]], str]
+"""Says why a job cannot have these counts, by type; empty if it can."""
+
+
+def no_fault(_: ElasticJob, __: Mapping[str, int]) -> str:
+    """The `CountsFault` of jobs whose counts the API server alone may refuse."""
+    return ""
+
+
+def own_write(
+    job: ElasticJob,
+    request: ScaleRequest,
+    refused: RefusedRequest | None,
+    nodes: Collection[Mapping[str, Any]] = (),
+    event: Event | None = None,
+    *,
+    is_free: bool = False,
+) -> tuple[ScaleWrite | None, float | None]:
+    """The write of a request of dlr's own; or, if the same was refused, the seconds until it is repeated.
+
+    Args:
+        nodes: all Nodes, if it asks for resources.
+        event: recorded once it is written.
+        is_free: the request needs no permission.
+    """
+    if refused is not None and refused.request.asks_same(request):
+        return None, refused.left_seconds
+    return ScaleWrite(request, "" if is_free else own_refusal(job, request, nodes), event), None
+
+
+def refusal_of(refused: RefusedRequest | None, origin: Origin) -> str:
+    """Why the last request of this origin was refused, for as long as that counts."""
+    return refused.message if refused is not None and refused.request.origin is origin else ""
 
 
 def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:

@@ -63,16 +63,12 @@ class ScaleRequest(Model):
     last_plan: Annotated[str, Field(max_length=64)] = ""
     """The uid of the last ScalePlan that was written into the job before this request."""
     base: int | None = None
-    """Count that free room is counted from, where that is not the count of workers."""
+    """How many of the workers are needed, if not all: no world waits for the rest. Without a count, of those
+    that the job has."""
 
     @property
     def types(self) -> frozenset[str]:
         return frozenset({*self.replicas, *self.removed, *self.moved, *self.resources})
-
-    @property
-    def asks_count(self) -> bool:
-        """Whether somebody wants a count of workers; growth only tries one."""
-        return names.WORKER in self.replicas and self.origin is not Origin.GROWTH
 
     @property
     def by(self) -> str:
@@ -113,8 +109,8 @@ class ScaleWrite:
     request: ScaleRequest
     refusal: str = ""
     """Why it is not written."""
-    events: tuple[Event, ...] = ()
-    """Events of the job, once it is written."""
+    event: Event | None = None
+    """Event of the job, once it is written."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +126,9 @@ class RefusedRequest:
 
 
 def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **more: Any) -> ScaleRequest:
-    """A request of dlr's own, one for each generation of the job and origin."""
+    """A request of dlr's own, one for each generation of the job, origin and count."""
     counts = {} if replicas is None else {names.WORKER: replicas}
-    identity = f"{origin.name.lower()}-{job.metadata.generation}"
+    identity = "-".join(map(str, (origin.name.lower(), job.metadata.generation, *counts.values())))
     return ScaleRequest(
         id=identity,
         job=job.metadata.uid,

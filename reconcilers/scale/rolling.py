@@ -17,9 +17,8 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.resources import resources_digest, resources_of
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import Slot, present_slots, slots_of, wanted_slots
-from reconcilers.observed.worker_state import ENDED, current_report, stuck_by
+from reconcilers.observed.worker_state import ENDED, current_report, runs, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import is_ending
@@ -101,7 +100,7 @@ def plan_roll(
     members = frozenset(published.members)
     present = {(type_, index) for type_ in workers.of_type for index in present_slots(job, type_)}
     old = [w for w in workers if slot_of(w) in fresh.outdated]
-    idle = [w for w in old if slot_of(w) in present and _loses_nothing(job, w, published, members)]
+    idle = [w for w in old if slot_of(w) in present and _loses_nothing(w, published, members)]
     settled = {slot_of(worker) for worker in idle}
     lonely = [w for w in old if slot_of(w) not in settled and not _in_world(w, published)]
     relaunches = [*idle, *_one_each(job, workers, lonely)]
@@ -119,6 +118,17 @@ def plan_roll(
     return Roll(waiting, tuple(relaunches), frozenset(unit))
 
 
+def roll_without_world(job: ElasticJob, workers: Workers, fresh: Freshness) -> Roll:
+    """What to do next where there is no world: each type gets its new Pods one by one, and at once where they
+    have not started."""
+    present = {(type_, index) for type_ in workers.of_type for index in present_slots(job, type_)}
+    old = [w for w in workers if slot_of(w) in fresh.outdated] if fresh.outdated else []
+    idle = [w for w in old if slot_of(w) in present and w.status.phase is WorkerPhase.PENDING]
+    settled = {slot_of(worker) for worker in idle}
+    others = _one_each(job, workers, (w for w in old if slot_of(w) not in settled))
+    return Roll(relaunches=(*idle, *others))
+
+
 def is_complete(
     members: Collection[int], wanted: Collection[int], bounds: Bounds, without: Collection[int]
 ) -> bool:
@@ -127,13 +137,11 @@ def is_complete(
     return len(set(wanted).intersection(members)) >= bounds.without(len(left_out)).desired
 
 
-def _loses_nothing(
-    job: ElasticJob, worker: ElasticWorker, published: Rendezvous, members: Collection[int]
-) -> bool:
+def _loses_nothing(worker: ElasticWorker, published: Rendezvous, members: Collection[int]) -> bool:
     """Whether its Pod can be replaced at once: it has not started, or its agent waits beside a world."""
     if worker.status.phase is WorkerPhase.PENDING:
         return True
-    if worker.status.phase is not WorkerPhase.RUNNING or worker.spec.type != names.WORKER or in_cluster(job):
+    if worker.status.phase is not WorkerPhase.RUNNING or worker.spec.type != names.WORKER:
         return False
     if published.phase is RendezvousPhase.FORMED:
         return worker.spec.index not in members
@@ -154,11 +162,7 @@ def _one_each(job: ElasticJob, workers: Workers, lonely: Iterable[ElasticWorker]
 
 
 def _all_run(job: ElasticJob, type_: str, workers: Workers) -> bool:
-    running = {
-        w.spec.index
-        for w in workers.of_type[type_]
-        if w.status.phase is WorkerPhase.RUNNING and w.status.observed_incarnation == w.spec.incarnation
-    }
+    running = {w.spec.index for w in workers.of_type[type_] if runs(w)}
     return running.issuperset(wanted_slots(job, type_))
 
 

@@ -13,12 +13,11 @@ from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker
 from crds.job_status import Scaling
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Migration,
     Slots,
@@ -28,7 +27,7 @@ from reconcilers.observed.slots import (
     training_types,
     with_slots,
 )
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.request import ScaleRequest, pending
 from reconcilers.scale.rolling import Freshness
@@ -92,25 +91,26 @@ def with_sources(job: DesiredJob, sources: frozenset[int], vacant: Vacant = NO_S
 
 
 def with_moves_done(
-    job: DesiredJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
+    job: DesiredJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous | None
 ) -> tuple[DesiredJob, list[Migration]]:
     """The job after the moves that this world completes, and those; without one, a running target does."""
     moves = migrations_of(job)
     if not moves:
         return job, []
     by_slot = {(w.spec.type, w.spec.index): w for w in workers}
-    members = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
+    is_formed = rendezvous is not None and rendezvous.phase is RendezvousPhase.FORMED
+    members = set(rendezvous.members) if rendezvous is not None and is_formed else set()
     done: list[Migration] = []
     changed: dict[str, Slots] = {}
     for move in moves:
         source, target = by_slot.get((move.type, move.source)), by_slot.get((move.type, move.target))
         if target is None:
             continue
-        if not in_cluster(job) and _is_in_worlds(rendezvous, source, target):
+        if rendezvous is not None and _is_in_worlds(rendezvous, source, target):
             in_place = move.target in members or _stands_by(job, target, members)
             complete = in_place and move.source not in members
         else:
-            complete = _runs(target)
+            complete = runs(target)
         if complete:
             done.append(move)
             changed[move.type] = changed.get(move.type, slots_of(job, move.type)).moved(move.source)
@@ -160,30 +160,27 @@ def _scaling(
     """The scaling: the count and its origin.
 
     Args:
-        request: merged in this look. It may ask for the very count that growth has come to before; and an
-            edit may have followed it already.
+        request: merged in this look. It may ask for the very count that the job has, of which not all were
+            needed before; and an edit may have followed it already.
     """
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
-    is_asked = request is not None and request.asks_count
+    is_asked = request is not None and names.WORKER in request.replicas
     if worker is None or (known is not None and known.replicas == worker.replicas and not is_asked):
-        return known
+        if known is None or request is None or request.base is None:
+            return known
+        return known.model_copy(update={"base": request.base})
     if request is not None and request.replicas.get(names.WORKER) != worker.replicas:
         request = None
     by = SCALE_SUBRESOURCE if asked_through_scale(managed_fields) else SPEC
-    opportunity = known.opportunity if known is not None else None
-    by = request.by if request is not None else by
-    return Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity)
+    if request is None:
+        return Scaling(replicas=worker.replicas, by=by, at=now)
+    return Scaling(replicas=worker.replicas, by=request.by, at=now, base=request.base)
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:
     """Whether it could train, and the world is complete: another who stood by is in the place it came for."""
     is_complete = len(members) >= job.spec.replica_specs[worker.spec.type].replicas
     return is_complete and current_report(worker) is not None
-
-
-def _runs(worker: ElasticWorker) -> bool:
-    status = worker.status
-    return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
 
 
 def _is_in_worlds(rendezvous: Rendezvous, source: ElasticWorker | None, target: ElasticWorker) -> bool:

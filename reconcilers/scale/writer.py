@@ -117,7 +117,7 @@ class ScaleWriter:
         """
         refusal = write.refusal or await write_into(self._client, job, version, write.request)
         if not refusal:
-            tell(self._recorder, raw, write.events)
+            tell(self._recorder, raw, [write.event] if write.event is not None else ())
             return True
         refused = RefusedRequest(write.request, job.metadata.generation, refusal, REFUSED_SECONDS)
         self._refused.put(job.metadata.uid, (refused, self._clock.monotonic()))

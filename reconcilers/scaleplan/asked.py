@@ -21,10 +21,8 @@ from crds.template import MAX_RESOURCES
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
-from reconcilers.observed.roles import ROLES, in_cluster
-from reconcilers.observed.slots import opportunity_of, training_types, wanted_slots
+from reconcilers.observed.slots import base_of, training_types, wanted_slots
 from reconcilers.observed.suitable import Sizes
-from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.permission import Refusal, not_automatic
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
@@ -81,16 +79,16 @@ def _of_groups(name: str, job: ElasticJob) -> Refusal | None:
 
 
 def _asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
-    """The count that is asked for after a plan that adds workers to a job that has grown beyond that count.
+    """How many workers are needed after a plan that adds some to a job that has extra workers.
 
     Returns:
-        None if the plan says a count, or the job has not grown.
+        None if the plan says a count, or the job has none.
     """
-    known, said = opportunity_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
-    if known is None or (said is not None and said.replicas is not None):
+    base, said = base_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
+    if base is None or (said is not None and said.replicas is not None):
         return None
     created = sum((pod.type or names.WORKER) == names.WORKER for pod in plan.spec.create_pods)
-    return known.base + created if created else None
+    return base + created if created else None
 
 
 def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
@@ -151,13 +149,7 @@ def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> Refu
     base = [] if request.base is None else [(names.WORKER, request.base)]
     counts = [*request.replicas.items(), *base]
     found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
-    if (bad := next((each for each in found if each is not None), None)) is not None:
-        return bad
-    more = [
-        type_ for type_, count in request.replicas.items() if count > job.spec.replica_specs[type_].replicas
-    ]
-    fault = config_fault(job, request.replicas) if more and in_cluster(job) else None
-    return None if fault is None else Refusal("OutOfRange", f"{_path_of_count(plan, min(more))}: {fault}")
+    return next((each for each in found if each is not None), None)
 
 
 def _path_of_count(plan: ScalePlan, type_: str) -> str:
@@ -204,10 +196,6 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
 def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> Refusal | None:
     spec = job.spec.replica_specs[type_]
     comes_to = f"{path}: {counted(replicas, 'Pod')} of type {type_}"
-    role = ROLES[type_] if in_cluster(job) else None
-    if role is not None and not role.least <= replicas <= role.most:
-        bounds = f"a job with parameter servers has from {role.least} to {role.most} of them"
-        return Refusal("OutOfRange", f"{comes_to}, and {bounds}")
     if spec.max_replicas is not None and replicas > spec.max_replicas:
         return Refusal("AboveMaximum", f"{comes_to}, more than the job's maxReplicas, {spec.max_replicas}")
     least = spec.min_replicas or (_stated_minimum(job) if type_ == names.WORKER else None)

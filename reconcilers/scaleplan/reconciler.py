@@ -19,6 +19,7 @@ from reconcilers.observed.ownership import workers_owned_by
 from reconcilers.runtime.acts import carry_out
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
+from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.scale.request import is_merged
 from reconcilers.scale.writer import write_into
 from reconcilers.scaleplan.asked import request_of
@@ -32,10 +33,18 @@ MOST_VERDICTS = 100
 class ScalePlanReconciler(Reconciler):
     """Judges the ScalePlans of one job, and writes the newest that can be carried out into the job."""
 
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        clock: Clock,
+        counts_fault: CountsFault = no_fault,
+    ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._counts_fault = counts_fault
         self._plans = cache.store(SCALEPLANS)
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
@@ -96,7 +105,8 @@ class ScalePlanReconciler(Reconciler):
             # A cache that lags may show a plan that has its verdict already, and would be applied twice.
             raise Conflict(409, "Conflict", f"the ScalePlan {metadata.name} has changed")
         request = request_of(plan, job)
-        refusal = await write_into(self._client, job, job.metadata.resource_version, request)
+        refusal = self._counts_fault(job, request.replicas)
+        refusal = refusal or await write_into(self._client, job, job.metadata.resource_version, request)
         return refused_by_server(plan, refusal) if refusal else applied(plan, job)
 
     async def _conclude(self, verdicts: Sequence[PlanVerdict]) -> None:

@@ -11,15 +11,16 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import reporter
+from reconcilers.scale.permission import CountsFault
 from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job, planned_job
 
 WORKERS = 2
 
 
-def add(manager: Manager, clock: Clock) -> None:
+def add(manager: Manager, clock: Clock, counts_fault: CountsFault) -> None:
     """Register the controller with the manager."""
     manager.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
-    plans = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock)
+    plans = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock, counts_fault)
     (
         ControllerBuilder(manager, "scaleplan")
         .for_(ELASTICJOBS, predicate=asked_or_over)

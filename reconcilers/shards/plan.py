@@ -13,7 +13,7 @@ from crds.model import Condition, ConditionStatus
 from reconcilers.observed.conditions import FAILURE_TARGET, State, condition_of, stated
 from reconcilers.observed.status_patch import patch_of
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.permission import own_refusal
+from reconcilers.scale.permission import own_write
 from reconcilers.scale.request import Origin, RefusedRequest, ScaleWrite, own_request, pending
 from reconcilers.shards import telling
 from reconcilers.shards.by_shards import IdleWorker, expected_workers, holders_of, size_of
@@ -168,7 +168,4 @@ def _scaled(seen: ShardsSeen, sets: Sequence[SetState], crew: Crew) -> tuple[Sca
         return None, sized.look_again_seconds
     removed = {names.WORKER: list(sized.removed)} if sized.removed else {}
     request = own_request(job, Origin.SHARDS, sized.replicas, removed=removed)
-    refused = seen.scale_refused
-    if refused is not None and refused.request.asks_same(request):
-        return None, refused.left_seconds
-    return ScaleWrite(request, refusal=own_refusal(job, request, ())), sized.look_again_seconds
+    return own_write(job, request, seen.scale_refused)

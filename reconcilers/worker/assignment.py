@@ -6,7 +6,7 @@ the worker gets (`job_pod.py`), when it may go, and what has to be there before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeAlias
@@ -25,7 +25,6 @@ from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
 from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.ownership import owner_uids
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.worker.gang import PodGroup, pod_group_of
@@ -78,8 +77,7 @@ class JobAssignment:
     def waits_for_world(self) -> bool:
         """Whether the processes of its next Pod start with a world, by what its agents did until now. All
         others start with the Pod."""
-        is_heard = self.worker.status.agent is not None
-        return is_heard and self.worker.spec.type == names.WORKER and not in_cluster(self.job)
+        return self.worker.status.agent is not None and self.worker.spec.type == names.WORKER
 
     @property
     def workers(self) -> int:
@@ -145,12 +143,19 @@ class JobAssignment:
     @property
     def wants_agent(self) -> bool:
         """Whether the agent is injected into its Pod."""
-        has_agent = self.worker.spec.type == names.WORKER or in_cluster(self.job)
-        return has_agent and self.job.spec.agent.inject
+        return self.has_agent and self.job.spec.agent.inject
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether its Pod is expected to have an agent."""
+        return self.worker.spec.type == names.WORKER
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         """Time until the Pod of a released worker is deleted; None if it may stay."""
-        return run_policy.seconds_to_cleaning(self.job, self.worker.spec.type, pod_ended=pod_ended, now=now)
+        type_ = self.worker.spec.type
+        return run_policy.seconds_to_cleaning(
+            self.job, type_, pod_ended=pod_ended, now=now, has_agent=self.has_agent
+        )
 
 
 @dataclass(frozen=True)
@@ -203,18 +208,20 @@ class CheckAssignment:
 
 
 Assignment: TypeAlias = JobAssignment | CheckAssignment
+AssignToJob: TypeAlias = Callable[[ElasticWorker, Object, ElasticJob], JobAssignment]
 
 
 class Assignments:
     """Finds the owners in the cache."""
 
-    def __init__(self, cache: Cache, check_image: str) -> None:
+    def __init__(self, cache: Cache, check_image: str, to_job: AssignToJob = JobAssignment) -> None:
         self._jobs = cache.store(ELASTICJOBS)
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_check = cache.models(NODECHECKS, NodeCheck)
         self._check_image = check_image
+        self._to_job = to_job
 
     def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
         """None if the owner is gone or going: garbage collection takes the worker and its Pods with it. And
@@ -231,7 +238,7 @@ class Assignments:
             return None
         if spec.job_name is not None:
             job = self._parse_job.parse_or_none(owner)
-            return None if job is None else JobAssignment(worker, owner, job)
+            return None if job is None else self._to_job(worker, owner, job)
         node = self._nodes.get(None, spec.node_name) if spec.node_name else None
         check = self._parse_check.parse_or_none(owner)
         return None if check is None else CheckAssignment(worker, owner, check, node, self._check_image)

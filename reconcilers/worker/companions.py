@@ -1,6 +1,5 @@
 """What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, for a gang the PodGroup of its
-scheduler, and the Service that gives the Pods of a job with parameter servers their names. A NodeCheck with
-Pods of its own has a NetworkPolicy too.
+scheduler, and a Service where its Pods have names. A NodeCheck with Pods of its own has a NetworkPolicy too.
 
 A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
 while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
@@ -10,7 +9,7 @@ of the same name has left is replaced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from controller.cache import Cache
 from controller.client import Client
@@ -25,7 +24,6 @@ from reconcilers.observed.builder import companion_metadata, owned_metadata, own
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.ownership import belongs_to, is_leftover
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
@@ -34,6 +32,11 @@ from reconcilers.worker.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_ser
 
 RECHECK_SECONDS = 60.0
 """PodGroups are not watched, since a cluster need not know them; nor are the few Services."""
+ServiceOf = Callable[[ElasticJob], Object | None]
+
+
+def no_service(_: ElasticJob) -> None:
+    """The `ServiceOf` jobs whose Pods have no names."""
 
 
 class Companions:
@@ -108,8 +111,11 @@ class Companions:
 
 
 class CompanionReconciler(Reconciler):
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+    def __init__(
+        self, client: Client, cache: Cache, recorder: EventRecorder, service_of: ServiceOf = no_service
+    ) -> None:
         self._companions = Companions(client, recorder)
+        self._service_of = service_of
         self._jobs = cache.store(ELASTICJOBS)
         self._budgets = cache.store(PODDISRUPTIONBUDGETS)
         self._policies = cache.store(NETWORKPOLICIES)
@@ -135,10 +141,10 @@ class CompanionReconciler(Reconciler):
         if group is not None:
             with companions.reporting(raw, group.resource.kind, failures):
                 look_again = await self._keep_group(raw, group, runs=runs)
-        if in_cluster(job):
+        if (service := self._service_of(job)) is not None:
             with companions.reporting(raw, SERVICES.kind, failures):
                 found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
-                await companions.keep(SERVICES, raw, found, service_of(job) if runs else None)
+                await companions.keep(SERVICES, raw, found, service if runs else None)
                 look_again = RECHECK_SECONDS if runs else look_again
         if failures:
             raise failures[0]
@@ -210,16 +216,6 @@ def budget_of(job: ElasticJob) -> Object | None:
         "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
     }
     return PODDISRUPTIONBUDGETS.manifest(companion_metadata(job), spec=spec)
-
-
-def service_of(job: ElasticJob) -> Object:
-    """The headless Service by which each Pod has a name, before it is ready too.
-
-    https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
-    """
-    selector = {names.LABEL_JOB: job.metadata.name}
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
-    return SERVICES.manifest(companion_metadata(job), spec=spec)
 
 
 def _difference(found: Object, wanted: Object) -> Object:

@@ -30,15 +30,25 @@ from reconcilers.observed.groups import group_labels, group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.quantities import whole
 from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest
-from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import priority_class_of, slot_count
-from reconcilers.roles.progress import sets_tf_config
-from reconcilers.roles.tasks import cluster_of
 from reconcilers.worker.gang import pod_group_of
 
 
 def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
-    """The Pod object to create for the worker's incarnation."""
+    """The Pod object to create for the incarnation of a worker that trains in a world, or serves one."""
+    is_member = worker.spec.type == names.WORKER
+    return job_pod(job, worker, defaults=_torchrun_environment(job, worker) if is_member else {})
+
+
+def job_pod(
+    job: ElasticJob, worker: ElasticWorker, *, fixed: Variables | None = None, defaults: Variables
+) -> Object:
+    """The Pod object to create for the worker's incarnation.
+
+    Args:
+        fixed: further variables that replace the user's.
+        defaults: further variables that give way to the user's.
+    """
     template = copied(job.spec.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
@@ -47,51 +57,44 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     if priority_class is not None:
         template["spec"]["priorityClassName"] = priority_class
         template["spec"].pop("priority", None)
-    pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
+    environment = _environment(job, worker, template["spec"], fixed or {}, defaults)
+    pod = pod_of(worker, template, environment)
     pod["metadata"]["labels"] |= group_labels(job)
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
-    if in_cluster(job):  # for the names by which others find it; the Service is named as the job
-        pod["spec"]["hostname"], pod["spec"]["subdomain"] = worker.metadata.name, job.metadata.name
-        if pod["spec"].get("hostNetwork"):  # else it would ask its node's resolver, which knows none of them
-            pod["spec"]["dnsPolicy"] = pod["spec"].get("dnsPolicy") or "ClusterFirstWithHostNet"
     group = pod_group_of(job) if worker.spec.type == names.WORKER else None
     if group is not None:
         group.enlist(pod, worker.metadata.name)
     return pod
 
 
-def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Environment:
+def _environment(
+    job: ElasticJob, worker: ElasticWorker, spec: Object, fixed: Variables, defaults: Variables
+) -> Environment:
     index, type_ = str(worker.spec.index), worker.spec.type
     replicas = job.spec.replica_specs[type_].replicas
     beat = heartbeat_seconds(
         slot_count(job.spec.replica_specs[type_]), job.spec.elastic_policy.heartbeat_timeout_seconds
     )
-    defaults = {
+    own: dict[str, Object] = {
         "NODE_IP": from_field("status.hostIP"),
         "NODE_TYPE": plain(type_),
         "WORKER_TYPE": plain(type_),
     }
     for prefix in ("NODE", "WORKER"):  # DLRover's two spellings
-        defaults |= {
+        own |= {
             f"{prefix}_ID": plain(index),
             f"{prefix}_RANK": plain(index),
             f"{prefix}_NUM": plain(str(replicas)),
         }
-    fixed = fixed_variables(_policy(job, type_), worker, spec, beat)
-    if in_cluster(job):
-        fixed = {**fixed, **_cluster_variables(job, type_)}
-        defaults |= _tf_config(job, worker)
-    elif type_ == names.WORKER:
-        defaults |= _torchrun_environment(job, index, spec)
     group = group_of(job)
     return Environment(
-        fixed=fixed,
+        fixed={**fixed_variables(_policy(job, type_), worker, spec, beat), **fixed},
         of_agent=key_variable(job.metadata.uid if group is None else group.uid),
         account=owned_name(job.metadata.uid),
         of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
-        defaults=defaults,
+        defaults={**own, **defaults},
     )
 
 
@@ -111,21 +114,7 @@ def _policy(job: ElasticJob, type_: str) -> Variables:
     return variables
 
 
-def _cluster_variables(job: ElasticJob, type_: str) -> Variables:
-    """The agent has its command told of the cluster, unless the user does."""
-    variables = {names.ENV_CLUSTER_VERSION: plain(str(cluster_of(job).version))}
-    return variables | ({names.ENV_TF_CONFIG_KEPT: plain("1")} if sets_tf_config(job, type_) else {})
-
-
-def _tf_config(job: ElasticJob, worker: ElasticWorker) -> Variables:
-    """Returns TF_CONFIG, with which a command without our agent does until something changes."""
-    cluster, slot = cluster_of(job), (worker.spec.type, worker.spec.index)
-    if cluster.place(*slot) is None:
-        return {}
-    return {names.ENV_TF_CONFIG: plain(cluster.variables(*slot)[names.ENV_TF_CONFIG])}
-
-
-def _torchrun_environment(job: ElasticJob, index: str, spec: Object) -> Variables:
+def _torchrun_environment(job: ElasticJob, worker: ElasticWorker) -> Variables:
     """torchrun takes its flags from `PET_<FLAG>` too, so plain `torchrun train.py` joins the world.
 
     https://docs.pytorch.org/docs/stable/elastic/run.html
@@ -133,11 +122,11 @@ def _torchrun_environment(job: ElasticJob, index: str, spec: Object) -> Variable
     replicas = job.spec.replica_specs[names.WORKER].replicas
     environment = {
         "PET_NNODES": plain(f"{minimum_workers(job)}:{replicas}"),
-        "PET_NODE_RANK": plain(index),
+        "PET_NODE_RANK": plain(str(worker.spec.index)),
         "PET_RDZV_BACKEND": plain("dlr"),
         "PET_RDZV_ID": plain(job.metadata.name),
     }
-    gpus = limits_of(spec["containers"][0]).get(GPU_RESOURCE)
+    gpus = limits_of({"resources": resources_of(job, names.WORKER, worker.spec.resources)}).get(GPU_RESOURCE)
     if gpus:
         environment["PET_NPROC_PER_NODE"] = plain(str(gpus))
     return environment

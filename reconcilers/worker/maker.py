@@ -155,7 +155,7 @@ class PodMaker:
 
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
         """Returns a random wait: tries must not coincide again and again with others that use up a quota at
-        regular times, such as a job that probes for room (`reconcilers/capacity`)."""
+        regular times, such as a job that probes for room (`reconcilers/autoscaling`)."""
         return retry_seconds(assignment.workers) * self._random.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:

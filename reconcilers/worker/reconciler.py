@@ -35,7 +35,7 @@ from reconcilers.observed.worker_state import ENDED, SCHEDULED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
-from reconcilers.worker.assignment import Assignment, Assignments
+from reconcilers.worker.assignment import Assignment, Assignments, AssignToJob, JobAssignment
 from reconcilers.worker.gang import STARTS_PER_SECOND, Obstacle
 from reconcilers.worker.leavers import LOOK_SECONDS, Leavers, SlotPods
 from reconcilers.worker.maker import LatePods, PodMaker
@@ -71,6 +71,7 @@ class WorkerReconciler(Reconciler):
         contact: Contact,
         clock: Clock,
         options: PodOptions,
+        assign_to_job: AssignToJob = JobAssignment,
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -79,7 +80,7 @@ class WorkerReconciler(Reconciler):
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._assignments = Assignments(cache, options.check_image)
+        self._assignments = Assignments(cache, options.check_image, assign_to_job)
         self._silences = Silences(client, cache, contact, clock)
         self._maker = PodMaker(client, cache, recorder, clock, options)
         self._late = LatePods(client, cache, clock.monotonic)

@@ -144,6 +144,7 @@ def test_lists_of_commands_have_their_own_first_lines(group: type[LazyGroup]) ->
         ("dlr.commands.install.command", {"jsonpatch", "dlr.commands.install.installer"}),
         ("dlr.commands.application", {"yaml", "ssl", "dlr.commands.job.status", "crds.elasticjob"}),
         ("dlr.commands.job.lists", {"aiohttp", "kubernetes", "controller.client", "pydantic"}),
+        ("dlr.commands.job.status", {"aiohttp", "kubernetes", "controller.client"}),
     ],
 )
 def test_a_command_imports_what_it_needs_alone(module: str, heavy: set[str]) -> None:

@@ -146,7 +146,7 @@ def object_of(status: ElasticJobStatus) -> dict[str, Any]:
         "creationTimestamp": TIME,
     }
     kind = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob"}
-    grows = status.scaling is not None and status.scaling.opportunity is not None
+    grows = status.growth is not None
     told = validated(status)
     return {**kind, "metadata": metadata, "spec": spec(grows=grows), "status": told}
 
@@ -162,14 +162,17 @@ def of_growth(*, full: str) -> dict[str, Any]:
             "replicas": WORKERS + 64,
             "by": "ScalePlan llm-pretraining-405b-auto-172",
             "at": TIME,
-            "opportunity": {
-                "base": WORKERS,
-                "grownFrom": WORKERS,
-                "ceiling": WORKERS + 64,
-                "notBefore": TIME,
-                "reason": text_of(MAX_WHY_NOT_MORE, full),
-                "inVain": 2,
-            },
+            "base": WORKERS,
+        },
+        "growth": {
+            "base": WORKERS,
+            "replicas": WORKERS + 64,
+            "askedAt": TIME,
+            "grownFrom": WORKERS,
+            "ceiling": WORKERS + 64,
+            "notBefore": TIME,
+            "reason": text_of(MAX_WHY_NOT_MORE, full),
+            "inVain": 2,
         },
         "usage": {
             "round": 1_233,
@@ -202,6 +205,7 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
             state=state,
             since=NOW + timedelta(seconds=number),
             round=1_000 + number,
+            size=WORKERS,
             members=text(MAX_EPISODE_MEMBERS),
             reason=text(MAX_EPISODE_REASON),
             failure=None

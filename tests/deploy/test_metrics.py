@@ -21,7 +21,7 @@ import deploy
 from controller.manager import Manager, ManagerOptions
 from crds.job_spec import ElasticPolicy
 from deploy.kustomize import render
-from reconcilers.conditions.table import WARNINGS
+from reconcilers.roles.conditions import TABLE
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
@@ -79,7 +79,9 @@ def scraped() -> str:
                 rounds=[{"round": FORMED["round"], "firstStep": 1, "lastStep": 70}],
                 series={"latest": point | {"numbers": {"loss": 2.5}}},
             )
-            warnings = [{"type": kind.type, "message": "…", "since": point["time"]} for kind in WARNINGS]
+            warnings = [
+                {"type": kind.type, "message": "…", "since": point["time"]} for kind in TABLE.warnings
+            ]
             job = running_job(
                 rendezvous=resumed,
                 warnings=warnings,

@@ -25,20 +25,20 @@ from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.verdict import verdict
 from reconcilers import predicates
-from reconcilers.conditions.refusal import cluster_fault
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
+from reconcilers.job.strategy import Strategies
 from reconcilers.metrics import job_samples, worker_samples
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
+from reconcilers.roles import wiring
 from reconcilers.scaleplan.asked import request_of
 from reconcilers.scaleplan.reconciler import is_for
 from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
 from reconcilers.scaleplan.wiring import plans_otherwise
-from reconcilers.worker.assignment import JobAssignment
-from reconcilers.worker.companions import budget_of, service_of
+from reconcilers.worker.companions import budget_of
 from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_check_pod
@@ -64,6 +64,8 @@ PREDICATES = {
 NODES = [
     {"metadata": {"name": f"n{i}"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}} for i in (1, 2)
 ]
+STRATEGY = Strategies()
+wiring.add(STRATEGY)
 AGENT = AgentSource("agent:1", "/opt/dlr", "/opt/dlr-agent")
 
 
@@ -79,7 +81,7 @@ def wake(kind: str, new: JSON) -> None:
 def look_at_job(job: ElasticJob, raw: JSON, workers: Sequence[ElasticWorker] = (), **more: Any) -> Plan:
     """All that follows from a job, and from its workers, in one look."""
     seen = Seen(job, raw, Workers(workers), nodes=NODES, **more)
-    plan = plan_job(seen, NOW)
+    plan = STRATEGY.plan(seen, NOW)
     orjson.dumps(plan.status_patch)
     for act in plan.acts:
         orjson.dumps(act.body)
@@ -94,16 +96,19 @@ def pods_of(job: ElasticJob, raw: JSON) -> list[JSON]:
     pods = []
     for type_ in training_types(job):
         worker = ElasticWorker.model_validate(_with_uid(new_worker(job, type_, 0)))
-        assignment = JobAssignment(worker, raw, job)
+        assignment = STRATEGY.assign(worker, raw, job)
         pod = assignment.build_pod()
         inject_agent(pod, AGENT)
         assert assignment.workers >= 0 and assignment.topology_keys is not None
         assignment.seconds_to_cleaning(pod_ended=False, now=NOW)
         memory_checkpoint_fault(job, type_)
-        cluster_fault(job, type_)
         pods.append(pod)
         orjson.dumps(pod)
-    for made in (budget_of(job), service_of(job), group.wanted if (group := pod_group_of(job)) else None):
+    for made in (
+        budget_of(job),
+        STRATEGY.service_of(job),
+        group.wanted if (group := pod_group_of(job)) else None,
+    ):
         orjson.dumps(made)
     return pods
 

@@ -174,10 +174,19 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
     if "checkName" in spec:
         _answer(api, worker, spec["checkName"], script)
         return
+    if job.cluster is not None:
+        _play_role(api, worker, pod, job, script)
+    else:
+        _follow_world(api, worker, pod, job, script)
+
+
+def _follow_world(api: Api, worker: JSON, pod: JSON, job: JobView, script: Script) -> None:
+    """It starts, stops and trains with its world, and takes part in a check meanwhile."""
+    spec, report = worker["spec"], worker["status"]["agent"]
     round_, state = report["observedRound"], AgentState(report["state"])
     if job.active_check:
         _answer(api, worker, job.active_check, script)
-    action = next_action(job.world, Member(spec["index"], incarnation), round_, state, job.phase)
+    action = next_action(job.world, Member(spec["index"], report["incarnation"]), round_, state, job.phase)
     match action.verb:
         case Verb.START:
             _say(api, worker, pod, "Running", action.round or 0)
@@ -201,6 +210,22 @@ def _begin(api: Api, worker: JSON, pod: JSON, job: JobView, me: Member) -> None:
         return
     _renew_lease(api, pod)
     _say(api, worker, pod, "Ready", 0, failure=None)
+
+
+def _play_role(api: Api, worker: JSON, pod: JSON, job: JobView, script: Script) -> None:
+    """Its command runs as the task that it has; the chief's starts anew with each version of the cluster."""
+    type_, report, cluster = worker["spec"]["type"], worker["status"]["agent"], job.cluster
+    assert cluster is not None
+    if job.phase in ("Succeeded", "Failed", "Suspended"):
+        _end_pod(api, pod, {"exitCode": 0, "reason": "Completed"})
+    elif cluster.place(type_, worker["spec"]["index"]) is None or report["state"] == "Succeeded":
+        return
+    elif report["state"] != "Running" or (
+        type_ == names.CHIEF and report["observedRound"] != cluster.version
+    ):
+        _say(api, worker, pod, "Running", cluster.version)
+    elif script.done and type_ == names.CHIEF:
+        _say(api, worker, pod, "Succeeded", cluster.version)
 
 
 def _train(api: Api, worker: JSON, pod: JSON, script: Script) -> None:

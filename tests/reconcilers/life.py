@@ -148,6 +148,11 @@ def submit(api: Api, name: str = JOB, **spec: Any) -> None:
     )
 
 
+def submit_roles(api: Api) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "x"]}]}}
+    submit(api, replicaSpecs={type_: {"replicas": 1, "template": template} for type_ in ("chief", "ps")})
+
+
 def again(api: Api) -> None:
     """The one of the same name is not yet collected with what it owned."""
     api.delete(ELASTICJOBS, JOB)
@@ -206,6 +211,12 @@ LIFE = (
     Phase("finish", lambda api: None, Script(done=True)),
     Phase("delete and make again", again),
     Phase("delete", lambda api: api.delete(ELASTICJOBS, JOB)),
+    Phase("roles", submit_roles),
+    Phase("server loss", lambda api: api.delete(PODS, f"{JOB}-ps-0-1")),
+    Phase("server moves", lambda api: plan(api, "move", migratePods=[{"name": f"{JOB}-ps-0"}])),
+    Phase("roles suspend", lambda api: edit(api, {"suspend": True})),
+    Phase("roles resume", lambda api: edit(api, {"suspend": False})),
+    Phase("chief finishes", lambda api: None, Script(done=True)),
 )
 
 

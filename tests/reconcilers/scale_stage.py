@@ -33,6 +33,7 @@ from controller.resources import (
 from crds.agent_report import PROTOCOL, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.autoscaling.reconciler import AutoscalingReconciler
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import pod_name
 from reconcilers.runtime.clock import Clock
@@ -92,14 +93,19 @@ class Stage:
         client, recorder = Client(self), Recorder(self)
         self.jobs = ElasticJobReconciler(client, self.cache, recorder, clock)
         self.plans = ScalePlanReconciler(client, self.cache, recorder, clock)
+        self.autoscaling = AutoscalingReconciler(client, self.cache, recorder, clock)
 
     async def look(self) -> None:
-        """At the plans, and at the job."""
+        """At the plans, at the job, and at its size."""
         await self.reconcile_plans()
         await self.reconcile_job()
+        await self.reconcile_size()
 
     async def reconcile_job(self) -> None:
         await self._survive(self.jobs, JOB)
+
+    async def reconcile_size(self) -> None:
+        await self._survive(self.autoscaling, JOB)
 
     async def reconcile_plans(self) -> None:
         await self._survive(self.plans, JOB)

@@ -16,12 +16,12 @@ from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase
 from reconcilers.conditions.life import WORKERS_READY, WORLD_FORMED
 from reconcilers.conditions.pods import WORKERS_UNSCHEDULED
-from reconcilers.conditions.reported import PARAMETER_SERVER_HOT
 from reconcilers.conditions.scaled import SCALED
 from reconcilers.conditions.slow import SLOW
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
 from reconcilers.observed.conditions import State, with_condition
+from reconcilers.roles.conditions import PARAMETER_SERVER_HOT
 from tests.reconcilers.build import NOW, failure, job, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 from tests.reconcilers.judging import judge, warnings, with_status

@@ -11,11 +11,11 @@ from pathlib import Path
 from crds import names
 from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.conditions.table import CONDITIONS, WARNINGS
 from reconcilers.groups import warnings as groups_warnings
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.observed.conditions import FAILURE_TARGET
 from reconcilers.observed.worker_state import REFUSALS
+from reconcilers.roles.conditions import TABLE
 from reconcilers.runtime.reconciled import RECONCILED
 from reconcilers.shards.telling import SHARDS_DONE
 
@@ -42,7 +42,7 @@ COMPUTED = {
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
     ("table.py", "now.reason if each.by_reason and now.reason else now.type"): {
-        *(kind.type for kind in WARNINGS if kind.event and not kind.by_reason),
+        *(kind.type for kind in TABLE.warnings if kind.event and not kind.by_reason),
         *REFUSALS,
         *("Unschedulable", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *(
@@ -54,7 +54,7 @@ COMPUTED = {
             "FailedMount",
         ),
     },
-    ("table.py", "reason"): {kind.over[0] for kind in WARNINGS if kind.over},
+    ("table.py", "reason"): {kind.over[0] for kind in TABLE.warnings if kind.over},
     ("profile.py", "reason"): {"ProfileTaken", "NoProfile"},
     ("life.py", "NO_REPLICAS"): {"NoReplicas"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
@@ -136,7 +136,7 @@ def test_events_have_a_type() -> None:
 
 def test_every_condition_is_documented() -> None:
     types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
-    types |= {kind.type for kind in CONDITIONS} | {FAILURE_TARGET, SHARDS_DONE}
+    types |= {kind.type for kind in TABLE.conditions} | {FAILURE_TARGET, SHARDS_DONE}
     for path, name, call in calls():
         if name in ("with_condition", "_shown"):
             said = ast.unparse(call.args[1])
@@ -147,14 +147,14 @@ def test_every_condition_is_documented() -> None:
 
 def test_every_warning_is_documented() -> None:
     assert quoted([row[0] for row in rows("Warnings")]) == {
-        *(kind.type for kind in WARNINGS),
+        *(kind.type for kind in TABLE.warnings),
         *groups_warnings.WARNINGS,
     }
 
 
 def test_a_job_has_eleven_types_of_conditions_at_most_and_no_more_warnings_than_its_status_holds() -> None:
-    assert len({kind.type for kind in CONDITIONS} | {RECONCILED, FAILURE_TARGET, SHARDS_DONE}) <= 11
-    assert len({kind.type for kind in WARNINGS}) == len(WARNINGS) <= MAX_WARNINGS
+    assert len({kind.type for kind in TABLE.conditions} | {RECONCILED, FAILURE_TARGET, SHARDS_DONE}) <= 11
+    assert len({kind.type for kind in TABLE.warnings}) == len(TABLE.warnings) <= MAX_WARNINGS
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.reconcilers.without import life_without, without
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("agent", "controller", "crds", "dlr", "healthcheck", "localcluster", "reconcilers")
-OPTIONAL = ("groups", "scaleplan")
+OPTIONAL = ("autoscaling", "groups", "roles", "scaleplan")
 """Folders of reconcilers/. e2e/scenarios/test_without.py builds the product without each."""
-
-
-def without(feature: str, setup: str) -> list[str]:
-    """The lines of setup.py without those that import and add a feature."""
-    named = re.compile(rf"from reconcilers\.{feature} import|    {feature}\.add\(")
-    return [line for line in setup.splitlines(keepends=True) if not named.match(line)]
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +31,16 @@ def test_nothing_imports_an_optional_feature(feature: str, sources: dict[Path, s
     assert found == {"reconcilers/setup.py"}
     setup = sources[Path("reconcilers/setup.py")]
     assert len(setup.splitlines()) - len(without(feature, setup)) == 2
+
+
+@pytest.mark.parametrize("feature", OPTIONAL)
+async def test_a_job_trains_to_its_end_without(feature: str) -> None:
+    with life_without(feature) as life:
+        api = life.beginning()
+        life.submit(api)
+        phases = []
+        for script in (life.Script(), life.Script(process_failures={1: 1}), life.Script(done=True)):
+            await life.Run(api, script).settle()
+            (job,) = api.list(life.ELASTICJOBS)
+            phases.append((job["status"]["phase"], job["status"]["rendezvous"]["round"]))
+    assert phases == [("Running", 1), ("Running", 2), ("Succeeded", 2)]

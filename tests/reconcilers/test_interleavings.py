@@ -64,8 +64,8 @@ def test_undisturbed_life_goes_as_it_should() -> None:
     reached = {}
     for name, job in states.items():
         status = job.get("status", {})
-        world = status.get("rendezvous", {})
-        reached[name] = (status.get("phase"), world.get("round"), world.get("phase"))
+        world = status.get("rendezvous") or status.get("cluster") or {}
+        reached[name] = (status.get("phase"), world.get("round"), world.get("phase") or world.get("version"))
     assert reached == {
         "create": ("Running", 1, "Formed"),
         "process failure": ("Running", 2, "Formed"),
@@ -84,6 +84,12 @@ def test_undisturbed_life_goes_as_it_should() -> None:
         "finish": ("Succeeded", 17, "Formed"),
         "delete and make again": ("Running", 1, "Formed"),
         "delete": (None, None, None),
+        "roles": ("Running", None, 1),
+        "server loss": ("Running", None, 2),
+        "server moves": ("Running", None, 3),
+        "roles suspend": ("Suspended", None, 3),
+        "roles resume": ("Running", None, 3),
+        "chief finishes": ("Succeeded", None, 3),
     }
 
 

@@ -201,7 +201,14 @@ async def look(api: Api, found: Seen) -> list[str]:
     clock = Clock(lambda: later(1))
     cache = shaped_cache(None)
     scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
-    parts = {"_client": api, "_recorder": api, "_clock": clock, "_view": View(found), "_scale": scale}
+    parts = {
+        "_client": api,
+        "_recorder": api,
+        "_clock": clock,
+        "_view": View(found),
+        "_scale": scale,
+        "_plan_of": plan_job,
+    }
     vars(reconciler).update(parts, _refused=Memory[Any]({}), _written_at=Memory[float]({}))
     vars(reconciler)["_writes_of_world"] = lambda _: ()  # test_published_world.py
     await reconciler.reconcile(Request("default", "digits"))
@@ -305,24 +312,6 @@ def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousP
         status = merged(found.raw["status"], made.status_patch)
         of = ElasticJob.model_validate({**of.to_wire(), "status": status})
     assert of.status.retired == {"worker": [0]} and {*gone} == {"digits-worker-0"}
-
-
-@pytest.mark.parametrize(("before", "now"), [(100, 200), (990, 991)], ids=["enough", "and little is left"])
-def test_what_a_job_used_is_written_with_what_is_written_and_never_for_itself(before: int, now: int) -> None:
-    def using(mebibytes: int) -> list[ElasticWorker]:
-        used = {"memoryPeakBytes": mebibytes * 2**20, "cpuCores": 0.0}
-        said = report(0, AgentState.RUNNING, 1, usage=used)
-        return [trains(0, agent=said.to_wire())]
-
-    known = settled(seen(using(before)))
-    more = seen(using(now), known.job)
-    assert plan_job(more, NOW).status_patch == {}
-    overdue = replace(more, account_age_seconds=1e6)
-    assert plan_job(overdue, NOW).status_patch == {}, "the ratio is as it was"
-    unwritten = {**more.raw, "status": {**more.raw["status"], "message": "of before"}}
-    for found in (more, overdue):
-        patch = plan_job(replace(found, raw=unwritten), NOW).status_patch
-        assert patch["usage"]["memoryPeakBytes"]["worker"] == now * 2**20
 
 
 def acts_of(plan: Plan, verb: Verb) -> list[str]:

@@ -172,11 +172,7 @@ def test_without_a_world_a_target_that_runs_has_taken_over() -> None:
     assert moved(servers, world, "evaluator") == {"evaluator": [0]}
 
 
-def test_beside_parameter_servers_a_worker_that_runs_has_taken_over_though_its_agent_speaks() -> None:
+def test_without_a_world_a_worker_that_runs_has_taken_over_though_its_agent_speaks() -> None:
     both = [worker(0, agent=report(0).to_wire()), worker(2, agent=report(2).to_wire())]
-    template = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["serve"]}]}}
-    of = job(
-        replicaSpecs={name: {"replicas": 2, "template": template} for name in ("worker", "ps")},
-        status={"migrations": {"worker": {"sources": [0], "targets": [2]}}},
-    )
-    assert with_moves_done(DesiredJob.of(of), both, Rendezvous())[0].status.retired == {"worker": [0]}
+    of = job(replicas=2, status={"migrations": {"worker": {"sources": [0], "targets": [2]}}})
+    assert with_moves_done(DesiredJob.of(of), both, None)[0].status.retired == {"worker": [0]}

@@ -73,16 +73,14 @@ def test_an_ended_job_is_there_for_its_time_from_now_on_where_its_end_is_yet_to_
 
 def test_times_that_our_clock_can_have_written_stay() -> None:
     times = {"suspectedAt": later(5), "failureBudget": {"heldUntil": later(39)}}
-    opportunity = {"base": 2, "notBefore": later(HOUR)}
-    scaling = {"replicas": 2, "at": NOW, "by": "x", "opportunity": opportunity}
+    scaling = {"replicas": 2, "at": NOW, "by": "x"}
     of = broken(since=later(5), scaling=scaling, **times)
     assert with_times_by_our_clock(of, NOW) is of
 
 
 def test_times_that_are_yet_to_come_end_no_wait_and_suspect_no_check() -> None:
     times = {"suspectedAt": later(HOUR), "failureBudget": {"heldUntil": later(HOUR)}}
-    opportunity = {"base": 2, "notBefore": later(2 * HOUR)}
-    scaling = {"replicas": 2, "at": later(HOUR), "by": "x", "opportunity": opportunity}
+    scaling = {"replicas": 2, "at": later(HOUR), "by": "x"}
     status = with_times_by_our_clock(broken(since=later(HOUR), scaling=scaling, **times), NOW).status
     assert (status.suspected_at, status.world.reforming_since, status.world.formed_at) == (
         NOW,
@@ -90,5 +88,4 @@ def test_times_that_are_yet_to_come_end_no_wait_and_suspect_no_check() -> None:
         later(-60),
     )
     assert status.failure_budget is not None and status.failure_budget.held_until is None
-    assert status.scaling is not None and status.scaling.opportunity is not None
-    assert (status.scaling.at, status.scaling.opportunity.not_before) == (NOW, None)
+    assert status.scaling is not None and status.scaling.at == NOW

@@ -63,7 +63,7 @@ class Life:
         known = self.job.status
         update: dict[str, Any] = {
             "phase": phase,
-            "rendezvous": world or known.rendezvous,
+            "rendezvous": world or known.world,
             "active_check": active_check,
             "last_failure": failure or known.last_failure,
         }

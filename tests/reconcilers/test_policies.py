@@ -138,21 +138,9 @@ def finished_job(**policy: Any) -> Any:
 )
 def test_clean_pod_policy(policy: str, pod_ended: bool, at: float, expected: float | None) -> None:
     wait = seconds_to_cleaning(
-        finished_job(cleanPodPolicy=policy), "worker", pod_ended=pod_ended, now=later(at)
+        finished_job(cleanPodPolicy=policy), "worker", pod_ended=pod_ended, now=later(at), has_agent=True
     )
     assert wait == expected
-
-
-def test_the_roles_of_a_cluster_leave_by_themselves_and_their_logs_stay() -> None:
-    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
-    roles = {name: {"replicas": 1, "template": template} for name in ("chief", "ps", "worker")}
-    ended = {"phase": "Succeeded", "completionTime": NOW, "startTime": NOW}
-    cluster = job(replicaSpecs=roles, status=ended)
-    assert seconds_to_cleaning(cluster, "chief", pod_ended=True, now=later(99)) is None
-    assert seconds_to_cleaning(cluster, "ps", pod_ended=False, now=later(0)) == 35
-    beside = {name: spec for name, spec in roles.items() if name != "ps"}
-    helper = job(replicaSpecs={**beside, "evaluator": beside.pop("chief")}, status=ended)
-    assert seconds_to_cleaning(helper, "evaluator", pod_ended=False, now=later(0)) == 0
 
 
 # --- small mechanisms -------------------------------------------------------------------------------

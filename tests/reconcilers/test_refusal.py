@@ -154,9 +154,7 @@ def test_a_field_of_a_check_is_named_as_it_is_in_the_check() -> None:
 
 
 def test_a_priority_class_for_growth_that_is_not_there_is_named_by_its_field() -> None:
-    status = {
-        "scaling": {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "opportunity": {"base": 0}}
-    }
+    status = {"scaling": {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "base": 0}}
     growth = {"opportunistic": {"priorityClassName": "idle"}}
     error = Forbidden(403, "Forbidden", "pods is forbidden: no PriorityClass with name idle was found")
     found = refused(error, job(worker={"maxReplicas": 4}, elasticPolicy=growth, status=status))

@@ -16,25 +16,23 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
-from crds.scaleplan import ScalePlan
-from reconcilers.conditions.refusal import cluster_fault
-from reconcilers.failure.policy import exhausted_workers, spare_workers
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.failure.policy import exhausted_workers
+from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
+from reconcilers.job.strategy import Strategies
 from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
-from reconcilers.observed.suitable import Sizes
 from reconcilers.observed.workers import Workers
+from reconcilers.roles import wiring
+from reconcilers.roles.pods import RoleAssignment, cluster_fault, role_pod, service_of
+from reconcilers.roles.progress import spare_workers
 from reconcilers.roles.tasks import (
     cluster_of,
     events,
     next_cluster,
 )
 from reconcilers.runtime.acts import Verb
-from reconcilers.scaleplan.asked import refusal
-from reconcilers.worker.assignment import JobAssignment
-from reconcilers.worker.companions import service_of
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import with_status
@@ -42,6 +40,8 @@ from tests.reconcilers.test_job_plan import merged
 
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
 COUNTS = {"chief": 1, "ps": 2, "worker": 2}
+PLANS = Strategies()
+wiring.add(PLANS)
 
 
 def roles_job(counts: Mapping[str, int] = COUNTS, **more: Any) -> ElasticJob:
@@ -74,7 +74,7 @@ def seen_of(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Seen:
 
 
 def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
-    return plan_job(seen_of(of, members), NOW)
+    return PLANS.plan(seen_of(of, members), NOW)
 
 
 def after(of: ElasticJob, plan: Plan) -> ElasticJob:
@@ -163,7 +163,7 @@ def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None
     of = after(moved, looked_at(moved, members))
     assert of.status.cluster is not None
     assert (of.status.cluster.version, of.status.cluster.since) == (2, NOW)
-    plans = [plan_job(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
+    plans = [PLANS.plan(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
     gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
     assert gone == [[], ["digits-ps-0"]]
     assert plans[0].look_again_seconds is not None and plans[0].look_again_seconds <= 90
@@ -177,7 +177,7 @@ def test_a_server_that_is_one_too_many_stays_until_the_chief_has_the_version_wit
     of = known.model_copy(update={"spec": roles_job(COUNTS).spec})
     plans = []
     for seconds in (0, 1, 91):
-        plans.append(plan_job(seen_of(of, members), later(seconds)))
+        plans.append(PLANS.plan(seen_of(of, members), later(seconds)))
         of = after(of, plans[-1])
     assert of.status.cluster is not None and of.status.cluster.version == 2
     gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
@@ -276,7 +276,7 @@ def variables(pod: dict[str, Any]) -> dict[str, Any]:
 def test_pods_have_the_names_of_their_service_the_agent_and_their_task() -> None:
     of = evolved(roles_job(COUNTS | {"evaluator": 1}), all_of())
     server = member("ps", 1)
-    pod = build_job_pod(of, server)
+    pod = role_pod(of, server)
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("digits-ps-1", "digits")
     service = service_of(of)
     assert service["metadata"]["name"] == "digits" and service["spec"]["clusterIP"] == "None"
@@ -286,9 +286,9 @@ def test_pods_have_the_names_of_their_service_the_agent_and_their_task() -> None
     assert config["task"] == {"type": "ps", "index": 1}
     assert config["cluster"]["ps"][1].startswith("digits-ps-1.digits.default.svc:")
     assert (env["DLR_CLUSTER_VERSION"], env["DLR_REPLICA_TYPE"]) == ("1", "ps")
-    assert "PET_NNODES" not in variables(build_job_pod(of, member("worker")))
-    assert JobAssignment(server, {}, of).wants_agent
-    assert "TF_CONFIG" not in variables(build_job_pod(of, member("ps", 7))), "it has no task yet"
+    assert "PET_NNODES" not in variables(role_pod(of, member("worker")))
+    assert RoleAssignment(server, {}, of).wants_agent
+    assert "TF_CONFIG" not in variables(role_pod(of, member("ps", 7))), "it has no task yet"
 
 
 @pytest.mark.parametrize(
@@ -305,12 +305,24 @@ def test_pods_in_their_nodes_network_find_the_names_of_the_others(
     """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy"""
     of = evolved(roles_job(COUNTS), all_of())
     of.spec.replica_specs["ps"].template["spec"].update(of_template)
-    assert build_job_pod(of, member("ps", 1))["spec"].get("dnsPolicy") == policy
+    assert role_pod(of, member("ps", 1))["spec"].get("dnsPolicy") == policy
+
+
+def test_the_roles_of_a_cluster_leave_by_themselves_and_their_logs_stay() -> None:
+    def wait(
+        counts: Mapping[str, int], type_: str, at: float = 0, *, pod_ended: bool = False
+    ) -> float | None:
+        of = roles_job(counts, status={"phase": "Succeeded", "completionTime": NOW, "startTime": NOW})
+        return PLANS.assign(member(type_), {}, of).seconds_to_cleaning(pod_ended=pod_ended, now=later(at))
+
+    assert wait(COUNTS, "chief", 99, pod_ended=True) is None
+    assert wait(COUNTS, "ps") == 35
+    assert wait({"worker": 1, "evaluator": 1}, "evaluator") == 0, "it has no agent"
 
 
 def test_a_tf_config_of_the_users_own_is_kept_and_that_is_said() -> None:
     of = roles_job(envs={"TF_CONFIG": "mine"}, status={"phase": "Running"})
-    env = variables(build_job_pod(of, member("ps")))
+    env = variables(role_pod(of, member("ps")))
     assert (env["TF_CONFIG"], env["DLR_TF_CONFIG_KEPT"]) == ("mine", "1")
     plan = looked_at(of, all_of())
     (event,) = (event for event in plan.events if event.reason == "TFConfigKept")
@@ -334,24 +346,19 @@ def test_a_cluster_whose_addresses_do_not_fit_into_a_variable_is_refused_in_a_se
         "is the name of the job twice (42 characters), and that of its namespace (60): shorten them, or ask for "
         "fewer workers"
     )
-    assert {cluster_fault(of, type_) for type_ in MANY} == {told}
+    assert cluster_fault(of) == ("chief", "PodInvalid", told)
     assert len(cluster_of(of).variables("worker", 999)["TF_CONFIG"]) > 128 * 1024
-    assert cluster_fault(roles_job(MANY), "worker") is None
-    assert cluster_fault(long_named({"chief": 1, "ps": 16, "worker": 500}), "worker") is None
-    assert cluster_fault(long_named(MANY, envs={"TF_CONFIG": "{}"}), "worker") is None, "it is the user's own"
+    assert cluster_fault(roles_job(MANY)) is None
+    assert cluster_fault(long_named({"chief": 1, "ps": 16, "worker": 500})) is None
+    assert cluster_fault(long_named(MANY, envs={"TF_CONFIG": "{}"})) is None, "it is the user's own"
 
 
-def test_a_plan_for_more_tasks_than_can_be_told_is_refused_and_one_for_fewer_is_not() -> None:
-    for before, after_, refuses in ((500, 1_000, True), (1_000, 900, False)):
-        spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": after_}}}
-        plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
-        refused = refusal(plan, long_named({"chief": 1, "ps": 16, "worker": before}), [], Sizes([]))
-        assert (refused is not None) == refuses
-        if refused is not None:
-            assert refused.reason == "OutOfRange"
-            assert refused.message.startswith(
-                "spec.replicaResourceSpecs[worker].replicas: the addresses of 1017"
-            )
+def test_counts_of_more_tasks_than_can_be_told_are_refused_and_those_of_fewer_are_not() -> None:
+    for before, asked, refuses in ((500, 1_000, True), (1_000, 900, False)):
+        of = long_named({"chief": 1, "ps": 16, "worker": before})
+        fault = PLANS.counts_fault(of, {"worker": asked})
+        assert fault.startswith("the addresses of 1017") is refuses and bool(fault) is refuses
+    assert PLANS.counts_fault(job(), {"worker": 10_000}) == ""
 
 
 def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_still_start() -> None:
@@ -362,20 +369,6 @@ def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_stil
     assert next_cluster(of, {}).tasks == known.tasks
     some = long_named({"chief": 1, "ps": 16, "worker": 501}, status={"cluster": known.to_wire()})
     assert next_cluster(some, {}).tasks["worker"] == list(range(501))
-
-
-@pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])
-def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -> None:
-    plan = ScalePlan.model_validate(
-        {
-            "metadata": {"name": "p", "namespace": "default"},
-            "spec": {"ownerJob": "digits", "replicaResourceSpecs": {type_: {"replicas": count}}},
-        }
-    )
-    refused = refusal(plan, roles_job(), list(all_of().values()), Sizes([]))
-    assert (
-        refused is not None and f"{count} Pods of type {type_}, and a job with parameter" in refused.message
-    )
 
 
 def test_a_relaunched_slot_prefers_its_last_good_node() -> None:
@@ -405,6 +398,6 @@ def test_outdated_servers_and_workers_get_their_new_resources_one_of_a_type_at_a
     members = {key: member(*key, **idle[key]) for key in all_of()}
     pods = {w.metadata.uid: None if w.spec.type == "chief" else "old" for w in members.values()}
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    plan = plan_job(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
+    plan = PLANS.plan(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
     relaunched = [act.name for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
     assert sorted(relaunched) == ["digits-ps-0", "digits-worker-0"]

@@ -131,16 +131,16 @@ def a_job(replicas: int = 2, phase: str = "Running", **metadata: Any) -> dict[st
     return {"metadata": known | metadata, "spec": {"replicas": replicas}, "status": {"phase": phase}}
 
 
-def with_base(base: int, **scaling: Any) -> dict[str, Any]:
+def with_base(base: int, **status: Any) -> dict[str, Any]:
     """Its minimum follows that, and so does its PodDisruptionBudget."""
     found = a_job()
-    found["status"]["scaling"] = {"opportunity": {"base": base, **scaling}}
+    found["status"] |= {"scaling": {"base": base}} | status
     return found
 
 
 def test_what_stands_beside_a_job_s_pods_is_not_looked_at_with_each_of_its_statuses() -> None:
     assert not more_than_status(Change(a_job(), a_job(phase="Restarting")))
-    assert not more_than_status(Change(with_base(2), with_base(2, grownFrom=2)))
+    assert not more_than_status(Change(with_base(2), with_base(2, growth={"grownFrom": 2})))
     assert not more_than_status(Change(a_job(resourceVersion="1"), a_job(resourceVersion="2")))
     for after in (
         a_job(replicas=3),

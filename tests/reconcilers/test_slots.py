@@ -156,7 +156,7 @@ GROWS = {"opportunistic": {"priorityClassName": "idle"}}
 def test_a_slot_has_the_place_that_it_has_among_all_that_are_wanted(
     count: int, retired: set[int], sources: set[int], base: int
 ) -> None:
-    known = {"replicas": count, "by": "spec", "at": NOW, "opportunity": {"base": base}}
+    known = {"replicas": count, "by": "spec", "at": NOW, "base": base}
     of = job(replicas=count, elasticPolicy=GROWS, status={"scaling": known})
     of = with_slots(DesiredJob.of(of), {"worker": Slots(frozenset(retired)).moving(sources, count)})
     all_wanted = wanted_slots(of, "worker")
@@ -176,7 +176,7 @@ def test_never_more_pods_have_full_priority_than_workers_were_asked_for(
     base: int, more: int, story: list[tuple[str, int]]
 ) -> None:
     """Whatever goes, moves or comes while a job has grown, and however many slots are used again."""
-    known = {"replicas": base + more, "by": "spec", "at": NOW, "opportunity": {"base": base}}
+    known = {"replicas": base + more, "by": "spec", "at": NOW, "base": base}
     of = DesiredJob.of(job(replicas=base + more, elasticPolicy=GROWS, status={"scaling": known}))
     full: set[int] = set()
 
@@ -221,7 +221,7 @@ def test_what_a_worker_gets_is_made_without_the_slots_of_all(monkeypatch: pytest
         return wanted(count, retired)  # type: ignore[arg-type]
 
     monkeypatch.setattr(slots_module, "wanted", counted)
-    known = {"replicas": 10_000, "by": "spec", "at": NOW, "opportunity": {"base": 10}}
+    known = {"replicas": 10_000, "by": "spec", "at": NOW, "base": 10}
     of = job(replicas=10_000, elasticPolicy=GROWS, status={"scaling": known})
     assert len(wanted_slots(of, "worker")) == made == 10_000
     for index in (0, 9, 10, 9_999):

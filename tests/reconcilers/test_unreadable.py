@@ -9,7 +9,8 @@ from controller.serving.servers import Listen
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
-from tests.hostile.test_informer import JOBS, job, nested, serve_as, until
+from tests.controller.waiting import eventually
+from tests.hostile.test_informer import JOBS, job, nested, serve_as
 
 pytestmark = pytest.mark.real
 
@@ -46,7 +47,7 @@ async def test_it_gets_an_event_and_a_condition_that_goes_when_it_is_corrected(m
                 if path.startswith(EVENTS) and o["reason"] == "Unreadable"
             ]
 
-        await until(lambda: "Reconciled" in conditions() and events())
+        await eventually(lambda: "Reconciled" in conditions() and events())
         told = conditions()["Reconciled"]
         assert (told["status"], told["reason"], told["observedGeneration"]) == ("False", "Unreadable", 1)
         assert "nested too deeply; correct or delete it" in told["message"]
@@ -62,7 +63,7 @@ async def test_it_gets_an_event_and_a_condition_that_goes_when_it_is_corrected(m
         del corrected["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["x"]
         corrected["metadata"]["generation"] = 2
         api.put(JOBS, corrected)
-        await until(lambda: conditions()["Reconciled"]["status"] == "True")
+        await eventually(lambda: conditions()["Reconciled"]["status"] == "True")
         assert stored()["status"].get("reason") != "Unreadable"
         assert not manager.cache.unreadable_counts()[ELASTICJOBS.group_resource]
         stop.set()

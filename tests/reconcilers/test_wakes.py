@@ -80,24 +80,19 @@ async def test_the_status_of_a_job_that_runs_wakes_no_worker(town: Town) -> None
     for round_ in range(10):
         world = {"phase": "Formed", "round": round_, "members": list(range(round_))}
         looks = town.update(ELASTICJOBS, "digits", rendezvous=world, replicas=round_)
-        assert looks == {"elasticjob": 1}
+        assert looks == {"elasticjob": 1, "autoscaling": 1}
 
 
 async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_of_their_pods(
     town: Town,
 ) -> None:
     looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
-    assert looks == {
-        "elasticworker": WORKERS,
-        "elasticjob": 1,
-        "jobcompanion": 1,
-        "scaleplan": 1,
-        "shards": 1,
-    }
+    beside = dict.fromkeys(("elasticjob", "jobcompanion", "scaleplan", "autoscaling", "shards"), 1)
+    assert looks == {"elasticworker": WORKERS} | beside
     for left in range(WORKERS):
         counts = {"worker": {"desired": WORKERS, "active": left, "succeeded": WORKERS - left}}
         looks = town.update(ELASTICJOBS, "digits", replicaStatuses=counts, replicas=left)
-        assert looks == {"elasticjob": 1}, "the job's own look alone"
+        assert looks == {"elasticjob": 1, "autoscaling": 1}, "the job's own looks alone"
 
 
 async def test_a_job_that_goes_on_after_a_suspension_wakes_each_worker_once(town: Town) -> None:
@@ -121,7 +116,7 @@ async def test_steps_and_usage_wake_nobody_and_a_state_wakes_the_job_alone(town:
         reported = stored(build.report(0, progress={"step": step, "time": build.NOW}))
         assert not town.update(ELASTICWORKERS, "digits-worker-0", agent=reported)
     failed = stored(build.report(0, build.AgentState.FAILED))
-    assert town.update(ELASTICWORKERS, "digits-worker-0", agent=failed) == {"elasticjob": 1}
+    assert town.update(ELASTICWORKERS, "digits-worker-0", agent=failed) == {"elasticjob": 1, "autoscaling": 1}
 
 
 async def test_renewals_of_a_lease_wake_nobody(town: Town) -> None:

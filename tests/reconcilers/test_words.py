@@ -46,7 +46,7 @@ PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:544] Connection closed by peer
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 SENTENCES = {
     "message": lambda path: "failure" not in path or "history" in path,
-    "reason": lambda path: path[-1:] in (["rendezvous"], ["history"], ["opportunity"]),
+    "reason": lambda path: path[-1:] in (["rendezvous"], ["history"], ["growth"]),
     "waitsFor": lambda path: True,
     "logTail": lambda path: path[-1:] == ["lastExit"],
 }

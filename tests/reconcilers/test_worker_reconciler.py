@@ -416,8 +416,7 @@ async def test_that_an_extra_workers_pod_has_a_node_is_told_before_it_runs(
     api: Api, controller: Controller
 ) -> None:
     """The next probe for free room waits to hear of it."""
-    opportunity = {"base": 0, "grownFrom": 0}
-    scaling = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "opportunity": opportunity}
+    scaling = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "base": 0}
     policy = {"opportunistic": {"priorityClassName": "idle"}}
     grows = {"spec": {"elasticPolicy": policy}, "status": {"scaling": scaling}}
     api.patch(ELASTICJOBS, JOB, grows)

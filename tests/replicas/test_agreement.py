@@ -14,12 +14,24 @@ members = st.builds(
     applied_in=st.integers(0, 4),
     complete_in=st.integers(0, 4),
     has_loaded=st.booleans(),
+    ends=st.booleans(),
 )
+
+
+def all_hold_the_next_step(met: list[Member]) -> bool:
+    """Whether all that meet have all gradients of the same step in the same version."""
+    at = {(each.trained, each.applied, each.applied_in, each.complete_in) for each in met}
+    return len(at) == 1 and met[0].trained and met[0].complete_in > 0
 
 
 @given(st.lists(members, min_size=1, max_size=6))
 def test_each_member_leads_is_level_rolls_or_is_behind(met: list[Member]) -> None:
     agreed = agree(met)
+    if all_hold_the_next_step(met):
+        assert agreed.rolls == {*range(len(met))} and not agreed.behind
+        assert (agreed.step, agreed.applied_in) == (met[0].applied + 1, met[0].complete_in)
+        assert agreed.is_over == any(member.ends for member in met)
+        return
     assert agreed.leader not in agreed.rolls | agreed.behind
     assert not agreed.rolls & agreed.behind
     led = met[agreed.leader]

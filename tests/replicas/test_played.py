@@ -135,3 +135,26 @@ def test_a_group_that_hangs_is_named_and_left_out_and_comes_back(size: int) -> N
     schedule.run(lambda: all_train(world))
     assert schedule.now - begun > 100.0 and not world.published.late
     assert not world.wrong
+
+
+def kill_after_a_commit(seed: int, groups: int) -> bool:
+    """Kill the first process that has made a step; return whether no other had made it."""
+    world = World(seed, Settings(groups))
+    schedule, processes = world.schedule, world.processes()
+    schedule.run(lambda: all_train(world) and min(each.at.applied for each in processes) > 3)
+    schedule.run(lambda: len({each.at.applied for each in processes}) == 2)
+    first = max(processes, key=lambda each: each.at.applied)
+    made, others = first.trained, [each for each in processes if each is not first]
+    assert made is not None
+    first.agent.kill(0)
+    is_alone = all(each.at.applied < made.steps for each in others)
+    schedule.run(lambda: min(each.at.applied for each in others) >= made.steps)
+    assert world.line[made.steps][0] == made.value
+    assert not world.wrong
+    return is_alone
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_a_step_that_a_process_made_just_before_its_death_is_the_same_step_of_the_others(groups: int) -> None:
+    """It may have saved what came of it: no step has two states."""
+    assert sum(kill_after_a_commit(seed, groups) for seed in range(100)) > 10

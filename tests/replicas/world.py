@@ -754,7 +754,7 @@ class Process:
             )
 
         def finish(result: Any) -> None:
-            voted(result is not None, True, result is not None and any(result))
+            voted(result is not None, True, self.until() if result is None else any(result))
 
         if self.is_overtaken:
             voted(False, False, False)

@@ -2,14 +2,15 @@
 
 The history is the cluster's own objects: `status.usage` of the finished ElasticJobs of the namespace with the
 same label `elastic.iml.github.io/profile`, or the same stem of their names. What the user wrote stays. What
-is taken over is a scale request of the job's own, before there are any workers.
+is taken over is a scale request of the job's own, before there are any workers: the job waits a while for
+`status.profile` (`seconds_to_sizing` in `reconcilers/observed/run_policy.py`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -19,13 +20,14 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, ProfileOutcome, ProfileUse, WorldSize
 from crds.phases import JobPhase
-from reconcilers.capacity.usage import best_size, rates_of
+from reconcilers.autoscaling.usage import best_size, rates_of
+from reconcilers.autoscaling.usage import is_due as usage_is_due
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.plan_resources import requirements
-from reconcilers.scale.request import Origin, ScaleRequest, own_request
-from reconcilers.scale.uptake import Uptake, wrote_count
+from reconcilers.scale.request import Origin, ScaleRequest, own_request, written
+from reconcilers.scale.uptake import wrote_count
 
 MOST_JOBS = 5
 """The last ones count."""
@@ -56,20 +58,18 @@ class Profile:
         return not self.memory_bytes and self.workers is None
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """What a look at a job that is yet to begin comes to."""
-
-    profile: ProfileUse | None
-    """What became of the job's profile; None before that is decided."""
-    request: ScaleRequest | None = None
-    """What is asked of the job's scale; until it is merged, no worker is made."""
-
-
-def needs_history(job: ElasticJob) -> bool:
-    """Whether it is open how the job is to begin, if it has not begun."""
+def is_due(job: ElasticJob, has_workers: bool) -> bool:
+    """Whether it is open how the job is to begin."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
-    return asks and job.status.profile is None
+    has_begun = bool(has_workers or job.status.world.round)
+    return asks and job.status.profile is None and (not has_begun or _taken(job) is not None)
+
+
+def _taken(job: ElasticJob) -> ScaleRequest | None:
+    """The request for the profile, once it is in the job's status."""
+    found = written(job)
+    is_merged = found is not None and found.id == job.status.scale_request
+    return found if found is not None and is_merged and found.origin is Origin.PROFILE else None
 
 
 def stem_of(job: ElasticJob) -> str:
@@ -85,29 +85,27 @@ def stem_of(job: ElasticJob) -> str:
     return _NUMBERS.sub("", job.metadata.name) or job.metadata.name
 
 
-def begun(
-    uptake: Uptake,
-    history: Sequence[ElasticJob],
-    refused: str,
-    has_begun: bool,
-    managed_fields: ManagedFields = (),
-) -> Beginning:
-    """Judges the job's profile, and makes the request for it.
+def begin(
+    job: ElasticJob, history: Sequence[ElasticJob], refused: str, managed_fields: ManagedFields = ()
+) -> ProfileUse | ScaleRequest | None:
+    """Judge the job's profile, or make the request for it.
 
     Args:
-        uptake: what this look merges into the job.
-        history: finished jobs of its namespace, where `needs_history`.
+        history: finished jobs of its namespace.
+        refused: why the last request for it cannot be; empty if it can.
+
+    Returns:
+        None while one of them is yet to say what it came to.
     """
-    job, merged, known = uptake.job, uptake.request, uptake.job.status.profile
-    if has_begun or not needs_history(job):
-        return Beginning(known)
 
-    def judged(outcome: ProfileOutcome, message: str) -> Beginning:
-        return Beginning(ProfileUse(outcome=outcome, message=message))
+    def judged(outcome: ProfileOutcome, message: str) -> ProfileUse:
+        return ProfileUse(outcome=outcome, message=message)
 
-    if merged is not None and merged.origin is Origin.PROFILE:
+    if (taken := _taken(job)) is not None:
         used = ", ".join(each.metadata.name for each in last_jobs(job, history))
-        return judged(ProfileOutcome.TAKEN, f"{merged.in_words()}: what {used} came to")
+        return judged(ProfileOutcome.TAKEN, f"{taken.in_words()}: what {used} came to")
+    if any(usage_is_due(each) for each in history if stem_of(each) == stem_of(job)):
+        return None
     profile = profile_of(job, history, managed_fields)
     if not profile.of:
         none = f"no job of {_whose(job)} has trained and finished yet"
@@ -117,13 +115,13 @@ def begun(
         return judged(ProfileOutcome.OVERRULED, message)
     if refused:
         return judged(ProfileOutcome.REFUSED, refused)
-    return Beginning(known, _request(job, profile))
+    return _request(job, profile)
 
 
-def events(before: ProfileUse | None, after: ProfileUse | None) -> Iterator[Event]:
-    if after is not None and before is None:
-        reason = "ProfileTaken" if after.outcome is ProfileOutcome.TAKEN else "NoProfile"
-        yield Event("Normal", reason, after.message)
+def event_of(use: ProfileUse) -> Event:
+    """The Event of a profile that has just been judged."""
+    reason = "ProfileTaken" if use.outcome is ProfileOutcome.TAKEN else "NoProfile"
+    return Event("Normal", reason, use.message)
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:
@@ -150,8 +148,8 @@ def last_jobs(job: ElasticJob, history: Iterable[ElasticJob]) -> list[ElasticJob
         for known in history
         if known.metadata.uid != job.metadata.uid
         and known.status.completion_time is not None
-        and known.status.usage is not None
-        and (known.status.phase is JobPhase.SUCCEEDED or known.status.usage.worlds)
+        and (usage := known.status.usage) is not None
+        and (usage.worlds or (known.status.phase is JobPhase.SUCCEEDED and usage.memory_peak_bytes))
         and stem_of(known) == stem
     ]
     same.sort(key=lambda known: str(known.status.completion_time), reverse=True)

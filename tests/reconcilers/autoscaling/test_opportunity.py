@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
-from crds.job_status import Opportunity
-from reconcilers.capacity.opportunity import Room, begun_anew, next_step, within
+from crds.job_status import MAX_WHY_NOT_MORE, GrowthStatus
+from reconcilers.autoscaling.opportunity import Room, begun_anew, next_step, within
 from tests.reconcilers.build import NOW, later
 
 POLICY = Opportunistic(priority_class_name="idle", probe_seconds=60)
@@ -23,13 +23,13 @@ POLICY = Opportunistic(priority_class_name="idle", probe_seconds=60)
     lost=st.integers(1, 9),
     restart=st.integers(0, 600),
     trained=st.integers(1, 9_000),
-    earlier=st.integers(0, 9),
+    earlier=st.integers(0, 2_000),
 )
 def test_a_growth_is_in_vain_by_what_it_gave_and_not_by_when_its_gain_was_known(
     before: int, newcomers: int, lost: int, restart: int, trained: int, earlier: int
 ) -> None:
     world, lost = before + newcomers, min(lost, newcomers)
-    grows = Opportunity(base=before, grown_from=before, in_vain=earlier)
+    grows = GrowthStatus(base=before, replicas=world, grown_from=before, in_vain=earlier)
     stands = Room(
         count=world,
         most=world,
@@ -55,54 +55,53 @@ def test_a_growth_is_in_vain_by_what_it_gave_and_not_by_when_its_gain_was_known(
     assert (lasting.unpaid_from, lasting.in_vain) == ((None, 0) if paid else (before, earlier))
 
 
-def test_after_any_number_of_growths_in_vain_the_next_comes_within_the_hour() -> None:
-    grows = Opportunity(base=1, grown_from=1, in_vain=2_000)
-    taken = Room(count=2, most=2, unit=1, asked_seconds=9.0, is_steady=True, world=2, lost=1)
-    taken = replace(taken, trained_seconds=1.0, restart_seconds=60.0)
-    step = next_step(POLICY, grows, taken, NOW)
-    assert (step.known.in_vain, step.known.not_before) == (2_001, later(3_600))
-
-
 def test_a_job_without_a_world_has_paid_for_nothing() -> None:
     held = Room(count=3, most=3, unit=1, asked_seconds=9.0, is_steady=False)
-    unpaid = Opportunity(base=2, unpaid_from=2, in_vain=3)
+    unpaid = GrowthStatus(base=2, replicas=3, unpaid_from=2, in_vain=3)
     assert next_step(POLICY, unpaid, held, NOW).known == unpaid
 
 
 def test_a_count_that_is_set_back_is_no_news_of_what_brought_too_little() -> None:
-    known = Opportunity(base=2, ceiling=4, not_before=later(3_000), reason="add 5 % of a linear gain")
-    back = begun_anew(POLICY, known, before=4, count=2, base=2, now=NOW)
+    known = GrowthStatus(
+        base=2, replicas=4, ceiling=4, not_before=later(3_000), reason="add 5 % of a linear gain"
+    )
+    back = begun_anew(POLICY, known, count=2, base=2, now=NOW)
     assert (back.base, back.not_before, back.ceiling, back.in_vain) == (2, later(3_000), None, 0)
-    other = begun_anew(POLICY, known, before=4, count=3, base=3, now=NOW)
+    other = begun_anew(POLICY, known, count=3, base=3, now=NOW)
     assert (other.base, other.not_before) == (3, later(60)), "another count is"
 
 
 def test_who_asks_for_more_or_takes_nothing_that_was_extra_begins_anew_at_once() -> None:
-    grown = Opportunity(base=2, unpaid_from=2, in_vain=3)
-    assert begun_anew(POLICY, grown, before=4, count=5, base=5, now=NOW) == Opportunity(base=5)
-    assert begun_anew(POLICY, grown, before=4, count=4, base=4, now=NOW) == Opportunity(base=4)
-    assert begun_anew(POLICY, grown, before=2, count=1, base=1, now=NOW) == Opportunity(base=1)
-    assert begun_anew(POLICY, None, before=4, count=2, base=2, now=NOW) == Opportunity(base=2)
+    grown = GrowthStatus(base=2, unpaid_from=2, in_vain=3, replicas=4)
+    for count in (4, 5):
+        assert begun_anew(POLICY, grown, count=count, base=count, now=NOW) == GrowthStatus(
+            base=count, replicas=count
+        )
+    shrunk = GrowthStatus(base=2, unpaid_from=2, in_vain=3, replicas=2)
+    assert begun_anew(POLICY, shrunk, count=1, base=1, now=NOW) == GrowthStatus(base=1, replicas=1)
 
 
 def test_a_job_that_is_asked_for_all_that_it_may_have_says_that_it_cannot_grow() -> None:
     full = Room(count=4, most=4, unit=1, asked_seconds=9.0, is_steady=True, world=4)
-    assert next_step(POLICY, Opportunity(base=4), full, NOW).known.reason == (
+    assert next_step(POLICY, GrowthStatus(base=4, replicas=4), full, NOW).known.reason == (
         "4 workers are asked for, and maxReplicas leaves no room for 1 more"
     )
-    assert next_step(POLICY, Opportunity(base=3), full, NOW).known.reason == "", "it has grown"
+    assert next_step(POLICY, GrowthStatus(base=3, replicas=4), full, NOW).known.reason == "", "it has grown"
 
 
 @given(
-    st.builds(Opportunity, base=st.integers(0, 40), ceiling=st.none() | st.integers(0, 40)),
+    st.builds(
+        GrowthStatus, base=st.integers(0, 40), replicas=st.just(0), ceiling=st.none() | st.integers(0, 40)
+    ),
     st.integers(0, 40),
     st.integers(1, 8),
     st.data(),
 )
 def test_whatever_growth_asks_for_is_in_the_jobs_bounds_however_these_were_edited(
-    known: Opportunity, least: int, unit: int, data: st.DataObject
+    known: GrowthStatus, needed: int, unit: int, data: st.DataObject
 ) -> None:
-    bound = within(known, least, unit)
+    needed *= unit
+    bound = within(known, needed, unit)
     count = bound.base + unit * data.draw(st.integers(0, 5))
     parts = ("stuck", "lost", "exhausted", "on_their_way", "starting")
     extra: dict[str, Any] = data.draw(
@@ -110,6 +109,9 @@ def test_whatever_growth_asks_for_is_in_the_jobs_bounds_however_these_were_edite
     )
     room = Room(count=count, most=48 // unit * unit, unit=unit, asked_seconds=1e3, is_steady=True)
     room = replace(room, **extra)
-    asked = next_step(POLICY, bound, room, NOW).count
-    assert asked % unit == 0 and asked >= max(least, known.base)
-    assert within(bound, least, unit) == bound
+    room = replace(room, pod_refused="exceeded quota, " * 60)
+    step = next_step(POLICY, bound, room, NOW)
+    asked = step.count
+    assert len(step.known.reason) <= MAX_WHY_NOT_MORE
+    assert asked % unit == 0 and asked >= needed
+    assert within(bound, needed, unit) == bound

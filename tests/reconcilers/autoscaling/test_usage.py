@@ -12,21 +12,20 @@ from hypothesis import strategies as st
 from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.job_status import JobUsage, WorldSize
+from crds.job_status import JobUsage, ProfileUse, WorldSize
 from crds.phases import JobPhase
-from reconcilers.capacity import profile
-from reconcilers.capacity.usage import (
+from reconcilers.autoscaling import profile
+from reconcilers.autoscaling.usage import (
     MIN_STEPS,
-    Rate,
     best_size,
+    is_due,
     marginal_efficiency,
+    usage_of,
     with_memory_peaks,
     with_round,
 )
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.acts import Event
-from reconcilers.scale.uptake import Uptake
+from reconcilers.scale.request import ScaleRequest
 from tests.reconcilers.build import job, later, report, worker
 from tests.reconcilers.judging import with_status
 
@@ -46,10 +45,8 @@ def using(index: int, memory: int) -> ElasticWorker:
 
 def test_the_peak_stays_when_its_pod_is_gone() -> None:
     of = job(template=TEMPLATE)
-    status = with_memory_peaks(of, of.status, Workers([using(0, 5 * GIB), using(1, GIB)]))
-    later_on = with_memory_peaks(of, status, Workers([using(0, GIB)]))
-    assert later_on.usage is not None
-    assert later_on.usage.memory_peak_bytes == {"worker": 5 * GIB}
+    usage = with_memory_peaks(of, JobUsage(), Workers([using(0, 5 * GIB), using(1, GIB)]))
+    assert with_memory_peaks(of, usage, Workers([using(0, GIB)])).memory_peak_bytes == {"worker": 5 * GIB}
 
 
 def figures(round_: int, steps: int, seconds: float, samples: int | None = None) -> RoundProgress:
@@ -59,11 +56,10 @@ def figures(round_: int, steps: int, seconds: float, samples: int | None = None)
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 99)), max_size=40))
-def test_each_round_counts_once_and_sizes_are_bounded(rounds: list[tuple[int, int]]) -> None:
+def test_each_round_counts_and_sizes_are_bounded(rounds: list[tuple[int, int]]) -> None:
     usage = JobUsage()
     for number, (workers, steps) in enumerate(rounds, start=1):
-        for _ in range(2):
-            usage = with_round(usage, number, workers, [figures(number, steps, steps * 2.0)])
+        usage = with_round(usage, workers, figures(number, steps, steps * 2.0))
     assert usage.round == len(rounds)
     assert len(usage.worlds) <= 8
     assert len(usage.model_dump_json(by_alias=True)) < 2_048
@@ -72,12 +68,43 @@ def test_each_round_counts_once_and_sizes_are_bounded(rounds: list[tuple[int, in
         assert sum(size.steps for size in usage.worlds) == total
 
 
+def trained(round_: int, world_phase: str = "Formed", **status: Any) -> ElasticJob:
+    """A job of two workers, three from round 2 on."""
+    history = [
+        {"state": "Training", "since": later(n), "round": n, "size": 2 + (n > 1)}
+        for n in range(1, round_ + 1)
+    ]
+    world = {"round": round_, "phase": world_phase}
+    return job(template=TEMPLATE, status={"rendezvous": world, "history": history} | status)
+
+
+def test_a_round_counts_once_it_is_over_with_the_size_of_its_world() -> None:
+    told = [figures(1, 30, 60.0), figures(2, 40, 40.0)]
+    workers = Workers([worker(0, agent=report(0, rounds=told).to_wire())])
+    assert not is_due(trained(1)) and not is_due(trained(1, "Reforming"))
+    usage = usage_of(trained(2), workers)
+    assert usage is not None and is_due(trained(2))
+    assert (usage.round, [(size.workers, size.steps) for size in usage.worlds]) == (1, [(2, 30)])
+    assert not is_due(trained(2, usage=usage.to_wire()))
+    for of in (
+        trained(2, "Forming", usage=usage.to_wire()),
+        trained(2, phase="Failed", usage=usage.to_wire()),
+    ):
+        ended = usage_of(of, workers)
+        assert ended is not None and is_due(of)
+        assert (ended.round, [(size.workers, size.steps) for size in ended.worlds]) == (2, [(2, 30), (3, 40)])
+
+
+def rate(workers: int, steps: int, seconds: float, samples: int | None = None) -> WorldSize:
+    return WorldSize(workers=workers, steps=steps, seconds=seconds, samples_per_step=samples)
+
+
 def test_a_gain_is_of_samples_where_they_are_known_and_else_of_workers() -> None:
-    fixed = {n: Rate(n, 100, 100 / speed, 64) for n, speed in ((4, 1.0), (8, 1.5))}
+    fixed = {n: rate(n, 100, 100 / speed, 64) for n, speed in ((4, 1.0), (8, 1.5))}
     assert marginal_efficiency(fixed, 4, 8) == pytest.approx(0.5)
-    shares = {n: Rate(n, 100, 100 / speed) for n, speed in ((4, 1.0), (8, 0.75))}
+    shares = {n: rate(n, 100, 100 / speed) for n, speed in ((4, 1.0), (8, 0.75))}
     assert marginal_efficiency(shares, 4, 8) == pytest.approx(0.5)
-    assert marginal_efficiency({4: Rate(4, MIN_STEPS - 1, 1.0), 8: fixed[8]}, 4, 8) is None
+    assert marginal_efficiency({4: rate(4, MIN_STEPS - 1, 1.0), 8: fixed[8]}, 4, 8) is None
     assert (best_size(fixed, 0.5), best_size(fixed, 0.6), best_size({}, 0.6)) == (8, 4, None)
 
 
@@ -100,45 +127,17 @@ HISTORY = (
 )
 
 
-def then(of: ElasticJob, beginning: profile.Beginning) -> ElasticJob:
-    """The job once that is written."""
-    return with_status(of, profile=beginning.profile)
-
-
-def events(of: ElasticJob, beginning: profile.Beginning) -> list[Event]:
-    return list(profile.events(of.status.profile, beginning.profile))
-
-
-def begun(
-    of: ElasticJob,
-    history: Sequence[ElasticJob],
-    *,
-    has_begun: bool = False,
-    refused: str = "",
-) -> profile.Beginning:
-    return profile.begun(Uptake(DesiredJob.of(of)), history, refused, has_begun)
+def begun(of: ElasticJob, history: Sequence[ElasticJob]) -> ScaleRequest:
+    request = profile.begin(of, history, "")
+    assert isinstance(request, ScaleRequest)
+    return request
 
 
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
-    begins = begun(new(), HISTORY)
-    request = begins.request
-    assert request is not None and request.replicas == {"worker": 8}
+    request = begun(new(), HISTORY)
+    assert request.replicas == {"worker": 8}
     amounts = {"memory": "12288Mi"}
     assert request.resources["worker"].to_wire() == {"limits": amounts, "requests": amounts}
-
-
-def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
-    begins = begun(new("resnet-1"), HISTORY)
-    assert begins.request is None
-    (event,) = events(new("resnet-1"), begins)
-    assert event.reason == "NoProfile"
-    assert (
-        event.message
-        == "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
-    )
-    written = then(new("resnet-1"), begins)
-    again = begun(written, HISTORY)
-    assert again.profile == begins.profile and not events(written, again)
 
 
 def test_what_the_user_wrote_stays() -> None:
@@ -153,10 +152,9 @@ def test_what_the_user_wrote_stays() -> None:
     )
     assert profile.says_count(new().model_copy(update={"metadata": metadata}))
     both = new(replicas=2, template=asking(memory="1Gi"))
-    begins = begun(both, HISTORY)
-    assert [event.message for event in events(both, begins)] == [
-        "the job says itself what bert-2, bert-1 could tell"
-    ]
+    use = profile.begin(both, HISTORY, "")
+    assert isinstance(use, ProfileUse)
+    assert use.message == "the job says itself what bert-2, bert-1 could tell"
 
 
 def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not() -> None:
@@ -181,39 +179,19 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
     status = {"phase": "Succeeded", "completionTime": later(0), "usage": usage}
     before = [job("j-1", replicaSpecs=serving, status=status)]
     roles = job("j-2", replicaSpecs=serving, optimizeMode="cluster")
-    request = begun(roles, before).request
-    assert request is not None and request.replicas == {}
+    request = begun(roles, before)
+    assert request.replicas == {}
     assert {type_: asked.requests for type_, asked in request.resources.items()} == {
         "ps": {"memory": "1229Mi"}
     }
 
 
-def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
-    waits = begun(new(suspend=True), ())
-    assert waits.request is None and waits.profile is None
-    assert begun(then(new(), waits), HISTORY).request is not None
-
-
-def test_a_job_whose_request_is_refused_begins_without_it() -> None:
-    refused = begun(new(), HISTORY, refused="a webhook said no")
-    assert refused.request is None
-    found = events(new(), refused)
-    assert [(event.reason, event.message) for event in found] == [("NoProfile", "a webhook said no")]
-
-
-def test_what_is_merged_is_told_in_the_same_look() -> None:
-    begins = begun(new(), HISTORY)
-    scaled = new(replicas=8)
-    merged = profile.begun(Uptake(DesiredJob.of(scaled), begins.request), HISTORY, "", False)
-    use = merged.profile
-    assert use is not None and merged.request is None
-    assert (use.outcome, use.message) == (
-        "Taken",
-        "8 of type worker; memory 12288Mi for each of type worker: what bert-2, bert-1 came to",
-    )
-    assert [event.reason for event in events(scaled, merged)] == ["ProfileTaken"]
-    written = then(scaled, merged)
-    assert not events(written, begun(written, HISTORY))
+def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
+    assert profile.is_due(new(), has_workers=False)
+    assert not profile.is_due(job(optimizeMode="single-job"), has_workers=False)
+    assert not profile.is_due(new(suspend=True), has_workers=False)
+    assert not profile.is_due(new(), has_workers=True)
+    assert not profile.is_due(new(status={"rendezvous": {"round": 1}}), has_workers=False)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
-from crds.job_status import Opportunity
-from reconcilers.capacity.opportunity import Room, next_step
+from crds.job_status import GrowthStatus
+from reconcilers.autoscaling.opportunity import Room, next_step
 from tests.reconcilers.build import NOW
 
 HOUR = 3_600
@@ -62,7 +62,7 @@ class Day:
     used_seconds: int = 0
 
     def __post_init__(self) -> None:
-        self.known = Opportunity(base=self.base)
+        self.known = GrowthStatus(base=self.base, replicas=self.base)
         self.world = self.base
         self._members: list[Extra] = []
         """The extra workers of the world."""

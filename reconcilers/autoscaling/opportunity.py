@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from controller.wording import counted
 from crds.job_spec import Opportunistic
-from crds.job_status import MAX_WHY_NOT_MORE, Opportunity
+from crds.job_status import MAX_WHY_NOT_MORE, GrowthStatus
 from crds.texts import shortened
 
 FURTHER = 3
@@ -82,7 +82,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Step:
-    known: Opportunity
+    known: GrowthStatus
     """To be remembered."""
     count: int
     """The wanted count of workers."""
@@ -91,7 +91,7 @@ class Step:
     """Text of an Event: why workers that had a node are given back."""
 
 
-def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def next_step(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     """What to remember, and how many workers there are to be.
 
     Called again before the count is as asked, it says the same.
@@ -107,7 +107,7 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
     if room.exhausted:
         reason = f"{_extra(room.exhausted)} given back: no further Pod, after too many that failed"
         left = room.count - room.exhausted
-        return _back_with_event(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
+        return _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
     if room.failed and known.grown_from is not None and room.world > known.grown_from:
         return _after_failure(policy, known, known.grown_from, room, now)
     if room.stuck + room.on_their_way + room.starting:
@@ -120,28 +120,27 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
 
 
 def begun_anew(
-    policy: Opportunistic, known: Opportunity | None, before: int, count: int, base: int, now: datetime
-) -> Opportunity:
-    """What is to be remembered when somebody else has set the count, to `count` from `before`.
+    policy: Opportunistic, known: GrowthStatus, count: int, base: int, now: datetime
+) -> GrowthStatus:
+    """What is to be remembered when somebody else has set the count.
 
     Who takes workers from a job that has grown wants them gone: as after a loss, the next probe comes after a
     pause. So a tool that sets the count back again and again costs ever fewer restarts.
     """
-    if known is None or not known.base < before or count >= before:
-        return Opportunity(base=base)
+    before = known.replicas
+    if not known.base < before or count >= before:
+        return GrowthStatus(base=base, replicas=count)
     is_unpaid = known.grown_from is not None or known.unpaid_from is not None
     in_vain = known.in_vain + 1 if is_unpaid else 0
     until = now + timedelta(seconds=_pause_seconds(policy, in_vain))
     if base == known.base and known.not_before is not None:
         until = max(until, known.not_before)
     reason = f"somebody has set the count back, from {before} to {count}"
-    return Opportunity(base=base, not_before=until, in_vain=in_vain, reason=reason)
+    return GrowthStatus(base=base, replicas=count, not_before=until, in_vain=in_vain, reason=reason)
 
 
-def within(known: Opportunity, least: int, unit: int) -> Opportunity:
-    """The same, for a job that was edited since, and may have no fewer workers than `least`, in whole units:
-    the API server takes no other count."""
-    base = -(-max(known.base, least) // unit) * unit
+def within(known: GrowthStatus, base: int, unit: int) -> GrowthStatus:
+    """The same, for a job that was edited since, and needs so many workers: the API server takes no fewer."""
     ceiling = None if known.ceiling is None else base + max(known.ceiling - base, 0) // unit * unit
     if (base, ceiling) == (known.base, known.ceiling):
         return known
@@ -150,6 +149,12 @@ def within(known: Opportunity, least: int, unit: int) -> Opportunity:
 
 def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
     return min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
+
+
+def _pause_left(known: GrowthStatus, now: datetime) -> float:
+    """The seconds until the next probe; 0 also of a time that only a clock far ahead can have set."""
+    left = (known.not_before - now).total_seconds() if known.not_before is not None else 0.0
+    return left if 0.0 < left < 2 * REMEMBERED_SECONDS else 0.0
 
 
 def _has_paid(room: Room, before: int) -> bool:
@@ -164,9 +169,9 @@ def _present(room: Room) -> int:
 
 
 def _back(
-    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
+    known: GrowthStatus, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
 ) -> Step:
-    """Gives back down to `count`, in whole units, and asks for no more for so long."""
+    """Give back down to `count`, in whole units, and ask for no more for so long."""
     kept = known.base + max(count - known.base, 0) // room.unit * room.unit
     until = now + timedelta(seconds=seconds)
     grown_from = known.grown_from if known.grown_from is not None and kept > known.grown_from else None
@@ -178,10 +183,10 @@ def _back(
         "grown_from": grown_from,
         "unpaid_from": None,
     }
-    return Step(known.model_copy(update=update), kept, seconds)
+    return Step(known.model_copy(update=update), kept, seconds, reason)
 
 
-def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def _after_loss(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     """Somebody else has the room now. Of a growth that had not paid for its restart, the next is later."""
     has_grown = known.grown_from is not None and room.world > known.grown_from
     before = known.grown_from if has_grown else known.unpaid_from
@@ -190,53 +195,45 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
         in_vain = 0 if _has_paid(room, before) else in_vain + 1
     seconds = _pause_seconds(policy, in_vain)
     left = _present(room) - room.lost
-    reason = (
-        f"{_extra(room.lost)} lost: its Pod was taken, or its node"
-        if room.lost == 1
-        else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
-    )
-    return _back_with_event(known, room, left, reason, seconds, now, in_vain)
+    why = "its Pod was taken, or its node" if room.lost == 1 else "their Pods were taken, or their nodes"
+    reason = f"{_extra(room.lost)} lost: {why}"
+    return _back(known, room, left, reason, seconds, now, in_vain)
 
 
-def _after_failure(policy: Opportunistic, known: Opportunity, before: int, room: Room, now: datetime) -> Step:
+def _after_failure(
+    policy: Opportunistic, known: GrowthStatus, before: int, room: Room, now: datetime
+) -> Step:
     """Training failed before the gain of a growth was known. It may be the larger world that fails, so what
     trained before goes on, and spends no more of its budget on that."""
     in_vain = known.in_vain + 1
     reason = f"training failed soon after it grew from {before} to {room.world} workers: {room.failed}"
-    return _back_with_event(known, room, before, reason, _pause_seconds(policy, in_vain), now, in_vain)
+    return _back(known, room, before, reason, _pause_seconds(policy, in_vain), now, in_vain)
 
 
-def _back_with_event(
-    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int
-) -> Step:
-    """Give back as `_back` does workers that had a node: an Event tells why."""
-    return replace(_back(known, room, count, reason, seconds, now, in_vain), message=reason)
-
-
-def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def _while_it_grows(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     start_seconds = START_SECONDS + room.checkpoint_seconds
     if room.starting_seconds >= start_seconds:
         reason = f"{_extra(room.starting)} given back: not training {start_seconds:g} s after having a node"
         there = _present(room) - room.starting
-        return _back_with_event(known, room, there, reason, REMEMBERED_SECONDS, now, known.in_vain)
+        return _back(known, room, there, reason, REMEMBERED_SECONDS, now, known.in_vain)
     waiting = room.stuck + room.on_their_way
     if waiting:
         left = policy.probe_seconds - room.asked_seconds
         if left > 0:
             return Step(known, room.count, left)
-        reason = f"no node for {_more(waiting)} within {policy.probe_seconds} s"
-        if room.pod_refused:
-            reason = f"no Pod for {_more(waiting)} within {policy.probe_seconds} s: {room.pod_refused}"
-        return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
+        lacks, why = ("Pod", f": {room.pod_refused}") if room.pod_refused else ("node", "")
+        reason = f"no {lacks} for {counted(waiting, 'more worker')} within {policy.probe_seconds} s{why}"
+        rest = REST * policy.probe_seconds
+        return replace(_back(known, room, _present(room), reason, rest, now, known.in_vain), message="")
     first = known.grown_from if known.grown_from is not None else known.base
     found = max(room.count - first, room.unit)
     more = min(room.count + FURTHER * found, room.most)
-    if more > room.count and (known.not_before is None or now >= known.not_before):
+    if more > room.count and not _pause_left(known, now):
         return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
     return Step(known, room.count, start_seconds - room.starting_seconds)
 
 
-def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+def _judged(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
     """The world has grown: whether that was worth it shows after some steps."""
     before = known.grown_from
     assert before is not None
@@ -250,13 +247,12 @@ def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime
         f"{room.count} workers instead of {before} add {share} of a linear gain, less than minEfficiency "
         f"{policy.min_efficiency:.0%}"
     )
-    step = _back(known, room, before, reason, REMEMBERED_SECONDS, now)
-    return Step(step.known, step.count, step.look_again_seconds, message=reason)
+    return _back(known, room, before, reason, REMEMBERED_SECONDS, now)
 
 
-def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
-    if known.not_before is not None and now < known.not_before:
-        return Step(known, room.count, (known.not_before - now).total_seconds())
+def _probe(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
+    if left := _pause_left(known, now):
+        return Step(known, room.count, left)
     more = room.count + room.unit
     if more > room.most:
         asked = counted(room.count, "worker is", "workers are")
@@ -273,7 +269,3 @@ def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime)
 
 def _extra(number: int) -> str:
     return counted(number, "extra worker is", "extra workers are")
-
-
-def _more(number: int) -> str:
-    return counted(number, "more worker")

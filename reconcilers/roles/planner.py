@@ -1,0 +1,77 @@
+"""What to do about a job with parameter servers, from what was `Seen` to a `Plan`. Pure.
+
+It is to these jobs what `reconcilers/job/plan.py` is to those with a world, and is carried out likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from crds import names
+from crds.rendezvous import Rendezvous
+from reconcilers.failure.policy import Assessment, assess
+from reconcilers.job import events as events_of_job
+from reconcilers.job.basis import Basis
+from reconcilers.job.plan import (
+    Plan,
+    basis_of,
+    completed,
+    plan_end,
+    plan_failure,
+    plan_finished,
+    relaunching,
+    waits_of_all,
+    workers_to_be,
+    written,
+)
+from reconcilers.job.seen import Seen
+from reconcilers.job.status import going_on, suspended
+from reconcilers.job.times import with_times_by_our_clock
+from reconcilers.job.workers import relaunches_of
+from reconcilers.roles.conditions import TABLE, seconds_to_hot_look
+from reconcilers.roles.pods import cluster_fault
+from reconcilers.roles.progress import ending, phase_of, spare_workers
+from reconcilers.roles.tasks import dated, events, next_cluster, still_served
+from reconcilers.scale.rolling import Roll, roll_without_world
+from reconcilers.scale.uptake import with_moves_done
+from reconcilers.world.participants import bounds_of
+
+
+def plan_cluster(seen: Seen, now: datetime) -> Plan:
+    """Plans all that is to be done after this look about a job that has a cluster of roles."""
+    seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
+    if seen.job.status.finished:
+        return plan_finished(seen, now)
+    uptake, slots = workers_to_be(seen, now)
+    served = still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
+    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
+    look = basis_of(seen, slots.surplus, uptake, now, cluster_fault(seen.job))
+    look = replace(look, table=TABLE, spare=spare_workers(look.job, look.workers))
+    if seen.job.spec.suspend:
+        plan = written(look, suspended(look, None))
+    else:
+        plan = plan_end(look, ending(look.job, look.workers)) or _train(look)
+    return completed(plan, look, slots, uptake, served.seconds)
+
+
+def _train(look: Basis) -> Plan:
+    """The plan of a job that runs: its cluster, and what its failures come to."""
+    job, workers = look.job, look.workers
+    failures = assess(job, workers, look.spare, (), look.now)
+    if (failed := plan_failure(look, failures)) is not None:
+        return failed
+    roll = Roll() if look.is_refused else roll_without_world(job, workers, look.fresh)
+    due, retry_seconds = relaunches_of(look, Rendezvous(), bounds_of(job), roll, failures.renewals)
+    return relaunching(_go_on(look, failures, waits_of_all(look)), look, due, retry_seconds)
+
+
+def _go_on(look: Basis, failures: Assessment, waits: tuple[float | None, ...]) -> Plan:
+    """The status of a job that goes on."""
+    job, moved = with_moves_done(look.job, look.workers, None)
+    known = job.status.cluster
+    cluster = dated(known, next_cluster(job, look.workers.by_slot), look.now)
+    look = replace(look, job=job.having(cluster=cluster))
+    status = going_on(look, phase_of(job, look.workers), None, failures)
+    told = (*events_of_job.of_moves(moved), *events(known, cluster))
+    return written(look, status, look_again=(*waits, seconds_to_hot_look(job)), events=told)

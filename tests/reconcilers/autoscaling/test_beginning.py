@@ -1,0 +1,113 @@
+"""A job that begins as an earlier one of its name ended, by the real reconcilers over objects in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from reconcilers.runtime.kinds import ELASTICJOBS
+from tests.reconcilers.autoscaling.test_growth import killer
+from tests.reconcilers.build import NOW
+from tests.reconcilers.scale_stage import Stage
+
+GIB = 2**30
+ENDED = {
+    "phase": "Succeeded",
+    "completionTime": NOW.isoformat(),
+    "rendezvous": {"round": 7, "phase": "Formed"},
+    "history": [{"state": "Training", "since": NOW.isoformat(), "round": 7, "size": 3}],
+}
+USAGE = {
+    "round": 7,
+    "worlds": [{"workers": 3, "steps": 100, "seconds": 50.0}],
+    "memoryPeakBytes": {"worker": 5 * GIB},
+}
+
+
+def stage(earlier: dict[str, Any] | None = None) -> Stage:
+    """A job that says nothing of its size, beside one that has ended."""
+    made = Stage()
+    made.add_job(1, optimizeMode="cluster")
+    container = {"name": "main", "image": "x"}
+    made.edit_job(maxReplicas=8, template={"spec": {"containers": [container]}})
+    spec = made.job()["spec"]
+    if earlier is not None:
+        made.put(ELASTICJOBS, {"metadata": {"name": "j-1"}, "spec": spec, "status": earlier})
+    return made
+
+
+async def begin(made: Stage) -> None:
+    """Until it has begun, within a moment."""
+    for _ in range(30):
+        made.deliver_all()
+        await made.look()
+        made.act()
+
+
+async def test_its_first_pods_have_the_memory_and_the_count_of_the_last() -> None:
+    made = stage(ENDED | {"usage": USAGE})
+    made.deliver_all()
+    await made.look()
+    assert not made.workers(), "of a size that is yet to be known"
+    await begin(made)
+    assert made.memory() == dict.fromkeys(range(3), "6144Mi")
+    status = made.job()["status"]
+    assert (status["rendezvous"]["round"], status["rendezvous"]["members"]) == (1, "0-2")
+    assert (status["profile"]["outcome"], status["scaling"]["by"]) == ("Taken", "the profile of earlier jobs")
+    told = "3 of type worker; memory 6144Mi for each of type worker: what j-1 came to"
+    assert [event for event in made.events if "Profile" in event[0]] == [("ProfileTaken", told)]
+
+
+async def test_what_the_last_came_to_is_waited_for_until_it_is_counted() -> None:
+    made = stage(ENDED)
+    await begin(made)
+    assert "profile" not in made.job()["status"] and not made.workers()
+    made.patch(ELASTICJOBS, "j-1", {"status": {"usage": USAGE}}, status=True)
+    await begin(made)
+    assert made.job()["status"]["profile"]["outcome"] == "Taken"
+
+
+async def test_the_first_of_its_name_begins_at_once_as_it_says_itself() -> None:
+    made = stage()
+    await begin(made)
+    status = made.job()["status"]
+    assert (status["profile"]["outcome"], status["rendezvous"]["round"]) == ("NoHistory", 1)
+    told = "no job of the name j has trained and finished yet, so this one begins as it says itself"
+    assert ("NoProfile", told) in made.events
+
+
+async def test_a_job_that_nobody_sizes_begins_after_some_seconds() -> None:
+    made = stage()
+    for expected in (0, 0, 1):
+        made.deliver_all()
+        await made.reconcile_job()
+        assert len(made.workers()) == expected
+        made.seconds += 4
+
+
+async def test_a_request_that_a_webhook_refuses_is_told_and_the_job_begins_without() -> None:
+    made = stage(ENDED | {"usage": USAGE})
+    made.denied = "budget of team ads is spent"
+    await begin(made)
+    told = [message for reason, message in made.events if reason == "NoProfile"]
+    assert len(told) == 1 and told[0].endswith("budget of team ads is spent")
+    assert made.job()["status"]["rendezvous"]["round"] == 1
+
+
+@given(kills=st.lists(st.integers(1, 12), max_size=4), lag=st.integers(0, 20))
+@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_a_controller_that_is_killed_at_any_write_begins_it_the_same(kills: list[int], lag: int) -> None:
+    async def play() -> tuple[dict[int, str], str]:
+        made = stage(ENDED | {"usage": USAGE})
+        made.deliver_all()
+        made.crash = killer(kills)
+        for _ in range(lag):
+            made.deliver(ELASTICJOBS)
+            await made.look()
+        await begin(made)
+        return made.memory(), made.job()["status"]["profile"]["outcome"]
+
+    assert asyncio.run(play()) == (dict.fromkeys(range(3), "6144Mi"), "Taken")
