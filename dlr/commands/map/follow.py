@@ -9,10 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.shards.job_sets import undone_of
 from controller.wording import counted
-from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
-from crds.shard_set_status import ShardSetStatus
-from crds.wire import from_wire
+from crds.intervals import NONE, Intervals, count, first, from_text, to_text, union, whole
 from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.map.submission import Submitted
 from dlr.job import report
@@ -22,7 +21,6 @@ from dlr.job.wording import in_command, percent_done, plain, utc_now
 from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
-from reconcilers.shards.sets import of_status
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, a line as often as that."""
@@ -88,10 +86,8 @@ def outcome_of(sets: list[JSON], size: int) -> Outcome:
     """The outcome by the job's ShardSets."""
     for wire in (each.get("status") or {} for each in sets):
         if wire.get("name") == SET_NAME:
-            shards = of_status(from_wire(ShardSetStatus, wire))
-            held = [each.elements for each in shards.leases] + [each.elements for each in shards.tried]
-            left = union(shards.failed, shards.waiting, *held)
-            return Outcome(shards.definition.size, shards.failed, left, shards.reason)
+            failed = from_text(wire.get("failedElements") or "")
+            return Outcome(wire["size"], failed, union(failed, undone_of(wire)), wire.get("reason") or "")
     return Outcome(size, NONE, whole(size) if size else NONE, "")
 
 
