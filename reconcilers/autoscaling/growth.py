@@ -31,12 +31,10 @@ from reconcilers.observed.worker_state import REFUSALS, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.permission import own_write, refusal_of
-from reconcilers.scale.request import Origin, RefusedRequest, ScaleWrite, own_request
+from reconcilers.scale.request import MAX_REMOVED, Origin, RefusedRequest, ScaleWrite, own_request
 from reconcilers.world.extra import Extra, checkpoint_seconds, extra_of, keeps_in_memory
 
 GIVEN_BACK = "ExtraWorkersGivenBack"
-MAX_REMOVED = 1_000
-"""Number of slots that one request names."""
 
 
 Grown = tuple[GrowthStatus | None, ScaleWrite | None, float | None]

@@ -14,10 +14,8 @@ from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
 from crds.job_spec import ReplicaSpec, ShardScaling
 from reconcilers.observed.slots import wanted_slots
+from reconcilers.scale.request import MAX_REMOVED
 from reconcilers.shards.sets import Hearing, ShardSet, of_status
-
-MAX_REMOVED = 1_000
-"""Slots that one request names; the rest goes with the next."""
 
 
 @dataclass(frozen=True)
