@@ -34,6 +34,7 @@ from reconcilers.observed.ownership import (
     in_namespace,
     is_leftover,
     owner_uids,
+    staying,
     workers_owned_by,
 )
 from reconcilers.observed.run_policy import seconds_to_expiry
@@ -154,8 +155,7 @@ class ReplicaGroupsReconciler(Reconciler):
         return Pullers({index: self._read(found) for index, found in of_groups.items()}, age_seconds)
 
     def _read(self, found: Sequence[Object]) -> list[ElasticWorker]:
-        there = (raw for raw in found if not raw["metadata"].get("deletionTimestamp"))
-        return list(self._parse_worker.readable(there))
+        return list(self._parse_worker.readable(staying(found)))
 
     def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:
         """The plan, without a status that is for people alone and was written a moment ago; the time until
