@@ -77,7 +77,7 @@ class Cluster(ABC):
     image: str = "dlr-examples:latest"
     working_directory: str | None = None
     source = REPOSITORY
-    """Where the product is that `dlr` runs."""
+    """Directory of the source that `dlr` runs."""
 
     @abstractmethod
     def start(self) -> None:
