@@ -77,7 +77,7 @@ class Cluster(ABC):
     image: str = "dlr-examples:latest"
     working_directory: str | None = None
     source = REPOSITORY
-    """Where the product is that `dlr` runs."""
+    """Directory of the source that `dlr` runs."""
 
     @abstractmethod
     def start(self) -> None:
@@ -209,9 +209,10 @@ class Cluster(ABC):
         finally:
             api.close()
 
-    def delete_pod(self, namespace: str, pod: str) -> None:
+    def delete_pod(self, namespace: str, pod: str, *, at_once: bool = False) -> None:
+        """Delete a Pod; `at_once`: with no time for it to leave in good order."""
         api = self.api()
-        api.delete(Kind.POD, pod, namespace)
+        api.delete(Kind.POD, pod, namespace, **({"gracePeriodSeconds": 0} if at_once else {}))
         api.close()
 
     def training_processes(self, namespace: str, pod: Object) -> list[TrainingProcess]:

@@ -75,7 +75,7 @@ def test_groups_go_on_through_a_lost_pod_without_storage_through_leaving_scaling
     os.mkfifo(pipe := checkpoints / "pipe")  # it blocks those who read it
     pipe.replace(owner)
     pod = groups.first_pod(1)
-    cluster.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "-n", observation.namespace)
+    cluster.delete_pod(observation.namespace, pod, at_once=True)
     observation.wait_for("other processes of the group", lambda: groups.processes(1) != lost or None)
     groups.wait_until_all_train()
     assert first_step(groups, 1, first) > at

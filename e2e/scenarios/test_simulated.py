@@ -50,7 +50,7 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
     created = jobs.unix_time(mortals.job()["metadata"]["creationTimestamp"])
     script: list[tuple[str, int, Callable[[], None]]] = [
         ("process", 1, lambda: mortals.tell(1, "raise")),
-        ("podDeleted", 2, lambda: mortals.cluster.delete_pod(observation.namespace, mortals.pod(2))),
+        ("podDeleted", 2, lambda: cluster.delete_pod(observation.namespace, mortals.pod(2), at_once=True)),
         ("device", 3, lambda: mortals.tell(3, "blame the device")),
         ("node", 2, lambda: mortals.power_off(2)),
         ("process", 0, lambda: mortals.tell(0, "exit")),

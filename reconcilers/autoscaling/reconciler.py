@@ -16,7 +16,7 @@ from crds.grouping import is_grouped
 from reconcilers.autoscaling import growth, profile, usage
 from reconcilers.autoscaling.plan import SizePlan, SizeSeen, plan_autoscaling
 from reconcilers.goodput.rounds import with_comparable_steps
-from reconcilers.observed.ownership import BY_OWNER, workers_owned_by
+from reconcilers.observed.ownership import BY_OWNER, staying, workers_owned_by
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import tell
 from reconcilers.runtime.clock import Clock
@@ -59,8 +59,7 @@ class AutoscalingReconciler(Reconciler):
         return await self._apply(job, raw, plan)
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object], begins: bool) -> SizeSeen:
-        there = (each for each in found if not each["metadata"].get("deletionTimestamp"))
-        workers = with_comparable_steps(job, Workers(self._parse_worker.readable(there)))
+        workers = with_comparable_steps(job, Workers(self._parse_worker.readable(staying(found))))
         refused = self._scale.refused(job)
         if not begins:
             return SizeSeen(job, raw, workers, refused=refused)

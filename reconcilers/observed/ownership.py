@@ -6,7 +6,7 @@ what the earlier one left, the name is held by an object that will go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from controller.client import Client
 from controller.errors import AlreadyExists, Forbidden, NotFound
@@ -106,6 +106,11 @@ def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Obj
     """Returns the workers of a job or check. An object of another namespace that names its uid is not its
     worker, and goes with the next garbage collection."""
     return in_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
+
+
+def staying(found: Iterable[Object]) -> Iterator[Object]:
+    """Yield those that are not on their way out."""
+    return (raw for raw in found if not raw["metadata"].get("deletionTimestamp"))
 
 
 def in_namespace(found: Iterable[Object], namespace: str) -> list[Object]:

@@ -25,7 +25,7 @@ from reconcilers.runtime.acts import Event
 MAX_CHARACTERS = 16_384
 """Length of a request in its annotation."""
 MAX_REMOVED = 1_000
-"""Slots that one request of dlr's own names; the rest goes with the next."""
+"""Number of slots that one request of dlr's own names; the rest goes with the next."""
 REFUSED_SECONDS = 3_600.0
 """Time for which a refused request of dlr's own is not repeated."""
 

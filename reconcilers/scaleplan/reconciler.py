@@ -15,7 +15,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from crds.scaleplan import ScalePlan
-from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.observed.ownership import staying, workers_owned_by
 from reconcilers.runtime.acts import carry_out
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
@@ -87,8 +87,7 @@ class ScalePlanReconciler(Reconciler):
             return []
         metadata = job.metadata
         found = workers_owned_by(self._workers, metadata.namespace, metadata.uid)
-        there = (raw for raw in found if not raw["metadata"].get("deletionTimestamp"))
-        return await computed(len(found), lambda: list(self._parse_worker.readable(there)))
+        return await computed(len(found), lambda: list(self._parse_worker.readable(staying(found))))
 
     async def _written(self, job: ElasticJob, plan: ScalePlan) -> PlanVerdict:
         """Write a plan's request into its job. By the request, a look after a crash here sees that it is.

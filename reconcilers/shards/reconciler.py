@@ -35,6 +35,7 @@ from reconcilers.observed.ownership import (
     ensure,
     in_namespace,
     number_label,
+    staying,
     workers_owned_by,
 )
 from reconcilers.runtime.acts import tell, telling_refusals
@@ -61,7 +62,7 @@ class _Found:
     pulling: Sequence[tuple[Object, int | None, bool]]
     """Workers that have reported sets, with the index of their group, and whether they get nothing more."""
     idle: Sequence[Object]
-    """All workers of the job, if their count follows the sets."""
+    """All workers of the job that are not on their way out, if their count follows the sets."""
 
 
 class ShardsReconciler(Reconciler):
@@ -124,7 +125,8 @@ class ShardsReconciler(Reconciler):
                 goes = is_over or is_surplus or bool(each["metadata"].get("deletionTimestamp"))
                 pulling.append((each, None if group is None else group.index, goes))
         follows = scaling_of(job) is not None and sets
-        return _Found(job, sets, pulling, workers_owned_by(self._workers, namespace, uid) if follows else ())
+        idle = staying(workers_owned_by(self._workers, namespace, uid)) if follows else ()
+        return _Found(job, sets, pulling, list(idle))
 
     def _sets_of(self, job: ElasticJob) -> list[Object]:
         """The job's ShardSets in the order of their numbers."""

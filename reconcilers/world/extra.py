@@ -42,10 +42,12 @@ class Extra:
 
 def extra_of(job: ElasticJob, workers: Workers, published: Rendezvous) -> Extra:
     """Sort the extra workers by how they are."""
+    if not (slots := extra_slots(job)):
+        return Extra()
     members = set(published.members) if published.phase is not Phase.FORMING else set()
     exhausted = exhausted_workers(workers, spare_workers(job, workers))
     found: dict[str, set[int]] = {}
-    for index in extra_slots(job):
+    for index in slots:
         kind = _kind(workers.by_slot.get((names.WORKER, index)), members, exhausted)
         found.setdefault(kind, set()).add(index)
     return Extra(**{kind: frozenset(indices) for kind, indices in found.items()})

@@ -3,7 +3,7 @@
 A job's life (`life.py`) is played in phases, from one quiet moment to the next, by the real reconcilers over an API
 server in memory. Each phase is played undisturbed once; that says how it has to end. Then it is played again with
 
-* a kill after each of its writes, and after each pair of its writes;
+* a kill after each of its writes, and after every third pair of its writes;
 * a write of the old leader that arrives when the new one has acted already;
 * watches that lag, all together and each kind of object by itself (`test_lagging_watches`).
 
@@ -117,7 +117,7 @@ def test_every_quiet_moment_is_sound(phase: str) -> None:
 
 @dataclass(frozen=True)
 class Kills:
-    """What came of kills after any write of a phase, and after any two."""
+    """What came of kills after any write of a phase, and after pairs of them."""
 
     wrong: tuple[str, ...]
     played: int
@@ -129,7 +129,7 @@ class Kills:
 
 @cache
 def kills(phase: str) -> Kills:
-    """By hand: also after any three."""
+    """By hand: after any two, and after any three."""
     return asyncio.run(_explore(life()[phase]))
 
 
@@ -149,14 +149,15 @@ async def _explore(chapter: Chapter) -> Kills:
                 wrong.append("\n    ".join([repr(way), *found[:6]]))
             first = way.kills[-1] + 1 if way.kills else 1
             for number, moment in enumerate(run.moments, first):
-                ways.append((Interleaving(phase, way.start, (*way.kills, number)), moment.after))
+                if (way.start + number) % STRIDE == 0:
+                    ways.append((Interleaving(phase, way.start, (*way.kills, number)), moment.after))
         if not way.kills:
             told_after[way.start] = known[mark]
     return Kills(tuple(wrong), len(known), covered, told_after)
 
 
 @each_phase
-def test_kill_after_any_write_and_after_any_two(phase: str) -> None:
+def test_kill_after_any_write_and_after_two(phase: str) -> None:
     none_of(kills(phase).wrong)
 
 
@@ -164,8 +165,8 @@ def test_kill_after_any_write_and_after_any_two(phase: str) -> None:
 def test_write_of_an_ex_leader_that_arrives_late(phase: str) -> None:
     play_all(
         Interleaving(phase, start, late=True, late_after=after)
-        for start in starts(phase, last=False)
-        for after in ((1, 2, 4, None) if BY_HAND else (1 + start % 3 if start % 2 else None,))
+        for start in starts(phase, last=False)[::STRIDE]
+        for after in ((1, 2, 4, None) if BY_HAND else (1 + start // 3 % 3 if start % 2 else None,))
     )
 
 

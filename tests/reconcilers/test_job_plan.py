@@ -247,7 +247,7 @@ async def test_a_check_that_is_refused_is_planned_without() -> None:
 
 # --- growth ---------------------------------------------------------------------------------------------------
 
-FEW, MANY = 200, 3_200
+FEW, MANY = 100, 1_600
 
 
 def steady(number: int) -> Seen:

@@ -8,7 +8,6 @@ import pytest
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import NotFound
 from controller.reconciler import Request
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
@@ -89,16 +88,3 @@ async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None
     assert seen is not None and [each.status.agent for each in seen.workers] == [None, None]
     assert seen.workers[1].status.phase is WorkerPhase.RUNNING
     assert seen.workers[1].status.report_fault.startswith("agent.since: ")
-
-
-class Nobody:
-    """An API server that has nothing, and takes everything."""
-
-    async def get(self, *_: Any, **__: Any) -> dict[str, Any]:
-        raise NotFound(404, "NotFound", "not found", {"name": "digits"})
-
-    async def patch(self, *_: Any, **__: Any) -> dict[str, Any]:
-        return {}
-
-    def event(self, *_: Any) -> None:
-        """Nobody listens."""

@@ -401,7 +401,7 @@ def test_killed_anywhere_a_plan_comes_to_the_same_end(kind: str, minimum: int) -
     check_worlds(undisturbed, minimum)
 
     @given(CHAOS)
-    @settings(max_examples=6, deadline=None)
+    @settings(max_examples=3, deadline=None)
     def killed_anywhere(story: list[str]) -> None:
         async def run() -> Stage:
             stage = await training(3, minimum)

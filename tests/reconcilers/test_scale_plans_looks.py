@@ -7,12 +7,26 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from controller.errors import NotFound
 from controller.reconciler import Request
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
 from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job
 from tests.reconcilers.build import job
-from tests.reconcilers.test_job_view import Nobody, cached
+from tests.reconcilers.test_job_view import cached
+
+
+class Nobody:
+    """An API server that has nothing, and takes everything."""
+
+    async def get(self, *_: Any, **__: Any) -> dict[str, Any]:
+        raise NotFound(404, "NotFound", "not found", {"name": "digits"})
+
+    async def patch(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    def event(self, *_: Any) -> None:
+        """Nobody listens."""
 
 
 def scale_plan(number: int) -> dict[str, Any]:

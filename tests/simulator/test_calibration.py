@@ -31,7 +31,7 @@ def test_the_closed_form_of_rsc_holds(nodes: int) -> None:
 
 
 def test_replica_groups_bring_what_ft_hsdp_says() -> None:
-    everybody = Simulation(example("ft-hsdp"), 0).run(2)
+    everybody = Simulation(example("ft-hsdp"), 0).run(1)
     groups = Simulation(example("ft-hsdp-groups"), 0).run(6)
     assert everybody.full_speed == pytest.approx(0.44, abs=0.05)
     assert groups.full_speed == pytest.approx(0.80, abs=0.05)
@@ -42,7 +42,7 @@ def test_a_tenth_of_aire_sims_fleet_recovers_as_its_own_formula_says() -> None:
     fleet = example("airesim")
     few = fleet.times.model_copy(update={"restart_seconds": 12_000.0})
     fleet = fleet.model_copy(update={"nodes": 410, "spares": 26, "times": few})
-    outcome = Simulation(fleet, 0).run(20)
+    outcome = Simulation(fleet, 0).run(10)
     trained = outcome.account.work
     expected = 1 / (1 + outcome.interruptions * 12_000 / trained)
     assert outcome.full_speed == pytest.approx(expected, abs=0.01)
