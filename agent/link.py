@@ -22,9 +22,11 @@ from agent.report.heartbeat import Heartbeat
 from agent.report.report import NO_SECTIONS, Facts, Report, Sections
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
+from agent.shards.job_sets import shown_of
 from crds.agent_report import AgentCheck, AgentCheckpointTrouble, AgentState, RoundProgress, Series, Slow
 from crds.grouping import worker_number
 from crds.leases import holder_number
+from crds.shard_set import object_name
 from crds.wire import from_wire
 
 FLUSH_SECONDS = 5.0
@@ -75,7 +77,7 @@ class Link:
 
         def view_of(world: Mapping[str, Any]) -> JobView:
             if not me.grouped_job:
-                desk.see(world)
+                desk.be_of(world)
             return JobView.parse(world)
 
         watcher = Watcher(api, "elasticworlds", me.namespace, me.owner_name, parse=view_of, missing=JobView())
@@ -134,16 +136,26 @@ class Link:
         cleanup.callback(reporter.flush, FLUSH_SECONDS)
         # What is not reported is done again when the Pod is lost, so it is reported twice a heartbeat.
         later = me.heartbeat_seconds / 2
-        self.desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)))
+        self.desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)), self._watch_set)
         return reporter
+
+    def _watch_set(self, number: int) -> Callable[[], None]:
+        """Have the desk follow the ShardSet of a number; return what ends that."""
+        me, desk = self.environment, self.desk
+        name = object_name(me.grouped_job or me.owner_name, number)
+        watcher: Watcher[Mapping[str, Any] | None] = Watcher(
+            self.api, "shardsets", me.namespace, name, parse=shown_of, missing=None
+        )
+        watcher.call_at_changes(lambda: desk.see(number, watcher.view()))
+        watcher.start()
+        return watcher.stop
 
 
 def _groups_watcher(api: Api, me: Environment, desk: Desk) -> Watcher[Groups]:
-    """Return what follows the groups that train together; the shard sets that all of them pull from go to the
-    desk."""
+    """Return what follows the groups that train together, which all pull from the shard sets of their job."""
 
     def groups_of(world: Mapping[str, Any]) -> Groups:
-        desk.see(world)
+        desk.be_of(world)
         return Groups.parse(world)
 
     return Watcher(api, "elasticworlds", me.namespace, me.grouped_job, parse=groups_of, missing=Groups())

@@ -340,6 +340,7 @@ _KINDS = {
     "elasticworlds": "ElasticWorld",
     "scaleplans": "ScalePlan",
     "nodechecks": "NodeCheck",
+    "shardsets": "ShardSet",
 }
 
 

@@ -396,6 +396,8 @@ class AskedStacks(OnWire):
 class ShardsReport(Definition):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
 
+    uid: Annotated[str, Limits(max_length=64)] = ""
+    """Uid of the ShardSet that the lease is in; empty before there is one."""
     lease: Count = 0
     """The number of the lease that the other fields are about; 0 without one."""
     rest: Annotated[str, Limits(max_length=2 * MAX_SHARDS_TEXT // 3)] = ""

@@ -17,7 +17,6 @@ from crds.model import Model, Name, ObjectMeta
 from crds.phases import JobPhase
 from crds.rendezvous import World
 from crds.replica_groups import TrainingGroups
-from crds.shard_set_status import ShardSets
 
 
 class Asked(Model):
@@ -53,8 +52,6 @@ class ElasticWorldSpec(World):
     """NodeCheck that the idle workers take part in; no world is formed meanwhile."""
     asked: Asked | None = None
     cluster: ServerCluster | None = None
-    shards: ShardSets = Field(default_factory=list)
-    """Elements that the workers pull, with the leases of each worker."""
     hang_timeout_seconds: Annotated[int, Field(gt=0)] | None = None
     """Time without a step after which a world hangs; unset for the default."""
     topology_levels: Annotated[int, Field(ge=0)] = 0

@@ -17,6 +17,7 @@ from crds.names import GROUP, VERSION
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
 from crds.schema import structural_schema
+from crds.shard_set_status import ShardSet
 
 YAML_FOLDER = Path(__file__).parent / "yaml"
 
@@ -121,7 +122,6 @@ DEFINITIONS = (
             Column("Round", ".status.rendezvous.round", "integer"),
             Column("World", ".status.rendezvous.worldSize", "integer", priority=1),
             Column("Goodput", ".status.goodput.ratio", "number", priority=1),
-            Column("Shards", ".status.shardsDone", priority=1),
             Column("Message", ".status.message", priority=1),
             _AGE,
             Column("Reason", ".status.reason"),
@@ -164,6 +164,23 @@ DEFINITIONS = (
             _AGE,
         ),
         written="spec",
+    ),
+    Definition(
+        model=ShardSet,
+        plural="shardsets",
+        short_name="shs",
+        columns=(
+            Column("Job", ".spec.jobName"),
+            Column("Set", ".spec.setName"),
+            Column("Epoch", ".status.epoch", "integer"),
+            Column("Size", ".status.size", "integer"),
+            Column("Done", ".status.done", "integer"),
+            Column("Leased", ".status.leased", "integer", priority=1),
+            Column("Waiting", ".status.waiting", "integer", priority=1),
+            Column("Failed", ".status.failed", "integer"),
+            Column("Reason", ".status.reason", priority=1),
+            _AGE,
+        ),
     ),
     Definition(
         model=ScalePlan,

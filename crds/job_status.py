@@ -25,7 +25,6 @@ from crds.model import (
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from crds.replica_groups import BY_INDEX, GroupStatus, Membership, ReplicaGroupStatus
-from crds.shard_set_status import MAX_SHARDS_DONE, ShardSets
 
 # An ElasticJob of 10,000 workers has 32 KB at most (tests/crds/test_size.py); ElasticWorkers have more text.
 MAX_MESSAGE = 256
@@ -348,9 +347,6 @@ class ElasticJobStatus(Model):
         Field(max_length=MAX_EPISODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
     """The last stretches of the job's life, the current one at the end."""
-    shards: ShardSets = Field(default_factory=list)
-    shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
-    """How many elements of each set are done, for `kubectl get`."""
 
     @property
     def finished(self) -> bool:

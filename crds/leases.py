@@ -53,7 +53,7 @@ def leases_to_text(leases: Sequence[Lease]) -> str:
     return packed(
         [
             len(by_number),
-            *(lease.worker for lease in by_number),
+            *map(_unsigned, _steps([lease.worker for lease in by_number])),
             *(lease.incarnation for lease in by_number),
             *map(_unsigned, _steps([lease.number for lease in by_number])),
             *map(_unsigned, _steps([place for *_, place in intervals])),
@@ -84,7 +84,8 @@ def leases_from_text(text: str) -> tuple[Lease, ...]:
             at = start + length
             elements[place].append((start, at))
         numbers = accumulate(map(_signed, steps))
-        found = map(Lease, workers, incarnations, numbers, map(tuple, elements))
+        holders = accumulate(map(_signed, workers))
+        found = map(Lease, holders, incarnations, numbers, map(tuple, elements))
         return tuple(sorted(found, key=lambda lease: lease.worker))
     except (IndexError, ValueError) as error:
         raise ValueError("packed leases are torn") from error

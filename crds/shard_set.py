@@ -24,6 +24,17 @@ MAX_SHARD_RANGES = 4_000
 MAX_SHARD_TEXT = 3_072
 """Characters of the elements that a restoration leaves undone."""
 
+
+def object_name(job: str, number: int) -> str:
+    """Return the name of the ShardSet with this number among those of a job, from 0 on."""
+    return f"{job}-shards-{number}"
+
+
+def names_of_sets(job: str) -> list[str]:
+    """Return the names of all ShardSets that a job may have: what its agents may watch, one by one."""
+    return [object_name(job, number) for number in range(MAX_SHARD_SETS)]
+
+
 _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 
 

@@ -1,4 +1,7 @@
-"""The shards that a job's workers pull, in its status (docs/shards.md)."""
+"""ShardSet: the elements of one data set that the workers of a job pull, with their leases (docs/shards.md).
+
+The agents that pull watch it; what they ask for and what became of it is in their own reports.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from crds.model import cut
-from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, Definition
+from crds.model import Model, Name, ObjectMeta, cut
+from crds.shard_set import MAX_SHARD_REASON, Definition
 
 MAX_LEASES_TEXT = 262_144
 MAX_REST_TEXT = 262_144
 MAX_FAILED_TEXT = 131_072
-MAX_SHARDS_DONE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,17 @@ class ShardSetStatus(Definition):
     finished_at: datetime | None = None
 
 
-ShardSets = Annotated[
-    list[ShardSetStatus],
-    Field(
-        max_length=MAX_SHARD_SETS,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-    ),
-]
+class ShardSetSpec(Model):
+    """What it is of."""
+
+    job_name: Name
+    set_name: Annotated[str, Field(min_length=1, max_length=63)]
+    """The name by which scripts pull from it."""
+
+
+class ShardSet(Model):
+    """A data set that the workers of an ElasticJob pull from. Written by the controller."""
+
+    metadata: ObjectMeta
+    spec: ShardSetSpec
+    status: ShardSetStatus | None = None

@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-CRDS = ("elasticjobs", "scaleplans", "nodechecks", "elasticworkers", "elasticworlds")
+CRDS = ("elasticjobs", "scaleplans", "nodechecks", "elasticworkers", "elasticworlds", "shardsets")
 OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")
 TEMPLATES = ("template", "podTemplate")
 """Fields that hold a Pod template, which Kubernetes documents."""

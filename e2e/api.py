@@ -35,6 +35,7 @@ class Resource:
 class Kind(Enum):
     JOB = Resource("elastic.iml.github.io/v1alpha1", "elasticjobs")
     WORKER = Resource("elastic.iml.github.io/v1alpha1", "elasticworkers")
+    SHARD_SET = Resource("elastic.iml.github.io/v1alpha1", "shardsets")
     CHECK = Resource("elastic.iml.github.io/v1alpha1", "nodechecks")
     PLAN = Resource("elastic.iml.github.io/v1alpha1", "scaleplans")
     POD = Resource("v1", "pods")

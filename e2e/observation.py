@@ -26,7 +26,7 @@ RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
 CATCH_UP_SECONDS = 60.0
 """So long is a watch waited for that has not told yet what a list has: scenarios stop API servers, too."""
-WATCHED = (Kind.JOB, Kind.WORKER, Kind.CHECK, Kind.PLAN, Kind.POD, Kind.EVENT)
+WATCHED = (Kind.JOB, Kind.WORKER, Kind.SHARD_SET, Kind.CHECK, Kind.PLAN, Kind.POD, Kind.EVENT)
 
 
 class Timeout(AssertionError):
@@ -64,6 +64,13 @@ class Observation:
         """The job's ElasticWorkers, by index."""
         mine = [w for w in self.objects(Kind.WORKER).values() if w["spec"].get("jobName") == job]
         return sorted(mine, key=lambda worker: int(worker["spec"]["index"]))
+
+    def shard_set(self, job: str) -> Object:
+        """The status of the job's only ShardSet."""
+        mine = [each for each in self.objects(Kind.SHARD_SET).values() if each["spec"]["jobName"] == job]
+        (found,) = mine
+        status: Object = found["status"]
+        return status
 
     def checks(self) -> list[Object]:
         """The node checks, in the order of their making."""

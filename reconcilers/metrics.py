@@ -97,11 +97,6 @@ JOB_FAILURES = _define(
     (*JOB, "class"),
     "All failures by class; a later finding may move one to another class",
 )
-JOB_SHARDS = _define(
-    "dlr_job_shard_elements",
-    (*JOB, "set", "state"),
-    "Elements of the job's shard sets, by what became of them",
-)
 JOB_ROUND = _define("dlr_job_round", JOB, "Worlds formed so far")
 JOB_RESUMED = _define(
     "dlr_job_resumed", (*JOB, "tier"), "1 for where the world's checkpoint came from, 0 for other tiers"
@@ -195,9 +190,6 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
         yield Sample(JOB_DESIRED_WORKERS, (*key, type_), counts.desired)
         for phase_name in ("pending", "active", "succeeded", "failed", "standby"):
             yield Sample(JOB_WORKERS, (*key, type_, phase_name), getattr(counts, phase_name))
-    for each in status.shards:
-        for state in ("done", "leased", "waiting", "failed"):
-            yield Sample(JOB_SHARDS, (*key, each.name, state), getattr(each, state))
     for warning in () if finished else status.warnings:
         yield Sample(JOB_WARNING, (*key, warning.type), 1)
     yield from _number_samples(key, Workers(workers), status.world)

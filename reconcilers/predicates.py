@@ -132,17 +132,8 @@ def more_than_progress(worker: Object) -> object:
         (report.get("progress") or {}).get("checkpointStep"),
         [(each["round"], each.get("nonFiniteStep")) for each in report.get("rounds") or ()],
         (report.get("memory") or {}).get("resumed"),
-        asked_of_shards(report),
         *((report.get("replicas") or {}).get(field) for field in _OF_REPLICAS),
     )
-
-
-def asked_of_shards(report: Object) -> list[Object]:
-    """How far a worker is with its lease matters only when it wants another, or lets go of it."""
-    return [
-        each if each.get("wants") or each.get("leaves") else {k: v for k, v in each.items() if k != "rest"}
-        for each in report.get("shards") or ()
-    ]
 
 
 def without_report(worker: Object) -> object:

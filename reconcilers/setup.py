@@ -57,6 +57,7 @@ from reconcilers.runtime.reconciled import UnreadableReconciler, reporter
 from reconcilers.scale.writer import pods_job
 from reconcilers.scaleplan import wiring as scaleplan
 from reconcilers.shapes import SHAPES
+from reconcilers.shards import wiring as shards
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
@@ -91,6 +92,7 @@ def add_all(
     autoscaling.add(manager, clock)
     scaleplan.add(manager, clock, strategies.counts_fault)
     groups.add(manager, clock)
+    shards.add(manager, clock)
     add_workers(manager, clock, pods or PodOptions(), strategies)
     add_companions(manager, clock, strategies)
     add_node_checks(manager, clock, pods or PodOptions())

@@ -28,7 +28,14 @@ from controller.resources import (
 from controller.shape import Shape, units
 from crds import names
 from reconcilers.observed.containers import kept_of_container
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    ELASTICWORLDS,
+    NODECHECKS,
+    SCALEPLANS,
+    SHARDSETS,
+)
 from reconcilers.scale.uptake import wrote_count
 
 MOST_SPEC = 50_000
@@ -120,6 +127,7 @@ SHAPES: Mapping[Resource, Shape] = {
     SCALEPLANS: Shape({"spec": MOST_SPEC, "status": 5_000}, kept_of_check),
     ELASTICWORKERS: Shape({"spec": 2_000, "status": 20_000}, kept_of_worker),
     ELASTICWORLDS: Shape({"spec": 400_000}),
+    SHARDSETS: Shape({"spec": 100, "status": 50_000}),
     PODS: Shape({"spec": MOST_SPEC + 10_000, "status": 20_000}, kept_of_pod),
     LEASES: Shape({"spec": 100}, kept_of_owned),
     SERVICEACCOUNTS: Shape({}, kept_of_owned),

@@ -76,7 +76,7 @@ class Dealing:
         self.left: list[Process] = []
         """Processes to disconnect; the caller takes them out."""
         self._shards: Sequence[Mapping[str, Any]] = ()
-        """`spec.shards` of the job."""
+        """What the job's ShardSets say."""
         self._job: dict[str, JobSet] = {}
         self._sets: dict[tuple[str, int], _Set] = {}
         self._has_forgotten = False
@@ -174,8 +174,13 @@ class Dealing:
 
     # What the job says.
 
+    @property
+    def misses_sets(self) -> bool:
+        """Whether somebody pulls from a set that none of the ShardSets is of."""
+        return any(each.processes and name not in self._job for (name, _), each in self._sets.items())
+
     def follow(self, shards: Sequence[Mapping[str, Any]], now: float) -> None:
-        """Take in the job's `spec.shards`."""
+        """Take in what the job's ShardSets say."""
         self._shards = shards
         if not shards and not self._sets:
             return
@@ -195,10 +200,16 @@ class Dealing:
     def _follow_one(self, chosen: _Set) -> None:
         wanted = chosen.holding.definition
         job_set = self._job.get(wanted.name)
-        if job_set is not None and job_set.definition == wanted and job_set.restoration != chosen.restoration:
-            chosen.restoration, chosen.holding = job_set.restoration, Holding(wanted)
-            for process in chosen.processes:
-                process.in_hand.clear()  # what is done of it counts no more
+        if job_set is not None and job_set.definition == wanted:
+            is_another = chosen.holding.uid not in ("", job_set.uid)
+            if is_another or job_set.restoration != chosen.restoration:
+                chosen.restoration, before = job_set.restoration, chosen.holding
+                chosen.holding = Holding(wanted)
+                if is_another and before.is_to_be_restored:
+                    chosen.holding.ask_for_restoration(*before.asked)
+                for process in chosen.processes:
+                    process.in_hand.clear()  # what is done of it counts no more
+            chosen.holding.uid = job_set.uid
         chosen.holding.follow(job_set.lease if job_set and job_set.definition == wanted else None)
         if chosen.processes and chosen.holding.is_empty:
             chosen.holding.leaving = False  # not before: what it gives back may be another's

@@ -3,7 +3,8 @@
 A process connects for each set that it pulls from, and says one JSON object a line: first the set's
 definition, then each time what became of a part, and how many elements it would take next. It is answered
 when there are some, or when the set is over. Between desk and cluster there is no request and no answer: the
-desk reports what it holds and wants (`status.agent.shards`), and follows the leases in the job's status.
+desk reports what it holds and wants (`status.agent.shards`), and follows the leases in the job's ShardSets,
+from the first on, one more at a time, until it has found those that its processes pull from.
 
     {"pull": {…}, "restore": 3, "undone": "0-41"}   the set, and the checkpoint of it to go on from, if any
     {"next": 10, "within": 0.5}                     answered by a part, [start, end]; over; drained; refused;
@@ -25,7 +26,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,13 @@ from typing import Any
 from agent.environment import bound
 from agent.shards.dealing import Dealing, Process
 from crds.agent_report import ShardsReport
+from crds.names import LABEL_JOB_UID
+from crds.shard_set import MAX_SHARD_SETS
 
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 1 << 16
+Watch = Callable[[int], Callable[[], None]]
 
 
 @dataclass(eq=False)
@@ -72,7 +76,12 @@ class Desk(threading.Thread):
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """Given up to turn a process away where no more files may be open."""
         self._lock = threading.Lock()
-        self._said: Sequence[Mapping[str, Any]] = ()
+        self._job_uid = ""
+        self._shown: dict[int, Mapping[str, Any] | None] = {}
+        """The ShardSets that are followed, by number; None for one that is not there."""
+        self._is_news = False
+        self._watch: Watch | None = None
+        self._unwatch: list[Callable[[], None]] = []
         self._dealing = Dealing(worker, incarnation)
         self._lines: dict[Process, _Line] = {}
         self._tell: Callable[[float], None] = lambda within_seconds: None
@@ -81,21 +90,32 @@ class Desk(threading.Thread):
         self._selector.register(self._server, selectors.EVENT_READ)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
 
-    def see(self, world: Mapping[str, Any]) -> None:
-        """Take in the ElasticWorld as it is now; called by the thread that watches it."""
-        said = (world.get("spec") or {}).get("shards") or ()
-        if said != self._said:
-            self._said = said
+    def be_of(self, world: Mapping[str, Any]) -> None:
+        """Take in which job it is, by its ElasticWorld: one of its name before may have left ShardSets."""
+        uid = ((world.get("metadata") or {}).get("labels") or {}).get(LABEL_JOB_UID) or ""
+        if uid != self._job_uid:
+            self._job_uid, self._is_news = uid, True
             os.eventfd_write(self._wake_fd, 1)
 
-    def serve(self, tell: Callable[[float], None]) -> None:
+    def see(self, number: int, shown: Mapping[str, Any] | None) -> None:
+        """Take in a ShardSet as it is now; called by the thread that watches it.
+
+        Args:
+            number: its place among those of the job.
+            shown: as `shown_of` has it; None for one that is not there.
+        """
+        self._shown[number], self._is_news = shown, True
+        os.eventfd_write(self._wake_fd, 1)
+
+    def serve(self, tell: Callable[[float], None], watch: Watch | None = None) -> None:
         """Begin.
 
         Args:
             tell: has the agent report what `to_status` says, so many seconds after its last report, or with
                 its next regular one, if that is sooner.
+            watch: has `see` called for the ShardSet of a number from now on, until what it returns is called.
         """
-        self._tell = tell
+        self._tell, self._watch = tell, watch
         self.start()
 
     def to_status(self) -> tuple[ShardsReport, ...] | None:
@@ -109,6 +129,8 @@ class Desk(threading.Thread):
         os.eventfd_write(self._wake_fd, 1)
         if self.ident is not None:
             self.join()
+        for unwatch in self._unwatch:
+            unwatch()
         self._server.close()
         os.close(self._spare_fd)
         self._selector.close()
@@ -123,20 +145,33 @@ class Desk(threading.Thread):
                 line.connection.close()
 
     def _serve(self) -> None:
-        said: Sequence[Mapping[str, Any]] = ()
         while not self._stopped:
             events = self._selector.select(self._dealing.seconds_to_wait(self._monotonic()))
             with self._lock:
-                if self._said is not said:
-                    said = self._said
-                    self._dealing.follow(said, self._monotonic())
+                if self._is_news:
+                    self._is_news = False
+                    self._dealing.follow(self._of_job(), self._monotonic())
                 for key, _ in events:
                     self._take_in(key)
                 self._dealing.release_deserted(self._monotonic())
                 self._answer_all()
                 news = self._dealing.news()
+            self._look_further()
             if news is not None:
                 self._tell(news)
+
+    def _of_job(self) -> list[Mapping[str, Any]]:
+        """What the job's ShardSets say that have a status yet."""
+        shown = [each for _, each in sorted(self._shown.items()) if each is not None]
+        return [each for each in shown if "name" in each and each["jobUid"] == self._job_uid]
+
+    def _look_further(self) -> None:
+        """Follow one more ShardSet, if somebody pulls from a set that is not among those that are there."""
+        number = len(self._shown)
+        all_are_there = None not in self._shown.values()
+        if self._watch and self._dealing.misses_sets and all_are_there and number < MAX_SHARD_SETS:
+            self._shown[number] = None
+            self._unwatch.append(self._watch(number))
 
     def _answer_all(self) -> None:
         """Answer; again where somebody has gone, whose part may be another's."""

@@ -21,6 +21,8 @@ class Holding:
         self.definition = definition
         self.leaving = False
         """Nobody here works on it any more."""
+        self.uid = ""
+        """Of the ShardSet; empty before there is one."""
         self._lease = 0
         self._elements: Intervals = NONE
         self._done: Intervals = NONE
@@ -108,6 +110,11 @@ class Holding:
         return self._restoration > 0
 
     @property
+    def asked(self) -> tuple[int, str]:
+        """The restoration that was asked for, and what is to be done after it."""
+        return self._restoration, self._undone
+
+    @property
     def undone(self) -> str:
         """What is to be done after the restoration that was asked for last."""
         return self._undone
@@ -121,6 +128,7 @@ class Holding:
         failed = _beginning(self._failed, room // 3)
         return ShardsReport(
             **vars(self.definition),
+            uid=self.uid,
             lease=self._lease,
             rest=to_text(self._shortened(failed, 2 * (room // 3))),
             failed=to_text(failed),

@@ -1,4 +1,4 @@
-"""What an ElasticWorld says of its shard sets, as far as one worker is concerned. Plain data."""
+"""What the ShardSets of a job say, as far as one worker is concerned. Plain data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from crds.intervals import Intervals, count, from_text, union
 from crds.leases import Lease, leases_from_text
+from crds.names import LABEL_JOB_UID
 from crds.shard_set import MAX_SHARD_SETS, Definition
 
 
 @dataclass(frozen=True)
 class JobSet:
-    """One of `spec.shards`."""
+    """A ShardSet."""
 
     definition: Definition
     is_over: bool
@@ -27,14 +28,26 @@ class JobSet:
     """This worker's."""
     restoration: int = 0
     """The number of the last one."""
+    uid: str = ""
+    """Of the ShardSet."""
 
     @property
     def has_failed(self) -> bool:
         return count(self.failed) > self.definition.max_failed
 
 
+def shown_of(shard_set: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a worker follows of a ShardSet: its status, its uid and its job's."""
+    metadata = shard_set["metadata"]
+    job = (metadata.get("labels") or {}).get(LABEL_JOB_UID) or ""
+    return {**(shard_set.get("status") or {}), "uid": metadata.get("uid") or "", "jobUid": job}
+
+
 def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) -> dict[str, JobSet]:
     """The job's sets by name.
+
+    Args:
+        shards: as `shown_of` has them.
 
     Raises:
         KeyError, TypeError, ValueError: that makes no sense.
@@ -56,12 +69,13 @@ def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) 
             str(said.get("reason") or ""),
             mine[0] if mine else None,
             int(said.get("restoration") or 0),
+            str(said.get("uid") or ""),
         )
     return found
 
 
 def undone_of(said: Mapping[str, Any]) -> Intervals:
-    """The elements of one of `spec.shards` that are neither done nor failed for good.
+    """The elements of a ShardSet that are neither done nor failed for good.
 
     Raises:
         KeyError, TypeError, ValueError: that makes no sense.

@@ -17,7 +17,7 @@ from dlr.job import report
 from dlr.job.advice import UNSCHEDULABLE
 from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of
-from dlr.job.lookup import find_nodes, get_job, groups_of, workers_of
+from dlr.job.lookup import find_nodes, get_job, groups_of, shard_sets_of, workers_of
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
@@ -71,6 +71,8 @@ class Case:
     """All nodes of the cluster, if the job waits for room."""
     groups: Sequence[JSON] = ()
     """The ElasticJobs of its replica groups in order."""
+    sets: Sequence[JSON] = ()
+    """Its ShardSets."""
     without_events: str = ""
     """The reason why the Events could not be read; "" where they could."""
 
@@ -110,7 +112,7 @@ class Case:
 
     @cached_property
     def shard_sets(self) -> list[SetProgress]:
-        return sets_of(self.job, self.workers, self.now)
+        return sets_of(self.job, self.sets, self.workers, self.now)
 
     @cached_property
     def culprit(self) -> Culprit | None:
@@ -215,7 +217,8 @@ def read_people(api: Api, name: str, *, with_events: bool = True) -> Case:
         events = report.job_events(api.find(EVENTS), job) if with_events else []
     except Forbidden as error:  # all else there is to know of the job is worth showing
         refusal = str(error)
-    return Case(job, workers, events, utc_now(), groups=groups, without_events=refusal)
+    sets = shard_sets_of(api, job)
+    return Case(job, workers, events, utc_now(), groups=groups, sets=sets, without_events=refusal)
 
 
 def read_case(api: Api, name: str) -> tuple[Case, list[str]]:

@@ -8,11 +8,14 @@ from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped, owner_of_group
 from crds.ranges import as_ranges
-from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, NAMESPACES, NODES, Api
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, NAMESPACES, NODES, SHARDSETS, Api
 from dlr.kube.errors import ApiError, UsageError
 
 MOST_GETS = 20
 """Nodes that are read one by one; more are listed, since a cluster may have thousands."""
+
+
+SHARDS_DONE = "ShardsDone"
 
 
 class NoSuchJob(ApiError):
@@ -103,6 +106,16 @@ def workers_of(api: Api, job: JSON, groups: Sequence[JSON] | None = None) -> lis
     found = api.find(ELASTICWORKERS, label_selector=f"{names.LABEL_GROUPED_JOB}={job['metadata']['name']}")
     workers = [worker for worker in found if worker["spec"].get("jobName") in order]
     return sorted(workers, key=lambda worker: (order[worker["spec"]["jobName"]], worker["spec"]["index"]))
+
+
+def shard_sets_of(api: Api, job: JSON) -> list[JSON]:
+    """Return the ShardSets of a job; none are looked for before its conditions tell of any."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    if not any(each["type"] == SHARDS_DONE for each in conditions):
+        return []
+    metadata = job["metadata"]
+    found = api.find(SHARDSETS, label_selector=f"{names.LABEL_JOB_UID}={metadata['uid']}")
+    return sorted(found, key=lambda each: each["spec"]["setName"])
 
 
 def find_nodes(api: Api, node_names: Collection[str]) -> list[JSON]:

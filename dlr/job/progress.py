@@ -138,11 +138,13 @@ class SetProgress:
         return (self.leased + self.waiting) / self.per_second if self.per_second else None
 
 
-def sets_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[SetProgress]:
-    status = job.get("status", {})
-    completed = parse_time(status.get("completionTime"))
+def sets_of(
+    job: JSON, shard_sets: Sequence[JSON], workers: Sequence[JSON], now: datetime
+) -> list[SetProgress]:
+    """Return how far each of a job's ShardSets is."""
+    completed = parse_time(job.get("status", {}).get("completionTime"))
     found = []
-    for each in status.get("shards") or ():
+    for each in (status for shard_set in shard_sets if (status := shard_set.get("status"))):
         ahead = _done_of_leases(each, job["metadata"]["name"], workers)
         done = each.get("done", 0) + ahead
         began = parse_time(each.get("startedAt"))
@@ -194,7 +196,7 @@ def _number(job: str, worker: JSON) -> int:
 
 
 def _done_of_leases(shards: Mapping[str, Any], job: str, workers: Sequence[JSON]) -> int:
-    """Return the done elements of open leases; the job counts them with the worker's next request."""
+    """Return the done elements of open leases; the set counts them with the worker's next request."""
     reports = {_number(job, worker): current_report(worker) for worker in workers}
     try:
         leases = leases_from_text(shards.get("leases") or "")

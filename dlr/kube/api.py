@@ -23,7 +23,7 @@ from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Re
 from controller.wording import printable
 from crds import names
 from dlr.kube.waiting import waiting_for
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SHARDSETS
 
 __all__ = [
     "CONFIGMAPS",
@@ -36,6 +36,7 @@ __all__ = [
     "NODES",
     "OBJECT_NAME",
     "PODS",
+    "SHARDSETS",
     "Api",
     "Collection",
     "Resource",

@@ -67,9 +67,6 @@ def test_each_file_is_done_though_a_process_a_whole_group_and_the_controller_are
     again = sum(tries_in(folder).values()) - FILES
     assert again <= FILES // 4, "what workers had in hand is done again, and what a lost Pod did not report"
     assert not lost & {pod["metadata"]["uid"] for pod in pods_of(observation, 1)}
-    status = observation.job(NAME)["status"]
-    (known,) = status["shards"]
+    known = observation.shard_set(NAME)
     assert (known["done"], known["failed"], known["rest"], known["leases"]) == (FILES, 0, "", "")
     assert jobs.condition(observation.job(NAME), "ShardsDone")["status"] == "True"
-    for group in range(GROUPS):
-        assert not observation.job(f"{NAME}-group-{group}")["status"].get("shards")

@@ -69,7 +69,7 @@ def test_all_lines_are_done_through_the_death_of_a_worker_and_those_that_fail_ar
     assert "1 of 120 lines failed (number 17); the first: line 17, exit code 1" in said
     assert (tmp_path / f"{NAME}.left").read_text() == "it's line 17\n"
     assert set(done.read_text().splitlines()) == set(lines)
-    (known,) = observation.job(NAME)["status"]["shards"]
+    known = observation.shard_set(NAME)
     assert (known["done"], known["failed"], known["rest"], known["leases"]) == (119, 1, "", "")
 
 

@@ -112,7 +112,7 @@ def test_the_sum_over_all_samples_is_exact_through_kills_of_every_worker(
     check_sum(folder, files)
     again = sum(tries_in(folder).values()) - files
     assert again <= files // 5, "what workers had in hand is done again, and what a lost Pod did not report"
-    (known,) = observation.job(NAME)["status"]["shards"]
+    known = observation.shard_set(NAME)
     assert (known["done"], known["failed"], known["rest"], known["leases"]) == (files, 0, "", "")
     assert jobs.condition(observation.job(NAME), "ShardsDone")["status"] == "True"
 
@@ -148,7 +148,7 @@ def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
 
     assert set(records()) == set(range(2400))
     assert sum(records().values()) < 1.5 * 2400, "what was in hand is done again, and what was not reported"
-    (known,) = observation.job(NAME)["status"]["shards"]
+    known = observation.shard_set(NAME)
     assert (known["done"], known["rest"], known["leases"]) == (150, "", "")
 
 
@@ -187,6 +187,6 @@ def test_each_element_is_in_the_final_state_once_an_epoch_through_kills_and_anot
     jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
 
     assert json.loads((folder / "counts").read_text()) == [epochs] * elements
-    (known,) = observation.job(NAME)["status"]["shards"]
+    known = observation.shard_set(NAME)
     assert (known["epoch"], known["done"], known["rest"], known["leases"]) == (1, elements, "", "")
     assert known["restoration"] >= 6, "each start goes back to its checkpoint"

@@ -17,7 +17,6 @@ from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
-from reconcilers.shards.sets import ShardSet
 
 OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
 
@@ -60,8 +59,6 @@ class Facts:
     now: datetime
     pods_not_accepted: JobWarning | None = None
     """Why no Pod can be made of the template; None if they can."""
-    shards: Sequence[ShardSet] | None = None
-    """The next shard sets; None if nothing in them changes."""
     strangers: Sequence[str] = ()
     """ElasticWorkers that have names of the job's, and that no job owns."""
     workers_refused: str = ""

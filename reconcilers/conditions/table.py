@@ -21,9 +21,8 @@ from reconcilers.conditions import (
     slow,
 )
 from reconcilers.conditions.facts import Facts, Judge, Trouble, Warn
-from reconcilers.observed.conditions import NextState, State, condition_of, data_of, stated, warning_of
+from reconcilers.observed.conditions import State, condition_of, data_of, stated, warning_of
 from reconcilers.runtime.acts import Event
-from reconcilers.shards import job_shards
 
 
 def _keep(old: Any, _: Facts) -> Any:
@@ -36,10 +35,6 @@ def _withdraw(_: JobWarning | None, __: Facts) -> None:
 
 def _quietly(_: Condition | None, __: Condition) -> None:
     return None
-
-
-def _shards(old: Condition | None, facts: Facts) -> NextState:
-    return job_shards.judge(old, facts.shards, has_ended=facts.phase.finished)
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,6 @@ CONDITIONS = (
     Kind(life.WORKERS_READY, life.workers_ready, life.workers_ready),
     Kind(scaled.SCALED, scaled.judge, life.wait_at_end),
     Kind(job_finding.NODES_CHECKED, job_finding.judge, job_finding.judge, job_finding.event),
-    Kind(job_shards.SHARDS_DONE, _shards, _shards),
 )
 
 

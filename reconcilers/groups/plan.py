@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from controller.resources import Object
@@ -15,17 +15,13 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.replica_groups import Membership, ReplicaGroupStatus
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
-from reconcilers.groups.shards import Pullers, holders_of, next_sets
 from reconcilers.groups.summary import End, Groups, status_of, train_together
 from reconcilers.groups.warnings import WARNINGS
-from reconcilers.observed.conditions import warning_of
-from reconcilers.observed.desired import DesiredJob
+from reconcilers.observed.conditions import failure_target, warning_of
 from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, Verb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.shards import job_shards
-from reconcilers.shards.sets import ShardSet
 
 MOST_ACTS = 100
 """Groups that one look makes or changes at most, or deletes."""
@@ -56,25 +52,19 @@ def plan_groups(
     stored_status: Object,
     groups: Mapping[int, ElasticJob],
     now: datetime,
-    pullers: Pullers | None = None,
     taken: Collection[int] = (),
 ) -> GroupsPlan:
     """Plan all that is to be done about a job with replica groups after this look.
 
     Args:
         groups: the ElasticJobs that it owns, by index.
-        pullers: the groups' workers; None for none that pulls shards.
         taken: indices of groups whose names ElasticJobs have that go.
     """
-    seen, pullers = _seen(job, groups), pullers or Pullers()
-    sets = _next_sets(seen, groups, pullers, now)
-    shard_events = job_shards.events(job.status.shards, sets)
-    if sets is not None:
-        seen = replace(seen, job=DesiredJob.of(job).having(**job_shards.written(sets)))
+    seen = _seen(job, groups)
     published = job.status.membership or Membership()
     end = _end_of(seen, published, now)
     membership = published if end else decide(published, seen.views, seen.policy.min)
-    status = status_of(seen, membership, end, sets, now)
+    status = status_of(seen, membership, end, now)
     assert status.phase is not None
     halted = job.spec.suspend or status.phase.finished
     surplus = [deleted(ELASTICJOBS, groups[index].metadata) for index in seen.surplus]
@@ -88,14 +78,13 @@ def plan_groups(
     renewed = [*missing, *outdated]
     is_more = len(renewed) > MOST_ACTS or len(surplus) > MOST_ACTS
     deadline = None if end or job.spec.suspend else seconds_to_deadline(job, now)
-    more, pause = 0.0 if is_more else None, pullers.seconds_to_lease(job)
-    waits = [wait for wait in (deadline, more, pause) if wait is not None]
+    waits = [wait for wait in (deadline, 0.0 if is_more else None) if wait is not None]
     return GroupsPlan(
         validated_patch(stored_status, status),
         tuple(_withdrawn(job)),
         tuple(surplus[:MOST_ACTS]),
         tuple(renewed[:MOST_ACTS]),
-        (*shard_events, *_events(seen, published, status)),
+        tuple(_events(seen, published, status)),
         min(waits, default=None),
     )
 
@@ -105,18 +94,6 @@ def _seen(job: ElasticJob, groups: Mapping[int, ElasticJob]) -> Groups:
     wanted = {index: groups[index] for index in range(count) if index in groups}
     surplus = [index for index in groups if index >= count]
     return Groups(job, count, surplus, wanted, [view_of(index, each) for index, each in wanted.items()])
-
-
-def _next_sets(
-    seen: Groups, groups: Mapping[int, ElasticJob], pullers: Pullers, now: datetime
-) -> tuple[ShardSet, ...] | None:
-    """Return the job's shard sets after this look; None if nothing in them changes.
-
-    The leases of a group go back before it is deleted, or made once more with workers of the same names.
-    """
-    job = seen.job
-    is_due = pullers.seconds_to_lease(job) is None or seen.surplus or holders_of(job) - groups.keys()
-    return next_sets(job, groups, seen.surplus, pullers, now) if is_due and not job.status.finished else None
 
 
 def _withdrawn(job: ElasticJob) -> Iterator[Act]:
@@ -159,8 +136,8 @@ def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
     still_train = any((view.index, view.round) in members and view.is_able for view in views)
     if any(view.phase is JobPhase.SUCCEEDED for view in views) and not still_train:
         return End(JobPhase.SUCCEEDED, "TrainingSucceeded", "all groups that trained have finished")
-    if why := job_shards.ending(job):
-        return End(JobPhase.FAILED, job_shards.ENDED, why)
+    if (target := failure_target(before.conditions)) is not None:
+        return End(JobPhase.FAILED, target.reason, target.message)
     failed = [view.index for view in views if view.phase is JobPhase.FAILED]
     if failed and seen.count - len(failed) < seen.policy.min:
         message = (

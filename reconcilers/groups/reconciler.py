@@ -7,7 +7,7 @@ group is deleted only when the others have a membership without it. The groups' 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from math import inf
@@ -18,32 +18,20 @@ from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
-from controller.slices import LARGE, computed, let_go
+from controller.slices import computed
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
 from crds.grouping import group_name, index_of, is_grouped, owner_of_group
 from reconcilers.groups.children import false_groups, group_job, renewal, with_uids
 from reconcilers.groups.plan import GroupsPlan, plan_groups
-from reconcilers.groups.shards import Pullers
 from reconcilers.job.published import seconds_to_write, writes_of_world
 from reconcilers.observed.groups import made_group
-from reconcilers.observed.observations import Observations
-from reconcilers.observed.ownership import (
-    BY_OWNER,
-    in_namespace,
-    is_leftover,
-    owner_uids,
-    staying,
-    workers_owned_by,
-)
+from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids
 from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
 
-BY_PULLED_JOB = "pulled job"
-"""Index of ElasticWorkers whose processes pull from a shard set, by `owners_of_pullers`."""
 WORKERS_OF_A_GROUP = 5
 """Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
 
@@ -57,12 +45,9 @@ class ReplicaGroupsReconciler(Reconciler):
         self._clock = clock
         self._jobs = cache.store(ELASTICJOBS)
         self._worlds = cache.store(ELASTICWORLDS)
-        self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICJOBS, ElasticJob)
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._written_at: Memory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
-        self._leased = Observations(self._jobs, clock.monotonic)
         self._made: Memory[dict[int, str]] = self._jobs.memory()
         """Uids of the groups that this process has made for each job, by index, until its status has them."""
 
@@ -80,10 +65,7 @@ class ReplicaGroupsReconciler(Reconciler):
         uids = {*self._uids(job).values()}
         found = [each for each in owned if each["metadata"]["uid"] in uids]
         false = false_groups(job, [each for each in owned if each["metadata"]["uid"] not in uids])
-        pulling = self._pulling(job, found)
-        size = LARGE if pulling else len(found) * WORKERS_OF_A_GROUP
-        plan, workers = await computed(size, self._plan, job, raw, found, pulling, now)
-        await let_go(workers)
+        plan = await computed(len(found) * WORKERS_OF_A_GROUP, self._plan, job, raw, found, now)
         plan, paced_seconds = self._paced(raw, replace(plan, surplus=(*false, *plan.surplus)))
         await self._apply(raw, plan)
         waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
@@ -94,21 +76,16 @@ class ReplicaGroupsReconciler(Reconciler):
         job: ElasticJob,
         raw: Object,
         found: Sequence[Object],
-        pulling: Mapping[str, Sequence[Object]],
         now: datetime,
-    ) -> tuple[GroupsPlan, list[ElasticWorker]]:
-        """Plan a look. The workers that it read are returned to be let go.
+    ) -> GroupsPlan:
+        """Plan a look.
 
         Args:
             found: the groups that were made for the job.
-            pulling: the workers of these by uid, if any pulls shards.
         """
         metadata = job.metadata
         groups = self._groups_of(metadata.name, found)
-        pullers = self._pullers_of(job, groups, pulling)
-        taken = self._taken(job)
-        plan = plan_groups(job, raw.get("status") or {}, groups, now, pullers, taken)
-        return plan, [worker for workers in pullers.workers.values() for worker in workers]
+        return plan_groups(job, raw.get("status") or {}, groups, now, self._taken(job))
 
     def _uids(self, job: ElasticJob) -> dict[int, str]:
         """The uids of the ElasticJobs that the controller made for the job's groups, by index."""
@@ -135,27 +112,6 @@ class ReplicaGroupsReconciler(Reconciler):
             if index is not None and not found["metadata"].get("deletionTimestamp"):
                 groups.update((index, each) for each in self._parse.readable([found]))
         return dict(sorted(groups.items()))
-
-    def _pulling(self, job: ElasticJob, found: Sequence[Object]) -> dict[str, list[Object]]:
-        """The workers of all that the job owns, by uid; none if nobody pulls shards, or has."""
-        namespace, uids = job.metadata.namespace, [each["metadata"]["uid"] for each in found]
-        is_pulled = job.status.shards or any(
-            in_namespace(self._workers.by_index(BY_PULLED_JOB, uid), namespace) for uid in uids
-        )
-        return {uid: workers_owned_by(self._workers, namespace, uid) for uid in uids} if is_pulled else {}
-
-    def _pullers_of(
-        self, job: ElasticJob, groups: Mapping[int, ElasticJob], pulling: Mapping[str, Sequence[Object]]
-    ) -> Pullers:
-        if not pulling:
-            return Pullers()
-        leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
-        age_seconds = self._leased.age_seconds(job.metadata.uid, leases) if leases else inf
-        of_groups = {index: pulling.get(group.metadata.uid, ()) for index, group in groups.items()}
-        return Pullers({index: self._read(found) for index, found in of_groups.items()}, age_seconds)
-
-    def _read(self, found: Sequence[Object]) -> list[ElasticWorker]:
-        return list(self._parse_worker.readable(staying(found)))
 
     def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:
         """The plan, without a status that is for people alone and was written a moment ago; the time until
@@ -235,8 +191,3 @@ class ReplicaGroupsReconciler(Reconciler):
                 f"the ElasticJob {name} is no group of this job: delete it, or use another name for the job"
             )
             raise Forbidden(403, "Forbidden", message)
-
-
-def owners_of_pullers(worker: Object) -> Iterable[str]:
-    """Index function: the owner of a worker whose processes pull from a shard set, by its agent's report."""
-    return owner_uids(worker) if ((worker.get("status") or {}).get("agent") or {}).get("shards") else ()

@@ -33,9 +33,6 @@ from reconcilers.groups.membership import GroupView
 from reconcilers.groups.sums import named, nodes_checked, of_some, sums_of_warnings
 from reconcilers.groups.warnings import late_groups, warnings_of
 from reconcilers.observed.conditions import State, condition_of, is_false, observed_at, stated
-from reconcilers.shards.job_shards import SHARDS_DONE
-from reconcilers.shards.job_shards import judge as judge_shards
-from reconcilers.shards.sets import ShardSet
 
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 LATE = "Late: the others waited for it in vain, and train without it until it comes to its next step"
@@ -75,14 +72,9 @@ def status_of(
     groups: Groups,
     membership: Membership,
     end: End | None,
-    shards: Sequence[ShardSet] | None,
     now: datetime,
 ) -> ElasticJobStatus:
-    """Return the status that a look ends with.
-
-    Args:
-        shards: the next shard sets, which the job has already; None if nothing in them changes.
-    """
+    """Return the status that a look ends with."""
     job, before, each = groups.job, groups.job.status, list(groups.jobs.values())
     phase, second = end.phase if end else _phase(job, membership), now.replace(microsecond=0)
     restarts = Counter[str]()
@@ -101,7 +93,7 @@ def status_of(
             "phase": phase,
             "reason": reason,
             "message": shortened(message, MAX_MESSAGE),
-            "conditions": _conditions(groups, phase, membership, end, shards, counts, now),
+            "conditions": _conditions(groups, phase, membership, end, counts, now),
             "warnings": [*own, *sums_of_warnings(groups.jobs)],
             "membership": membership,
             "groups": [
@@ -187,7 +179,6 @@ def _conditions(
     phase: JobPhase,
     membership: Membership,
     end: End | None,
-    shards: Sequence[ShardSet] | None,
     counts: ReplicaStatus,
     now: datetime,
 ) -> list[Condition]:
@@ -202,9 +193,6 @@ def _conditions(
         states[NODES_CHECKED] = checked
     if (size := _scaled(groups, phase, membership, counts)) is not None:
         states[SCALED] = size
-    known = condition_of(job.status.conditions, SHARDS_DONE)
-    if isinstance(pulled := judge_shards(known, shards, has_ended=phase.finished), State):
-        states[SHARDS_DONE] = pulled
     if job.spec.suspend and end is None:
         states[SUSPENDED] = State(TRUE, "Suspended")
     elif end is None and condition_of(job.status.conditions, SUSPENDED) is not None:

@@ -25,7 +25,6 @@ from reconcilers.nodecheck.job_checks import CheckedWorkers, standing_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
-from reconcilers.shards.sets import ShardSet
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,6 @@ class Basis:
     now: datetime
     scale_requested: bool = False
     """Another scale was requested just now."""
-    shards: Sequence[ShardSet] | None = None
-    """The next shard sets; None if nothing in them changes."""
     refusal: Refusal | None = None
     """Why no Pod can be made of the template; None if they can."""
     table: Table = TABLE

@@ -25,11 +25,11 @@ from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
-from reconcilers.job.scaling import plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_of, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
+from reconcilers.observed.conditions import failure_target
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.run_policy import (
     deadline_exceeded,
@@ -42,10 +42,9 @@ from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
-from reconcilers.scale.request import ScaleWrite, pending
+from reconcilers.scale.request import pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
-from reconcilers.shards import job_shards
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.extra import with_extra
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
@@ -73,8 +72,6 @@ class Plan:
     """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
     """Writes that come after the status."""
-    scale: ScaleWrite | None = None
-    """The request to write into the job, after everything else."""
     look_again_seconds: float | None = None
     is_interim: bool = False
     """More writes of `first` are due in further looks; until then nothing else is decided."""
@@ -108,10 +105,9 @@ def completed(
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = len(missing) == most < len(slots.missing) or len(surplus) < len(slots.surplus)
     more = 0.0 if is_more else None
-    shards = job_shards.events(seen.job.status.shards, look.shards)
     plan = replace(
         plan,
-        events=(*shards, *events_of_job.of_scale(uptake), *plan.events),
+        events=(*events_of_job.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
         look_again_seconds=soonest(
             plan.look_again_seconds,
@@ -123,7 +119,6 @@ def completed(
             STRANGERS_RETRY_SECONDS if seen.strangers else None,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
-            job_shards.seconds_to_lease(seen.job, len(seen.workers.training), seen.shards_age_seconds),
         ),
     )
     return _paced(seen, plan)
@@ -146,7 +141,7 @@ def workers_to_be(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
-    if plan.check or plan.first or plan.events or plan.acts or plan.scale:
+    if plan.check or plan.first or plan.events or plan.acts:
         return plan
     wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
     if wait <= 0:
@@ -164,24 +159,19 @@ def basis_of(
     """The job as it is wanted by now.
 
     Args:
-        surplus: the workers that are deleted; what they have done of their leases counts.
+        surplus: the workers that are deleted.
         fault: why the job's Pods cannot be made, as far as that is special to its planner.
     """
-    job, shards = seen.job, None
-    pause = job_shards.seconds_to_lease(job, len(seen.workers.training), seen.shards_age_seconds)
-    if surplus or pause is None:
-        shards = job_shards.next_sets(job, seen.workers, surplus, now)
+    job = seen.job
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
-    wanted = with_departed(uptake.job, surplus)
     return Basis(
         seen=seen,
-        job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
+        job=with_departed(uptake.job, surplus),
         workers=workers,
         fresh=freshness(job, workers, seen.pods),
         now=now,
         scale_requested=uptake.scale_requested,
-        shards=shards,
         refusal=refusal.judge(job, workers, now, fault),
     )
 
@@ -213,8 +203,8 @@ def _end_of(look: Basis, success: str) -> tuple[JobPhase, str, str] | None:
     job, now = look.job, look.now
     if success and job.status.phase is not JobPhase.SUSPENDED:
         return JobPhase.SUCCEEDED, "TrainingSucceeded", success
-    if why := job_shards.ending(job):
-        return JobPhase.FAILED, job_shards.ENDED, why
+    if (target := failure_target(job.status.conditions)) is not None:
+        return JobPhase.FAILED, target.reason, target.message
     if look.refusal is not None and look.refusal.is_final(job, now):
         return JobPhase.FAILED, *look.refusal.ending
     if why := deadline_exceeded(job, now):
@@ -244,15 +234,13 @@ def _train(look: Basis) -> Plan:
     )
     ready = sum(person.joinable for person in people)
     due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
-    scale, scaling_seconds = plan_scaling(look.job, workers, look.seen)
     waits = (
         decision.look_again_seconds,
         failures.seconds_to_judgement(now),
         reported.seconds_to_look(look.job),
         *waits_of_all(look),
-        *scaling_seconds,
     )
-    plan = replace(_go_on(look, decision, failures, broken_at, waits), check=check, scale=scale)
+    plan = replace(_go_on(look, decision, failures, broken_at, waits), check=check)
     return relaunching(plan, look, due, retry_seconds)
 
 
@@ -293,7 +281,7 @@ def relaunching(plan: Plan, look: Basis, due: Sequence[Act], retry_seconds: floa
         return Plan(first=relaunches, look_again_seconds=0.0, is_interim=True)
     again = soonest(plan.look_again_seconds, 0.0 if is_more else retry_seconds)
     if look.leaving:
-        return replace(plan, first=relaunches, scale=None, look_again_seconds=again)
+        return replace(plan, first=relaunches, look_again_seconds=again)
     return replace(plan, acts=(*relaunches, *plan.acts), look_again_seconds=again)
 
 

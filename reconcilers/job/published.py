@@ -33,7 +33,7 @@ WRITE_SECONDS = 1.0
 """Least time between two writes of what is for people."""
 FOR_PEOPLE = frozenset(
     {
-        *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses", "shardsDone"),
+        *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses"),
         *("rendezvous", "goodput", "groups", "replicaGroup"),
     }
 )
@@ -102,7 +102,7 @@ def world_spec(job: Object) -> Object:
     spec, status = job.get("spec") or {}, job.get("status") or {}
     if (membership := status.get("membership")) is not None:
         together = {field: value for field, value in membership.items() if field in TRAINING_GROUPS_FIELDS}
-        return _present(jobPhase=status.get("phase"), replicas=together, shards=status.get("shards"))
+        return _present(jobPhase=status.get("phase"), replicas=together)
     rendezvous = status.get("rendezvous") or {}
     policy = spec.get("elasticPolicy") or {}
     return {field: value for field, value in rendezvous.items() if field in WORLD_FIELDS} | _present(
@@ -110,7 +110,6 @@ def world_spec(job: Object) -> Object:
         activeCheck=status.get("activeCheck"),
         asked=_asked(job.get("metadata") or {}, rendezvous),
         cluster=_cluster(spec, status.get("cluster")),
-        shards=status.get("shards"),
         hangTimeoutSeconds=policy.get("hangTimeoutSeconds"),
         topologyLevels=len((spec.get("nodeCheck") or {}).get("topologyKeys") or ()),
         failures=sum((status.get("restarts") or {}).values()),

@@ -31,8 +31,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.scale.request import is_left_over
-from reconcilers.scale.writer import ScaleWriter, withdraw
-from reconcilers.shards.sets import look_size
+from reconcilers.scale.writer import withdraw
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
@@ -52,7 +51,6 @@ class ElasticJobReconciler(Reconciler):
         self._clock = clock
         self._plan_of = plan
         self._view = JobReader(client, cache, clock, most_workers)
-        self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Time of the last write of each job's status, on the monotonic clock."""
@@ -75,7 +73,6 @@ class ElasticJobReconciler(Reconciler):
             workers_refused=refused,
             workers_refused_seconds=left_seconds if left_seconds > 0 else None,
             status_age_seconds=self._status_age_seconds(seen.job),
-            scale_refused=self._scale.refused(seen.job),
         )
         result = await self._look(seen)
         del seen  # and with it all but `workers`, of which the cache may have newer ones by now
@@ -86,12 +83,12 @@ class ElasticJobReconciler(Reconciler):
         plan = await self._plan(seen)
         if plan.check is not None and (refused := await self._refusal_of(seen, plan.check)):
             plan = await self._plan(replace(seen, check_refused=refused))
-        wait = plan.look_again_seconds if await self._apply(seen, plan) else 0.0
+        await self._apply(seen, plan)
+        wait = plan.look_again_seconds
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        size = look_size(seen.workers, seen.job.status.shards) + seen.checks.look_size
-        size += seen.nodes_to_compare
+        size = len(seen.workers) + seen.checks.look_size + seen.nodes_to_compare
         return await computed(size, self._plan_of, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
@@ -112,8 +109,7 @@ class ElasticJobReconciler(Reconciler):
             return str(error)
         return ""
 
-    async def _apply(self, seen: Seen, plan: Plan) -> bool:
-        """Carries out a plan. Returns False if its scale request was refused, so that another look is due."""
+    async def _apply(self, seen: Seen, plan: Plan) -> None:
         if plan.first:
             await self._write(seen.job, {})
             await self._carry_out(seen, plan.first)
@@ -126,11 +122,8 @@ class ElasticJobReconciler(Reconciler):
         for act in world:
             await self._carry_out(seen, [act])
         await self._carry_out(seen, plan.acts)
-        if plan.scale is not None:
-            return await self._scale.write(seen.job, seen.raw, version, plan.scale)
         if is_left_over(seen.job):
             await withdraw(self._client, seen.job, version)
-        return True
 
     def _writes_of_world(self, job: Object) -> Sequence[Act]:
         metadata = job["metadata"]

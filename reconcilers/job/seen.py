@@ -36,11 +36,8 @@ from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers, worker_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
-from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import VacantSlots
-from reconcilers.shards.by_shards import holders_of, scaling_of
-from reconcilers.shards.sets import look_size
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
 
 _NEW_WORKER = 10
@@ -70,9 +67,8 @@ class AgesView:
     def __init__(self, workers: Store, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._heard: Memory[_Heard] = workers.memory()
-        self._idle = Observations(workers, monotonic)
 
-    def of(self, job: ElasticJob, workers: Workers, checking: str | None) -> Ages:
+    def of(self, workers: Workers, checking: str | None) -> Ages:
         """
         Args:
             checking: the job's active check: who joins is seen to do so anew when it begins and ends.
@@ -86,18 +82,7 @@ class AgesView:
             joined[uid] = now - known.waits_since
             if known.behind_seconds is not None:
                 checkpoint[uid] = max(now - known.saved_since, known.behind_seconds)
-        return Ages(joined, checkpoint, self._idle_seconds(job, workers, now))
-
-    def _idle_seconds(self, job: ElasticJob, workers: Workers, now: float) -> dict[str, float]:
-        if scaling_of(job) is None:
-            return {}
-        holders, idle = holders_of(job), {}
-        for worker in workers.training:
-            uid, holds = worker.metadata.uid, (worker.spec.index, worker.spec.incarnation) in holders
-            seconds = self._idle.age_seconds(uid, holds, now)
-            if not holds:
-                idle[uid] = seconds
-        return idle
+        return Ages(joined, checkpoint)
 
 
 def _heard(worker: ElasticWorker, checking: str | None, before: _Heard | None, now: float) -> _Heard:
@@ -142,8 +127,6 @@ class Seen:
     raw: Object
     """The job as it is stored."""
     workers: Workers = field(default_factory=lambda: Workers(()))
-    scale_refused: RefusedRequest | None = None
-    """The request of dlr's own that is not to be repeated yet."""
     taken: frozenset[Slot] = frozenset()
     """Slots of the job whose names other workers have: they are made when those are gone."""
     strangers: tuple[str, ...] = ()
@@ -162,8 +145,6 @@ class Seen:
     """How long ago the job's account was written."""
     status_age_seconds: float = float("inf")
     """Time since the status was last written."""
-    shards_age_seconds: float = float("inf")
-    """How long ago leases of its shard sets were last written."""
     round_age_seconds: float = float("inf")
     """How long ago the published round was first seen."""
     hang_asked: bool = True
@@ -216,7 +197,6 @@ class JobReader:
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._ages = AgesView(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
-        self._leased = Observations(self._jobs, clock.monotonic)
         self._rounds = Observations(self._jobs, clock.monotonic)
 
     def is_grouped(self, request: Request) -> bool:
@@ -238,8 +218,7 @@ class JobReader:
             return seen
         checks = await self._checks.of(job, seen.workers)
         checking = checks.active.metadata.name if checks.active else None
-        size = look_size(seen.workers, job.status.shards)
-        ages = await computed(size, self._ages.of, job, seen.workers, checking)
+        ages = await computed(len(seen.workers), self._ages.of, seen.workers, checking)
         return replace(seen, checks=checks, ages=ages)
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
@@ -259,7 +238,6 @@ class JobReader:
             outdated_pods=outdated,
             nodes=NodesWhenRead(self._nodes),
             account_age_seconds=self._account_age_seconds(job),
-            shards_age_seconds=self._shards_age_seconds(job),
             round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
             hang_asked=self._hang_asked(job),
             neighbours=self._neighbours(job, workers),
@@ -326,10 +304,6 @@ class JobReader:
                 digests[worker.metadata.uid] = built_with(pod)
                 outdated += is_edited and _made_of_another(pod, wanted.get(worker.spec.type))
         return digests, outdated
-
-    def _shards_age_seconds(self, job: ElasticJob) -> float:
-        leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
-        return self._leased.age_seconds(job.metadata.uid, leases) if leases else float("inf")
 
     def _account_age_seconds(self, job: ElasticJob) -> float:
         known = job.status.goodput

@@ -133,7 +133,6 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous | None, **decided: Any)
         world=world or Rendezvous(),
         now=of.now,
         pods_not_accepted=None if of.refusal is None else of.refusal.warning,
-        shards=of.shards,
         strangers=of.seen.strangers,
         workers_refused=of.seen.workers_refused,
         outdated_pods=of.seen.outdated_pods,
@@ -197,8 +196,6 @@ def status_of(
             "completion_time": completion_time,
             "last_failure": last_failure or (failures.last_failure if failures else before.last_failure),
             "failure_budget": failures.budget if failures else before.failure_budget,
-            "shards": wanted.shards,
-            "shards_done": wanted.shards_done,
         }
     )
     return observed_at(status, job.metadata.generation)

@@ -75,6 +75,17 @@ def with_condition(
     return [condition if c.type == type_ else c for c in conditions]
 
 
+FAILURE_TARGET = "FailureTarget"
+"""Condition by which another reconciler ends a job, with reason and message of its failure, as in a Job of
+Kubernetes (https://kep.k8s.io/3329)."""
+
+
+def failure_target(conditions: Sequence[Condition]) -> Condition | None:
+    """The condition by which the job is to fail; None if it is not."""
+    found = condition_of(conditions, FAILURE_TARGET)
+    return found if found is not None and found.status is ConditionStatus.TRUE else None
+
+
 NO_DATA = ConditionData()
 
 

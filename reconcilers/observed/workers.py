@@ -30,7 +30,6 @@ class _Indexes:
     of_type: Mapping[str, Sequence[ElasticWorker]]
     exceptional: Sequence[ElasticWorker]
     telling_steps: Sequence[ElasticWorker]
-    telling_shards: Sequence[ElasticWorker]
 
 
 class Workers(Sequence[ElasticWorker]):
@@ -60,7 +59,7 @@ class Workers(Sequence[ElasticWorker]):
     def _indexes(self) -> _Indexes:
         by_index: defaultdict[str, dict[int, ElasticWorker]] = defaultdict(dict)
         of_type: defaultdict[str, list[ElasticWorker]] = defaultdict(list)
-        exceptional, telling_steps, telling_shards = [], [], []
+        exceptional, telling_steps = [], []
         for worker in self._all:
             spec, report = worker.spec, worker.status.agent
             by_index[spec.type][spec.index] = worker
@@ -69,9 +68,7 @@ class Workers(Sequence[ElasticWorker]):
                 exceptional.append(worker)
             if report is not None and report.rounds:
                 telling_steps.append(worker)
-            if report is not None and report.shards:
-                telling_shards.append(worker)
-        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps, telling_shards)
+        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps)
 
     @property
     def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
@@ -100,11 +97,6 @@ class Workers(Sequence[ElasticWorker]):
     def telling_steps(self) -> Sequence[ElasticWorker]:
         """Workers whose agents have reported a round's steps; other workers change nothing about steps."""
         return self._indexes.telling_steps
-
-    @property
-    def telling_shards(self) -> Sequence[ElasticWorker]:
-        """Workers whose agents pull from shard sets, or have."""
-        return self._indexes.telling_shards
 
     def rank_0(self, world: Rendezvous) -> ElasticWorker | None:
         """Returns rank 0 of a world with members: one of the first workers, as ranks ascend with indices."""

@@ -25,7 +25,6 @@ from reconcilers.job.plan import (
     workers_to_be,
     written,
 )
-from reconcilers.job.scaling import plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import going_on, suspended
 from reconcilers.job.times import with_times_by_our_clock
@@ -64,9 +63,7 @@ def _train(look: Basis) -> Plan:
         return failed
     roll = Roll() if look.is_refused else roll_without_world(job, workers, look.fresh)
     due, retry_seconds = relaunches_of(look, Rendezvous(), bounds_of(job), roll, failures.renewals)
-    scale, scaling_seconds = plan_scaling(job, workers, look.seen)
-    plan = replace(_go_on(look, failures, (*waits_of_all(look), *scaling_seconds)), scale=scale)
-    return relaunching(plan, look, due, retry_seconds)
+    return relaunching(_go_on(look, failures, waits_of_all(look)), look, due, retry_seconds)
 
 
 def _go_on(look: Basis, failures: Assessment, waits: tuple[float | None, ...]) -> Plan:

@@ -5,33 +5,36 @@ What is decided here becomes a scale request of the job's own, which keeps withi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
 from crds.job_spec import ReplicaSpec, ShardScaling
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.scale.request import MAX_REMOVED
-from reconcilers.shards.sets import Hearing, ShardSet, of_status
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A count of workers that is not the job's."""
-
-    replicas: int
-    removed: tuple[int, ...] = ()
-    """Slots that leave, where the count is smaller."""
+from reconcilers.shards.sets import SetState, Voice
 
 
 @dataclass(frozen=True)
 class Sizing:
-    scale: Scale | None = None
+    replicas: int | None = None
+    """A count of workers that is not the job's."""
+    removed: tuple[int, ...] = ()
+    """Slots that leave, where the count is smaller."""
     look_again_seconds: float | None = None
     """Until a worker has been idle for long enough."""
+
+
+@dataclass(frozen=True)
+class IdleWorker:
+    """A worker that holds no lease."""
+
+    index: int
+    incarnation: int
+    seconds: float
+    """Time for which it has held none."""
 
 
 def scaling_of(job: ElasticJob) -> tuple[ShardScaling, ReplicaSpec] | None:
@@ -56,7 +59,7 @@ def workers_for(elements: int, policy: ShardScaling, worker: ReplicaSpec, unit: 
     return max(least, min(-(-needed // unit) * unit, most))
 
 
-def expected_workers(job: ElasticJob, sets: Sequence[ShardSet], workers: Iterable[ElasticWorker]) -> int:
+def expected_workers(job: ElasticJob, sets: Sequence[SetState], voices: Iterable[Voice]) -> int:
     """How many are to share what is left, though some are yet to come; 0 where the job does not say."""
     found = scaling_of(job)
     if found is None:
@@ -64,65 +67,51 @@ def expected_workers(job: ElasticJob, sets: Sequence[ShardSet], workers: Iterabl
     unit = job.spec.elastic_policy.node_unit
     if not sets:
         return limits_of(found[1], unit)[1]
-    return workers_for(left_of(sets, workers), *found, unit)
+    return workers_for(left_of(sets, voices), *found, unit)
 
 
-def holders_of(job: ElasticJob) -> frozenset[tuple[int, int]]:
-    """Index and incarnation of the workers that hold a lease."""
-    sets = map(of_status, job.status.shards)
+def holders_of(sets: Iterable[SetState]) -> frozenset[tuple[int, int]]:
+    """Number and incarnation of the workers that hold a lease."""
     return frozenset((lease.worker, lease.incarnation) for each in sets for lease in each.leases)
 
 
-def size_of(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapping[str, float]) -> Sizing:
+def size_of(
+    job: ElasticJob, sets: Sequence[SetState], voices: Iterable[Voice], idle: Iterable[IdleWorker]
+) -> Sizing:
     """The count that the work asks for, if it is not the job's own.
 
     More come at once. Who goes holds no lease by now, and had held none for `idleSeconds`: nothing that is
     under way is lost by it.
 
     Args:
-        idle_seconds: how long each of those that hold no lease has held none, by uid.
+        sets: as they are after this look, which may have leased to some of the idle.
     """
     found = scaling_of(job)
-    if found is None or not job.status.shards:
+    if found is None or not sets:
         return Sizing()
     policy, worker = found
-    sets = tuple(map(of_status, job.status.shards))
-    workers, unit = tuple(workers), job.spec.elastic_policy.node_unit
-    wanted = workers_for(left_of(sets, workers), policy, worker, unit)
+    unit = job.spec.elastic_policy.node_unit
+    wanted = workers_for(left_of(sets, voices), policy, worker, unit)
     if wanted >= worker.replicas:
-        return Sizing(Scale(wanted) if wanted > worker.replicas else None)
-    slots, holders = set(wanted_slots(job, names.WORKER)), holders_of(job)
-    idle = sorted(
-        (
-            (each.spec.index, idle_seconds[each.metadata.uid])
-            for each in workers
-            if each.metadata.uid in idle_seconds
-            and each.spec.index in slots
-            and (each.spec.index, each.spec.incarnation) not in holders  # this look may have leased to it
-        ),
-        reverse=True,
-    )
-    long_idle = [index for index, seconds in idle if seconds >= policy.idle_seconds]
+        return Sizing(wanted if wanted > worker.replicas else None)
+    slots, holders = set(wanted_slots(job, names.WORKER)), holders_of(sets)
+    waiting = [each for each in idle if each.index in slots and (each.index, each.incarnation) not in holders]
+    long_idle = sorted((each.index for each in waiting if each.seconds >= policy.idle_seconds), reverse=True)
     number = min(worker.replicas - wanted, len(long_idle), MAX_REMOVED) // unit * unit
-    waits = [policy.idle_seconds - seconds for _, seconds in idle if seconds < policy.idle_seconds]
+    waits = [policy.idle_seconds - each.seconds for each in waiting if each.seconds < policy.idle_seconds]
     if not number:
         return Sizing(look_again_seconds=min(waits, default=None))
-    return Sizing(Scale(worker.replicas - number, tuple(sorted(long_idle[:number]))))
+    return Sizing(worker.replicas - number, tuple(sorted(long_idle[:number])))
 
 
-def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:
+def left_of(sets: Iterable[SetState], voices: Iterable[Voice]) -> int:
     """How many elements are not done, as far as workers have said."""
-    hearing = Hearing()
-    voices = {
-        (voice.definition, voice.worker, voice.incarnation, voice.lease): voice
-        for worker in workers
-        for voice in hearing.voices_of(worker)
-    }
+    said = {(each.definition, each.worker, each.incarnation, each.lease, each.uid): each for each in voices}
     left = 0
     for each in sets:
         left += count(each.waiting) + each.to_try_again
         for lease in each.leases:
-            voice = voices.get((each.definition, lease.worker, lease.incarnation, lease.number))
+            voice = said.get((each.definition, lease.worker, lease.incarnation, lease.number, each.uid))
             rest = lease.elements
             if voice is not None:
                 rest = common(rest, voice.rest)

@@ -12,14 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from crds.intervals import NONE, common, count, first, minus, union, whole
+from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
 from crds.leases import Lease, leases_to_text
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
 from crds.shard_set_status import MAX_LEASES_TEXT
-from reconcilers.shards.sets import Crew, ShardSet, Tried, Voice, merged, nameless, part_of
+from reconcilers.shards.sets import Crew, SetState, Tried, Voice, merged, nameless, part_of
 
-MAX_LEASES = 10_000
-"""Leases of all sets of a job at a time; packed they have 100 KB. Workers beyond them wait."""
+FULL_TEXT = 12_000
+"""Characters of a set's leases: beyond them nothing is leased until some are done. Each write goes to all
+agents that pull."""
+MANY_LEASES = 500
+"""With more of them, what is done of a lease counts by whole grants, so that leases stay short to name."""
 MAX_LEASE_INTERVALS = 8
 """Of one grant. What is scattered more goes to several."""
 LEAST_SECONDS = 3.0
@@ -29,12 +32,12 @@ A lease is never more than an even share of what is left. So where later element
 says, it is guided self-scheduling at worst.
 """
 _SURELY_FITTING = MAX_LEASES_TEXT // 52
-"""Ranges in all leases of all sets. One has at most 39 bytes with a lease of its own, and 52 in base64."""
+"""Ranges in all leases of a set. One has at most 39 bytes with a lease of its own, and 52 in base64."""
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
 
 
-def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet, ...]:
+def lease(sets: Sequence[SetState], crew: Crew, now: datetime) -> tuple[SetState, ...]:
     """The sets after what the workers say, with what is given out to those that want more."""
     by_name: dict[str, list[Voice]] = {}
     for voice in sorted(crew.voices, key=lambda voice: voice.worker):
@@ -46,21 +49,20 @@ def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet
         for name, voices in sorted(by_name.items())
         if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in voices)
     ]
-    found, given = [], sum(len(each.leases) for each in known)
+    found = []
     for each in [*known, *begun][:MAX_SHARD_SETS]:
-        voices, of_others = by_name.get(each.definition.name, []), given - len(each.leases)
-        found.append(_step(_restored(each, voices, crew), voices, crew, now, MAX_LEASES - of_others))
-        given = of_others + len(found[-1].leases)
-    return _fitting(found)
+        voices = by_name.get(each.definition.name, [])
+        found.append(_fitting(_step(_restored(each, voices, crew), voices, crew, now)))
+    return tuple(found)
 
 
-def _begun(voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
+def _begun(voices: Iterable[Voice], crew: Crew, now: datetime) -> SetState:
     """A set as the first worker that lives names it."""
     voice = next(v for v in voices if crew.alive.get(v.worker) == v.incarnation)
-    return ShardSet(voice.definition, whole(voice.definition.size), started_at=now)
+    return SetState(voice.definition, whole(voice.definition.size), started_at=now)
 
 
-def _continued(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
+def _continued(known: SetState, voices: Iterable[Voice], crew: Crew, now: datetime) -> SetState:
     """The set, or its next epoch if this one is over and somebody asks for that."""
     if not known.is_over or known.has_failed:
         return known
@@ -74,10 +76,10 @@ def _continued(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: dateti
         return known
     epoch = min(voice.definition.epoch for voice in later)
     begun = _begun([voice for voice in later if voice.definition.epoch == epoch], crew, now)
-    return replace(begun, last_lease=known.last_lease, restoration=known.restoration)
+    return replace(begun, last_lease=known.last_lease, restoration=known.restoration, uid=known.uid)
 
 
-def _restored(known: ShardSet, voices: Iterable[Voice], crew: Crew) -> ShardSet:
+def _restored(known: SetState, voices: Iterable[Voice], crew: Crew) -> SetState:
     """The set as a checkpoint has it, if a process that went back to one asks for that.
 
     Nobody's lease goes on: what was done of it is done or undone by the checkpoint alone. Numbers of leases
@@ -107,9 +109,11 @@ def _restored(known: ShardSet, voices: Iterable[Voice], crew: Crew) -> ShardSet:
     )
 
 
-def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime, most_leases: int) -> ShardSet:
+def _step(known: SetState, voices: Iterable[Voice], crew: Crew, now: datetime) -> SetState:
     spoken = {
-        (voice.worker, voice.incarnation): voice for voice in voices if voice.definition == known.definition
+        (voice.worker, voice.incarnation): voice if voice.uid == known.uid else _without_lease(voice)
+        for voice in voices
+        if voice.definition == known.definition
     }
     settled = _settled(known, spoken, crew)
     if not settled.has_failed:
@@ -119,28 +123,25 @@ def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime, m
         asking = [v for v in alive if v.wants and numbers.get((v.worker, v.incarnation), v.lease) == v.lease]
         pulling = frozenset(v.worker for v in alive if not v.leaves or (v.worker, v.incarnation) in numbers)
         least = _least(settled, len(pulling), now)
-        settled = _granted(settled, asking, pulling, crew, least, most_leases)
+        settled = _fully_granted(settled, asking, pulling, crew, least)
     if settled.is_over and settled.finished_at is None:
         settled = replace(settled, finished_at=now)
     return settled
 
 
-def _fitting(sets: Sequence[ShardSet]) -> tuple[ShardSet, ...]:
-    """The sets, the largest without its leases, and then the next, for as long as all leases together are
-    scattered over more ranges than the status can name."""
-    if sum(len(each.elements) for known in sets for each in known.leases) <= _SURELY_FITTING:
-        return tuple(sets)
-    sizes = {place: len(leases_to_text(known.leases)) for place, known in enumerate(sets)}
-    taken_back = set[int]()
-    for place in sorted(sizes, key=lambda place: -sizes[place]):
-        if sum(sizes.values()) <= MAX_LEASES_TEXT:
-            break
-        sizes[place] = 0
-        taken_back.add(place)
-    return tuple(_without_leases(known) if place in taken_back else known for place, known in enumerate(sets))
+def _without_lease(voice: Voice) -> Voice:
+    """What a worker says that has yet to see this ShardSet, though it may know one that was deleted."""
+    return replace(voice, lease=0, rest=NONE, failed=NONE)
 
 
-def _without_leases(known: ShardSet) -> ShardSet:
+def _fitting(known: SetState) -> SetState:
+    """The set, without its leases where they are scattered over more ranges than a status can name."""
+    if sum(len(each.elements) for each in known.leases) <= _SURELY_FITTING:
+        return known
+    return known if len(leases_to_text(known.leases)) <= MAX_LEASES_TEXT else _without_leases(known)
+
+
+def _without_leases(known: SetState) -> SetState:
     """What was leased waits again, where ranges of several workers join. Elements that a worker was at are
     done twice."""
     leased = union(*(each.elements for each in known.leases))
@@ -154,7 +155,7 @@ def _without_leases(known: ShardSet) -> ShardSet:
     )
 
 
-def _settled(known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Crew) -> ShardSet:
+def _settled(known: SetState, spoken: Mapping[tuple[int, int], Voice], crew: Crew) -> SetState:
     """What workers say of their leases, taken over once."""
     leases, waiting, tried = [], [known.waiting], list(known.tried)
     last_lease, reason = known.last_lease, known.reason
@@ -163,7 +164,9 @@ def _settled(known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Cre
         voice = spoken.get((held.worker, held.incarnation))
         if voice is not None and voice.lease != held.number:
             voice = None  # of an earlier lease
-        ended = crew.alive.get(held.worker) != held.incarnation or (voice is not None and voice.leaves)
+        is_silent = (held.worker, known.definition.name) in crew.silent
+        is_there = crew.alive.get(held.worker) == held.incarnation and not is_silent
+        ended = not is_there or (voice is not None and voice.leaves)
         if not ended and (voice is None or not (voice.wants or voice.failed)):
             leases.append(held)
             continue
@@ -178,7 +181,7 @@ def _settled(known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Cre
             histories = part_of(again, rest)
             tried += histories
             waiting.append(minus(rest, union(*(each.elements for each in histories))))
-        elif rest != held.elements:
+        elif (rest := _kept(held, rest, failed, known)) != held.elements:
             last_lease += 1
             leases += [replace(held, number=last_lease, elements=rest)] if rest else []
         else:
@@ -198,7 +201,31 @@ def _settled(known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Cre
     )
 
 
-def _least(known: ShardSet, pulling: int, now: datetime) -> int:
+def _kept(held: Lease, rest: Intervals, failed: Intervals, known: SetState) -> Intervals:
+    """What goes on to be leased of a lease whose `rest` is not done."""
+    if failed or len(known.leases) <= MANY_LEASES:
+        return rest
+    return tuple(each for each in held.elements if common((each,), rest))
+
+
+def _fully_granted(
+    known: SetState,
+    asking: Sequence[Voice],
+    pulling: frozenset[int],
+    crew: Crew,
+    least: int,
+) -> SetState:
+    """Leases more to as many of those that ask as can be named, those without a lease first."""
+    holders = {each.worker for each in known.leases}
+    asking = sorted(asking, key=lambda voice: (voice.worker in holders, voice.worker))
+    while True:
+        found = _granted(known, asking, pulling, crew, least)
+        if not asking or len(leases_to_text(found.leases)) <= FULL_TEXT:
+            return found
+        asking = asking[: len(asking) * 2 // 3]
+
+
+def _least(known: SetState, pulling: int, now: datetime) -> int:
     """The elements that one worker does in `LEAST_SECONDS`; 0 where the pace is not known."""
     if known.started_at is None or known.restoration or not pulling:
         return 0
@@ -207,18 +234,16 @@ def _least(known: ShardSet, pulling: int, now: datetime) -> int:
 
 
 def _granted(
-    known: ShardSet,
+    known: SetState,
     asking: Sequence[Voice],
     pulling: frozenset[int],
     crew: Crew,
     least: int,
-    most_leases: int,
-) -> ShardSet:
+) -> SetState:
     """Leases more to those that ask, in this order.
 
     Args:
         least: elements of a lease, unless then some would have none.
-        most_leases: of this set.
     """
     held = {each.worker: each for each in known.leases}
     shares = 2 * max(len(pulling), crew.members, 1)
@@ -229,8 +254,6 @@ def _granted(
     for voice in asking:
         before = held.get(voice.worker)
         room = part - (count(before.elements) if before else 0)
-        if before is None and len(held) >= most_leases:
-            continue
         most = max(-(-left // shares), min(least, 2 * left // shares))
         taken = _to_try(tried, voice, pulling, most)
         retaken = union(*(each.elements for each in taken))

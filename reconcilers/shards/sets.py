@@ -1,4 +1,4 @@
-"""A shard set as its job keeps it, and what workers say of it: plain data, and its form in the status.
+"""A shard set, and what workers say of it: plain data, and its form in the status of its ShardSet.
 
 Every element of a set is in exactly one of five places: waiting, leased to a worker, failed but to be tried
 again, failed for good, or done. Done is what is in none of the others, so nothing can be in no place at all.
@@ -6,22 +6,24 @@ again, failed for good, or done. Done is what is in none of the others, so nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 
+from controller.resources import Object
 from controller.slices import LARGE
 from crds.agent_report import ShardsReport
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.intervals import NONE, Intervals, common, count, from_text, minus, to_text, union
-from crds.leases import Lease, holder_number, leases_from_text, leases_to_text
+from crds.leases import Lease, leases_from_text, leases_to_text
 from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
 from reconcilers.observed.worker_state import current_report
 
 _PACKED_SIZE, _SIZE_CHARACTERS = 20, 200
 """Workers that take as long to look at as a packed text, and characters of another one that a worker does."""
+_TEXTS = ("rest", "leases", "tried", "again", "failedElements")
 MAX_SCATTERED = 4_000
 """Ranges of elements that failed; a set with more of them fails."""
 MAX_WAITING = 16_000
@@ -54,6 +56,31 @@ class Voice:
     """The number of the restoration that it asks for; 0 if for none."""
     undone: Intervals = NONE
     """What is to be done after that."""
+    uid: str = ""
+    """Of the ShardSet that the lease is in; empty if it knows of none."""
+
+
+@dataclass(frozen=True)
+class Puller:
+    """A worker whose agent has reported a shard set."""
+
+    number: int
+    """The number that leases name it by."""
+    worker: ElasticWorker
+    goes: bool = False
+    """Nothing more is leased to it, though its Pod may not have ended."""
+
+    @property
+    def is_alive(self) -> bool:
+        return not (self.goes or _has_ended(self.worker))
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The sets that its agent's report names, whatever it says of them."""
+        report = self.worker.status.agent
+        if report is None or not _is_its_own(self.worker):
+            return frozenset()
+        return frozenset(said.name for said in report.shards or ())
 
 
 @dataclass(frozen=True)
@@ -65,7 +92,9 @@ class Crew:
     voices: Sequence[Voice]
     """What their agents said last, of Pods that have ended too."""
     members: int = 0
-    """How many train together."""
+    """How many run, though some of them may not pull yet."""
+    silent: frozenset[tuple[int, str]] = frozenset()
+    """Workers that are alive, with a set that they have a lease of and that their agent does not name."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +106,9 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class ShardSet:
+class SetState:
+    """A shard set as its job deals from it."""
+
     definition: Definition
     waiting: Intervals
     """Untouched, or given back."""
@@ -98,6 +129,8 @@ class ShardSet:
     """Why the first element failed for good."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    uid: str = ""
+    """Of its ShardSet; empty before that is made."""
 
     @property
     def to_try_again(self) -> int:
@@ -123,7 +156,7 @@ class ShardSet:
 
     @property
     def scattered(self) -> str:
-        """Why the job's status cannot name all elements; empty if it can."""
+        """Why the status cannot name all elements; empty if it can."""
         tried = (*self.tried, *self.again)
         if len(self.failed) + sum(len(each.elements) for each in tried) > MAX_SCATTERED:
             return f"elements failed in more than {MAX_SCATTERED} separate places"
@@ -172,14 +205,14 @@ def definition_of(said: ShardSetStatus | ShardsReport) -> Definition:
     return Definition(said.name, said.epoch, said.size, said.digest, said.retries, said.max_failed)
 
 
-def of_status(status: ShardSetStatus) -> ShardSet:
+def of_status(status: ShardSetStatus, uid: str = "") -> SetState:
     """Read a set back.
 
     Raises:
         ValueError: its elements are no sets, or of more ranges than `to_status` writes.
     """
     try:
-        return ShardSet(
+        return SetState(
             definition=definition_of(status),
             waiting=_elements_from_text(status.rest, MAX_WAITING + 1),
             leases=_leases_from_text(status.leases),
@@ -191,9 +224,10 @@ def of_status(status: ShardSetStatus) -> ShardSet:
             reason=status.reason,
             started_at=status.started_at,
             finished_at=status.finished_at,
+            uid=uid,
         )
     except ValueError as error:
-        raise ValueError(f"status.shards of {status.name!r} cannot be read: {error}") from error
+        raise ValueError(f"the status of the shard set {status.name!r} cannot be read: {error}") from error
 
 
 def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
@@ -247,24 +281,23 @@ def _histories_from_text(text: str) -> tuple[Tried, ...]:
     return tuple(found)
 
 
-def crew_of(
-    workers: Iterable[ElasticWorker], going: Collection[str], members: int, hearing: Hearing | None = None
-) -> Crew:
+def crew_of(pullers: Iterable[Puller], sets: Iterable[SetState], members: int) -> Crew:
     """The workers as far as shard sets go, under the numbers that leases name them by.
 
     Args:
-        going: the uids of those that nothing more is leased to, though their Pods have not ended.
-        members: how many train together.
-        hearing: of the look, if there are other workers in it.
+        members: how many run.
     """
-    hearing = hearing or Hearing()
+    hearing, voices = Hearing(), list[Voice]()
     alive: dict[int, int] = {}
-    voices: list[Voice] = []
-    for worker in workers:
-        if not _has_ended(worker) and worker.metadata.uid not in going:
-            alive[_number_of(worker)] = worker.spec.incarnation
-        voices += hearing.voices_of(worker)
-    return Crew(alive, voices, members)
+    named: dict[int, frozenset[str]] = {}
+    for each in pullers:
+        if each.is_alive:
+            alive[each.number] = each.worker.spec.incarnation
+            named[each.number] = each.named
+        voices += hearing.voices_of(each)
+    holders = ((lease.worker, known.definition.name) for known in sets for lease in known.leases)
+    silent = (each for each in holders if each[0] in alive and each[1] not in named[each[0]])
+    return Crew(alive, voices, members, frozenset(silent))
 
 
 def voice_of(
@@ -289,6 +322,7 @@ def voice_of(
         leaves=said.leaves,
         restoration=said.restoration,
         undone=read(said.undone),
+        uid=said.uid,
     )
 
 
@@ -300,22 +334,15 @@ class Hearing:
         self._known: dict[str, Intervals] = {}
         """Ranges by their text: all that go back to a checkpoint report the same."""
 
-    def voices_of(self, worker: ElasticWorker) -> Iterator[Voice]:
-        """Yields what the worker reports; the last report of an ended incarnation counts too.
-
-        Not so a report of this incarnation by a Pod that is not its own: one of an earlier job of this name,
-        say, which is on its way out.
-        """
-        report = worker.status.agent
-        if report is None:
+    def voices_of(self, puller: Puller) -> Iterator[Voice]:
+        """Yields what the worker reports; the last report of an ended incarnation counts too."""
+        report = puller.worker.status.agent
+        if report is None or not _is_its_own(puller.worker):
             return
-        is_of_this_life = report.incarnation == worker.spec.incarnation
-        if is_of_this_life and current_report(worker) is None and not _has_ended(worker):
-            return
-        left, number = MAX_SHARD_RANGES, _number_of(worker)
+        left = MAX_SHARD_RANGES
         for said in report.shards or ():
             try:
-                voice = voice_of(number, report.incarnation, said, partial(self._read, left))
+                voice = voice_of(puller.number, report.incarnation, said, partial(self._read, left))
             except ValueError:
                 continue  # nothing is taken from a worker that says what makes no sense: its lease stays
             left = max(0, left - len(voice.rest) - len(voice.failed) - len(voice.undone))
@@ -336,35 +363,35 @@ class Hearing:
         return known
 
 
-def look_size(workers: Sequence[ElasticWorker], shards: Iterable[ShardSetStatus] = ()) -> int:
-    """Return the number of workers without shard sets that take as long to look at.
+def look_size(workers: Sequence[Object], sets: Iterable[Object]) -> int:
+    """Return the number of workers of one short report each that take as long to look at.
 
     Args:
-        shards: the job's sets.
+        workers: ElasticWorkers, as the cache has them.
+        sets: ShardSets, likewise.
     """
     if len(workers) >= LARGE:
         return len(workers)
-    stored = [
-        text
-        for each in shards
-        for text in (each.rest, each.leases, each.tried, each.again, each.failed_elements)
-    ]
-    if any("z" in text for text in stored):  # packed, and of any size
+    stored = [(each.get("status") or {}).get(field) or "" for each in sets for field in _TEXTS]
+    if any(text.startswith("z") for text in stored):  # packed, and of any size
         return LARGE
-    reports = (worker.status.agent for worker in workers)
-    texts = (
-        text
-        for report in reports
-        for said in (report and report.shards) or ()
-        for text in (said.rest, said.failed, said.undone)
-    )
+    reports = ((worker.get("status") or {}).get("agent") or {} for worker in workers)
+    said = (each for report in reports for each in report.get("shards") or ())
+    texts = (str(each.get(field) or "") for each in said for field in ("rest", "failed", "undone"))
     return len(workers) + sum(
         _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in (*stored, *texts)
     )
 
 
-def _number_of(worker: ElasticWorker) -> int:
-    return holder_number(worker.spec.type, worker.spec.index)
+def _is_its_own(worker: ElasticWorker) -> bool:
+    """Whether the report is of this worker, in this life or an earlier one.
+
+    Not so a report of this incarnation by a Pod that is not its own: one of an earlier job of this name, say,
+    which is on its way out.
+    """
+    report = worker.status.agent
+    is_of_this_life = report is not None and report.incarnation == worker.spec.incarnation
+    return not is_of_this_life or current_report(worker) is not None or _has_ended(worker)
 
 
 def _has_ended(worker: ElasticWorker) -> bool:

@@ -22,10 +22,11 @@ from controller.store import Memory
 from controller.tasks import SharedCalls
 from crds import names
 from crds.job_spec import DistributionStrategy
+from crds.shard_set import names_of_sets
 from reconcilers.observed.builder import owned_metadata, owned_name
 from reconcilers.observed.groups import group_of, key_uid
 from reconcilers.observed.ownership import BY_OWNER
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SHARDSETS
 
 MOST_FOUND = 1_000
 """Objects without our label that are remembered as there."""
@@ -152,6 +153,8 @@ def rules_of(owner: Object) -> list[Object]:
         _rule(LEASES, ["patch"]),
     ]
     if followed is ELASTICWORLDS:
+        sets = names_of_sets(owner["metadata"]["name"] if group is None else group.name)
+        rules.append(_rule(SHARDSETS, ["list", "watch"]) | {"resourceNames": sets})
         rules.append(_rule(NODECHECKS, ["list", "watch"]))
         if owner["spec"].get("distributionStrategy") == DistributionStrategy.CUSTOM:
             rules.append(_rule(ELASTICWORKERS, ["list"]))  # `dlr hosts`; RBAC cannot limit it to a label

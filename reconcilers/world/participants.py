@@ -109,8 +109,6 @@ class Ages:
     """When it began to wait for a world."""
     checkpoint: Mapping[str, float] = field(default_factory=dict)
     """When it made the step of its last checkpoint, as far as is known."""
-    idle: Mapping[str, float] = field(default_factory=dict)
-    """Seconds for which workers without a lease have held none, in a job whose workers follow its shards."""
 
 
 def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:

@@ -157,12 +157,13 @@ def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leas
     told = {"name": "files", "lease": 7, "rest": "30-34", "failed": "21"}
     nonsense = {"name": "files", "lease": 8, "rest": "5-1"}
     workers_ = [worker(at, agent={"incarnation": 1, "shards": [s]}) for at, s in enumerate((told, nonsense))]
-    lines = drawn(Case(job(shards=[files]), workers_, [], NOW), terminal=False)
+    sets = [{"status": files}]
+    lines = drawn(Case(job(), workers_, [], NOW, sets=sets), terminal=False)
     assert entry(lines, "Shards") == (
         "files: 29%, 29 of 100 done, 21 leased, 49 waiting, 1 failed, 0.58 a second, about 2m left"
     )
-    ended = job(shards=[files], phase="Failed", completionTime=(NOW - timedelta(seconds=21)).isoformat())
-    lines = drawn(Case(ended, workers_, [], NOW), terminal=False)
+    ended = job(phase="Failed", completionTime=(NOW - timedelta(seconds=21)).isoformat())
+    lines = drawn(Case(ended, workers_, [], NOW, sets=sets), terminal=False)
     assert entry(lines, "Shards") == "files: 29%, 29 of 100 done, 70 left undone, 1 failed, 1 a second"
 
 
@@ -171,12 +172,12 @@ def test_what_workers_of_groups_have_reported_of_their_leases_counts_for_the_gro
     files = {"name": "files", "size": 100, "done": 20, "leased": 30, "waiting": 50}
     files |= {"leases": "0.1.7=20-29;1.1.8=30-39;1001.1.9=40-49"}
     told = {(0, 0): (7, "25-29"), (1, 0): (8, "39"), (1, 1): (9, "40-41")}
-    shown = job(shards=[files])
+    shown = job()
     members = []
     for (group, index), (lease, rest) in told.items():
         said = {"incarnation": 1, "shards": [{"name": "files", "lease": lease, "rest": rest}]}
         each = worker(index, agent=said)
         each["spec"]["jobName"] = f"{shown['metadata']['name']}-group-{group}"
         members.append(each)
-    (found,) = progress.sets_of(shown, members, NOW)
+    (found,) = progress.sets_of(shown, [{"status": files}], members, NOW)
     assert (found.done, found.leased) == (20 + 5 + 9 + 8, 30 - 5 - 9 - 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,16 +24,12 @@ from crds.job_status import (
     EpisodeFailure,
     JobState,
 )
-from crds.leases import Lease
 from crds.model import MAX_CONDITION_MESSAGE
 from crds.names import ANNOTATION_STACKS
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
-from crds.shard_set import MAX_SHARD_SETS, Definition
 from reconcilers.conditions.table import WARNINGS
 from reconcilers.job.published import world_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
-from reconcilers.shards.lease import MAX_LEASES
-from reconcilers.shards.sets import ShardSet, of_status
 from tests.crds.go_json import go_bytes
 
 WORKERS = 10_000
@@ -327,27 +322,7 @@ def of_the_day(members: list[int], incarnations: list[int], *, full: str) -> Ela
         retired={"worker": retired},
         migrations={"worker": moves},
         departed=departed,
-        shards=[each.to_status().to_wire() for each in shard_sets(300)],
     )
-
-
-def shard_sets(workers: int, sets: int = 1) -> list[ShardSet]:
-    """Sets of which so many workers together hold leases: a new range each, and the rest of the one before."""
-    found = []
-    for number in range(sets):
-        size = workers // sets
-        new, rest = (CHANCE.choices((488, 244, 122, 61), k=size), CHANCE.choices(range(1, 99), k=size))
-        rests = [(start := 500 * place, start + length) for place, length in enumerate(rest)]
-        CHANCE.shuffle(rests)
-        at, leases = 500 * size, []
-        for place, worker in enumerate(CHANCE.sample(range(workers), size)):
-            elements = (rests[place], (at, at + new[place]))
-            leases.append(Lease(worker, CHANCE.randint(1, 3), 13_000 + place, elements))
-            at += new[place]
-        definition = Definition(f"files-{number}", 0, at + 10**6, "d" * 64, 3, 100)
-        given = tuple(sorted(leases, key=lambda lease: lease.worker))
-        found.append(ShardSet(definition, ((at, at + 10**6),), given, last_lease=99_999, started_at=NOW))
-    return found
 
 
 def world_size(status: ElasticJobStatus) -> int:
@@ -384,14 +359,13 @@ WORST_DAYS: dict[str, tuple[list[int], list[int]]] = {
 def test_ten_thousand_workers_on_their_worst_day_have_a_job_of_32_kb_and_a_world_of_16(day: str) -> None:
     status = of_the_day(*WORST_DAYS[day], full="")
     assert size(status) <= 32 << 10
-    assert world_size(status.model_copy(update={"shards": []})) <= 16 << 10
+    assert world_size(status) <= 16 << 10
     found = ElasticJobStatus.model_validate(object_of(status)["status"])
-    assert (found.rendezvous, found.retired, found.migrations, found.departed, found.shards) == (
+    assert (found.rendezvous, found.retired, found.migrations, found.departed) == (
         status.rendezvous,
         status.retired,
         status.migrations,
         status.departed,
-        status.shards,
     )
 
 
@@ -405,7 +379,7 @@ def test_every_text_and_list_at_its_limit_after_a_year_of_relaunches(letter: str
 def test_the_world_of_ten_thousand_workers_has_4_kb_on_an_ordinary_day_and_is_readable() -> None:
     members, incarnations = month_old()
     there = world(members, incarnations, full="x")
-    assert world_size(ElasticJobStatus(rendezvous=there, shards=[])) <= 4 << 10
+    assert world_size(ElasticJobStatus(rendezvous=there)) <= 4 << 10
     assert there.to_wire()["members"].count(",") >= 20, "ranges, as people write them"
 
 
@@ -415,14 +389,6 @@ def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> Non
         for members in (list(range(10)), list(range(WORKERS)))
     )
     assert many - few < 20
-
-
-@pytest.mark.parametrize("sets", [1, MAX_SHARD_SETS])
-@pytest.mark.parametrize(("workers", "most"), [(1_000, 16 << 10), (MAX_LEASES, 100 << 10)])
-def test_the_leases_of_all_shard_sets_are_bounded(workers: int, most: int, sets: int) -> None:
-    shards = [each.to_status() for each in shard_sets(workers, sets)]
-    assert len(json.dumps([each.to_wire() for each in shards], separators=(",", ":"))) <= most
-    assert sum(len(of_status(each).leases) for each in shards) > 0.99 * workers - sets
 
 
 def test_what_is_written_is_within_its_limits_or_the_field_is_named() -> None:

@@ -22,7 +22,7 @@ from controller.manager import Manager, ManagerOptions
 from crds.job_spec import ElasticPolicy
 from deploy.kustomize import render
 from reconcilers.roles.conditions import TABLE
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
 from tests.reconcilers.test_job_metrics import FORMED, agent, running_job, worker
@@ -84,7 +84,6 @@ def scraped() -> str:
             ]
             job = running_job(
                 rendezvous=resumed,
-                shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
                 warnings=warnings,
             )
             elastic = {"elastic_policy": ElasticPolicy.model_validate({"replicaGroups": {"workers": 1}})}
@@ -102,6 +101,10 @@ def scraped() -> str:
                 raw = model.model_dump(mode="json", by_alias=True, exclude_none=True)
                 raw["metadata"]["creationTimestamp"] = "2026-01-01T11:00:00Z"
                 manager.cache.store(resource).apply(raw)
+            metadata = {"name": "digits-shards-0", "namespace": "default", "uid": "s", "resourceVersion": "1"}
+            spec = {"jobName": "digits", "setName": "files"}
+            files = {"metadata": metadata, "spec": spec, "status": {"size": 3, "waiting": 3}}
+            manager.cache.store(SHARDSETS).apply(files)
             return generate_latest(manager.metrics_registry).decode()
 
     return asyncio.run(read())

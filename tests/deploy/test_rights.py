@@ -83,7 +83,8 @@ def named(resource: str, name: str) -> str:
 
 
 def test_worker_reads_what_it_converges_to(server: Server, worker_token: str) -> None:
-    for resource, name in (("elasticworlds", "rights"), ("nodechecks", "any")):
+    followed = (("elasticworlds", "rights"), ("shardsets", "rights-shards-0"), ("nodechecks", "any"))
+    for resource, name in followed:
         for watch in ("", "&watch=true&timeoutSeconds=1"):
             assert server.call("GET", named(resource, name) + watch, token=worker_token).ok
     own = f"{GROUP}/{DEFAULT}/elasticworkers/rights-worker-0"
@@ -98,6 +99,8 @@ def test_worker_reads_what_it_converges_to(server: Server, worker_token: str) ->
         named("elasticworlds", "own"),
         f"{GROUP}/{DEFAULT}/elasticworlds/own",
         f"{GROUP}/{DEFAULT}/elasticworlds",
+        named("shardsets", "own-shards-0"),
+        f"{GROUP}/{DEFAULT}/shardsets",
         named("elasticjobs", "rights"),
         f"{GROUP}/{DEFAULT}/elasticjobs/own",
         f"{GROUP}/{DEFAULT}/elasticjobs",

@@ -452,14 +452,16 @@ class Cluster:
         return int(account.rpartition("#")[2]), round_
 
     def _see_no_older(self, key: tuple[str, int], world: World) -> None:
-        """No process of a slot may run where another one of it is started; nor any of the world before, where
-        nobody of that goes on."""
+        """No process of a slot may run where another one of it is started; nor all of the world before, where
+        nobody of that goes on: without one of them the others end no step."""
         slots = {member.index for member in world.members}
         older = [other for other in self.trainings if self._place(other) < self._place(key)]
         last = max(older, key=self._place, default=None)
         for other in older:
-            is_replaced = other == last and not set(self.trainings[other].world.members) & set(world.members)
-            for member, part in self.trainings[other].parts.items():
+            before = self.trainings[other]
+            is_whole = all(part.alive() for part in before.parts.values())
+            is_replaced = other == last and is_whole and not set(before.world.members) & set(world.members)
+            for member, part in before.parts.items():
                 if part.alive() and (is_replaced or member.index in slots):
                     self.wrong.append(f"round {key[1]} begins and {member} is in round {other[1]}")
 

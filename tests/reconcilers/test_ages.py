@@ -16,7 +16,7 @@ from reconcilers.observed.observations import Observations
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
-from tests.reconcilers.build import job, report, worker
+from tests.reconcilers.build import report, worker
 
 STEPS = st.sampled_from([None, 5, 10])
 LOOKS = st.lists(
@@ -74,5 +74,5 @@ def test_ages_are_those_of_who_asks_each_worker_in_each_look(looks: list[tuple[A
             store.apply(told(f"w{life}", version, state, step, pod))
         seconds[0] += 1.0
         found = models.parse(store.list()[0])
-        ages = view.of(job(), Workers([found]), checking)
+        ages = view.of(Workers([found]), checking)
         assert ages == asked_each_time(found, checking, joined, saved)

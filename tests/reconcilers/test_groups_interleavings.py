@@ -16,7 +16,7 @@ import pytest
 from controller.resources import PODS, Resource
 from crds.grouping import worker_number
 from reconcilers.observed.builder import owner_reference
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SHARDSETS
 from tests.reconcilers.api import NAMESPACE, Api
 from tests.reconcilers.cluster_model import Script
 from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, plan, replicas, submit
@@ -154,7 +154,9 @@ def end_of(api: Api) -> dict[str, Any]:
                     group.pop("round", None)
                     group.pop("version", None)
     return {
-        name: state for name, state in found.items() if name.startswith(("ElasticJob ", "ElasticWorker "))
+        name: state
+        for name, state in found.items()
+        if name.startswith(("ElasticJob ", "ElasticWorker ", "ShardSet "))
     }
 
 
@@ -227,21 +229,12 @@ def test_a_group_is_deleted_only_after_a_membership_without_it() -> None:
     assert left_out
 
 
-def test_a_group_is_leased_shards_by_its_job_which_takes_them_back_when_it_is_deleted() -> None:
-    (pulled,) = status("pull")["shards"]
-    assert pulled["leases"] == f"{worker_number(1, 0)}.1.1=0-24"
-    world = life()["pull"].end.get(ELASTICWORLDS, JOB)["spec"]
-    assert world["shards"] == [pulled]
-    assert not status("pull", "j-group-1").get("shards")
-    (back,) = status("deletion of a group")["shards"]
+def test_a_group_is_leased_shards_of_its_job_which_go_back_when_it_is_deleted() -> None:
+    pulled = life()["pull"].end.get(SHARDSETS, "j-shards-0")
+    assert pulled["status"]["leases"] == f"{worker_number(1, 0)}.1.1=0-24"
+    assert [owner["name"] for owner in pulled["metadata"]["ownerReferences"]] == [JOB]
+    back = life()["deletion of a group"].end.get(SHARDSETS, "j-shards-0")["status"]
     assert (back.get("leases", ""), back["rest"], back.get("done", 0)) == ("", "0-99", 0)
-    for moment in life()["deletion of a group"].moments:
-        if str(moment.write) == "create ElasticJob j-group-1":
-            (before,) = moment.before.get(ELASTICJOBS, JOB)["status"]["shards"]
-            assert not before.get("leases"), "given back before another worker has the name"
-            break
-    else:
-        pytest.fail("the group is not made once more")
 
 
 def test_a_group_that_hangs_is_left_out_without_a_restart_until_it_comes_back() -> None:

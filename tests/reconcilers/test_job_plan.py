@@ -314,20 +314,6 @@ def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousP
     assert of.status.retired == {"worker": [0]} and {*gone} == {"digits-worker-0"}
 
 
-def test_what_a_worker_did_of_its_lease_is_known_when_it_is_scaled_away() -> None:
-    """Its words go with it: without them, all that it was leased would be done again."""
-    definition = {"name": "files", "size": 100, "digest": "0:1", "retries": 3, "maxFailed": 0, "epoch": 0}
-    says = {**definition, "lease": 1, "rest": "40-49"}
-    known = seen(map(trains, range(1))).job.to_wire()
-    known["status"]["shards"] = [{**definition, "leases": "1.1.1=0-49", "rest": "50-99", "lastLease": 1}]
-    agent = report(1, AgentState.RUNNING, 1).to_wire() | {"shards": [says]}
-    workers = [trains(0), trains(1, agent=agent)]
-    plan = plan_job(seen(workers, ElasticJob.model_validate(known)), NOW)
-    assert [act.name for act in plan.acts if act.verb is Verb.DELETE] == ["digits-worker-1"]
-    (files,) = plan.status_patch["shards"]
-    assert (files["done"], files["rest"]) == (40, "40-99")
-
-
 def acts_of(plan: Plan, verb: Verb) -> list[str]:
     return [act.name for act in (*plan.first, *plan.acts) if act.verb is verb and act.subresource is None]
 

@@ -43,7 +43,6 @@ DECIDES = {
     "progress": ({"step": 1}, {"step": 1, "checkpointStep": 1}),
     "rounds": ([], [{"round": 1}]),
     "memory": ({"step": 1}, {"step": 1, "resumed": {"step": 1}}),
-    "shards": ([{"rest": "0-9"}], [{"rest": "0-9", "wants": True}]),
     "replicas": ({"round": 1}, {"round": 2}),
 }
 """Parts of a report whose changes decide something about a job, with such a change."""
@@ -51,7 +50,7 @@ DOES_NOT_DECIDE = {
     "progress": ({"step": 1}, {"step": 2}),
     "rounds": ([{"round": 1, "lastStep": 1}], [{"round": 1, "lastStep": 2}]),
     "memory": ({"step": 1}, {"step": 2}),
-    "shards": ([{"rest": "0-9"}], [{"rest": "0-8"}]),
+    "shards": ([{"rest": "0-9"}], [{"rest": "0-9", "wants": True}]),
     "replicas": ({"version": 1, "step": 1}, {"version": 2, "step": 2}),
     "series": (None, {"points": []}),
     "usage": (None, {"cpu": 1.0}),

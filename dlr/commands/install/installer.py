@@ -19,7 +19,7 @@ from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Resource, is_
 POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
 _BOOKKEEPING = ("resourceVersion", "generation", "managedFields")
-_CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans")
+_CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans", "shardsets")
 
 
 class Outcome(StrEnum):

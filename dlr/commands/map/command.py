@@ -156,10 +156,10 @@ def command(
 
 def _follow(api: Api, made: Submitted) -> None:
     try:
-        job = follow(api, made, Path())
+        job, sets = follow(api, made, Path())
     except KeyboardInterrupt:
         raise choose_after_interrupt(api, made) from None
-    conclude(made, job, Path())
+    conclude(made, job, sets, Path())
 
 
 def worker_range(text: str) -> tuple[int, int]:

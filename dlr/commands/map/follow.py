@@ -9,20 +9,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.shards.job_sets import undone_of
 from controller.wording import counted
-from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
-from crds.shard_set_status import ShardSetStatus
-from crds.wire import from_wire
+from crds.intervals import NONE, Intervals, count, first, from_text, to_text, union, whole
 from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.map.submission import Submitted
 from dlr.job import report
-from dlr.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.job.lookup import NoSuchJob, get_job, list_workers, shard_sets_of
 from dlr.job.progress import pace_parts, sets_of
 from dlr.job.wording import in_command, percent_done, plain, utc_now
 from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
-from reconcilers.shards.sets import of_status
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, a line as often as that."""
@@ -43,33 +41,34 @@ class Outcome:
     """Why the first one failed."""
 
 
-def follow(api: Api, made: Submitted, folder: Path) -> JSON:
-    """Show how far it is until the job is over, and return it as it is then.
+def follow(api: Api, made: Submitted, folder: Path) -> tuple[JSON, list[JSON]]:
+    """Show how far it is until the job is over, and return it with its ShardSets as they are then.
 
     Raises:
         CommandError: somebody has deleted it.
     """
-    job = made.job
+    job, sets = made.job, list[JSON]()
     display = _Display(made.name)
     uid = made.job["metadata"]["uid"]
 
-    def fetch() -> tuple[JSON, list[JSON]]:
+    def fetch() -> tuple[JSON, list[JSON], list[JSON]]:
         job = get_job(api, made.name)
         if job["metadata"]["uid"] != uid:
             raise NoSuchJob(f"The job {made.name!r} was deleted, and another has its name now.")
-        return job, list_workers(api, made.name)
+        return job, shard_sets_of(api, job), list_workers(api, made.name)
 
     try:
         with display.shown():
-            for job, workers in until_finished(fetch, lambda seen: report.is_finished(seen[0])):
-                display.show(progress_line(job, workers, made.task.size))
+            for job, sets, workers in until_finished(fetch, lambda seen: report.is_finished(seen[0])):
+                display.show(progress_line(job, sets, workers, made.task.size))
     except NoSuchJob:
-        raise _left_behind(made, job, folder) from None
-    return job
+        raise _left_behind(made, sets, folder) from None
+    return job, sets
 
 
-def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
-    progress = next((each for each in sets_of(job, workers, utc_now()) if each.name == SET_NAME), None)
+def progress_line(job: JSON, sets: list[JSON], workers: list[JSON], size: int) -> str:
+    found = sets_of(job, sets, workers, utc_now())
+    progress = next((each for each in found if each.name == SET_NAME), None)
     if progress is None:
         parts = [f"0 of {counted(size, 'line')}" if size else "waiting"]
     else:
@@ -83,24 +82,22 @@ def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
     return ", ".join(parts)
 
 
-def outcome_of(job: JSON, size: int) -> Outcome:
-    """The outcome by the job's status."""
-    for wire in (job.get("status") or {}).get("shards") or ():
-        if wire["name"] == SET_NAME:
-            shards = of_status(from_wire(ShardSetStatus, wire))
-            held = [each.elements for each in shards.leases] + [each.elements for each in shards.tried]
-            left = union(shards.failed, shards.waiting, *held)
-            return Outcome(shards.definition.size, shards.failed, left, shards.reason)
+def outcome_of(sets: list[JSON], size: int) -> Outcome:
+    """The outcome by the job's ShardSets."""
+    for wire in (each.get("status") or {} for each in sets):
+        if wire.get("name") == SET_NAME:
+            failed = from_text(wire.get("failedElements") or "")
+            return Outcome(wire["size"], failed, union(failed, undone_of(wire)), wire.get("reason") or "")
     return Outcome(size, NONE, whole(size) if size else NONE, "")
 
 
-def conclude(made: Submitted, job: JSON, folder: Path) -> None:
+def conclude(made: Submitted, job: JSON, sets: list[JSON], folder: Path) -> None:
     """Say what became of the lines, and write those that are not done into a file.
 
     Raises:
         CommandError: some are not.
     """
-    found = outcome_of(job, made.task.size)
+    found = outcome_of(sets, made.task.size)
     ended_well = report.phase(job) == "Succeeded"
     if ended_well and not found.left:
         lines = "its line is" if found.size == 1 else f"all {found.size} lines are"
@@ -121,9 +118,9 @@ def conclude(made: Submitted, job: JSON, folder: Path) -> None:
     raise CommandError("; ".join([*parts, _saved(made, found, folder)]) + ".")
 
 
-def _left_behind(made: Submitted, job: JSON, folder: Path) -> CommandError:
+def _left_behind(made: Submitted, sets: list[JSON], folder: Path) -> CommandError:
     """Return the error for a job that was deleted meanwhile."""
-    found = outcome_of(job, made.task.size)
+    found = outcome_of(sets, made.task.size)
     many = f"{count(found.left)} of {found.size or 'its'} lines are not known to be done"
     return CommandError(f"The job {made.name!r} was deleted; {many}; {_saved(made, found, folder)}.")
 

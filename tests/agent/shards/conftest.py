@@ -12,7 +12,7 @@ import pytest
 from agent.shards.desk import Desk
 from crds.shard_set import ENV_SHARDS_SOCKET
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import Crew, ShardSet, voice_of
+from reconcilers.shards.sets import Crew, SetState, voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -22,7 +22,7 @@ class Job:
 
     def __init__(self) -> None:
         self.desks: dict[int, Desk] = {}
-        self.sets: tuple[ShardSet, ...] = ()
+        self.sets: tuple[SetState, ...] = ()
         self.writes = 0
         self._lock = threading.RLock()
 
@@ -50,9 +50,9 @@ class Job:
                 self.show()
 
     def show(self) -> None:
-        status = {"shards": [each.to_status().to_wire() for each in self.sets]}
-        for desk in list(self.desks.values()):
-            desk.see({"spec": status})
+        for number, each in enumerate(self.sets):
+            for desk in list(self.desks.values()):
+                desk.see(number, {**each.to_status().to_wire(), "uid": each.uid, "jobUid": ""})
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from crds.intervals import from_text, minus, union
 from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_RANGES, Definition
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import Crew, ShardSet, voice_of
+from reconcilers.shards.sets import Crew, SetState, voice_of
 from tests.played.schedule import Schedule, play_seeds
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -149,7 +149,7 @@ class Worker:
             self.dealing.receive(process, said, self.game.schedule.now)
             self.turn()
 
-    def see(self, sets: tuple[ShardSet, ...]) -> None:
+    def see(self, sets: tuple[SetState, ...]) -> None:
         if not self.is_lost:
             self.dealing.follow([each.to_status().to_wire() for each in sets], self.game.schedule.now)
             self.turn()
@@ -220,7 +220,7 @@ class Game:
         self.wrong: list[str] = []
         self.done: Counter[int] = Counter()
         self.definition = {"name": "train", "size": 60, "digest": "0:1", "retries": 16}
-        self.sets: tuple[ShardSet, ...] = ()
+        self.sets: tuple[SetState, ...] = ()
         self.voices: dict[int, tuple[Any, ...]] = {}
         self.workers: list[Worker] = []
         for number in range(self.schedule.random.randint(1, 3)):

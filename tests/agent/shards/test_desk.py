@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import tempfile
 import threading
@@ -14,7 +15,8 @@ import pytest
 
 from agent.shards import dealing
 from agent.shards.desk import Desk
-from crds.shard_set import ENV_SHARDS_SOCKET
+from crds.names import LABEL_JOB_UID
+from crds.shard_set import ENV_SHARDS_SOCKET, Definition
 from dlr.shards import ShardsError, pull
 from tests.agent.shards.conftest import Job
 
@@ -165,3 +167,34 @@ def test_no_wait_that_a_process_names_ends_the_desk(alone: Job, within: object) 
     text = f'{{"next": 1, "within": {within}}}\n'.encode()
     waits._source._socket.sendall(text)  # type: ignore[union-attr]
     assert len(list(other)) == 20
+
+
+def test_a_desk_follows_one_shard_set_more_until_it_has_found_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, followed, given = Desk(0, 1), queue.Queue[int](), list[int]()
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, desk.path)
+    desk.be_of({"metadata": {"labels": {LABEL_JOB_UID: "job"}}})
+    desk.serve(lambda soon: None, lambda number: followed.put(number) or (lambda: None))  # type: ignore[func-returns-value]
+    wanted = {"size": 3, "digest": Definition.parse({"name": "mine", "size": 3}).digest}
+
+    def shown(name: str, job: str = "job", **status: Any) -> dict[str, Any]:
+        return {**wanted, "name": name, "uid": f"uid-{name}", "jobUid": job, **status}
+
+    def work() -> None:
+        for part in pull("mine", 3, retries=0):
+            given.extend(part)
+
+    process = threading.Thread(target=work, daemon=True)
+    process.start()
+    assert followed.get(timeout=WAIT_SECONDS) == 0
+    desk.see(0, shown("others"))
+    assert followed.get(timeout=WAIT_SECONDS) == 1
+    desk.see(1, shown("mine", "an earlier job of the name"))
+    assert followed.get(timeout=WAIT_SECONDS) == 2
+    (pulled,) = desk.to_status() or ()
+    status = {"digest": pulled.digest, "retries": 0, "maxFailed": 0, "epoch": 0}
+    desk.see(2, shown("mine", **status))
+    process.join(WAIT_SECONDS)
+    assert not process.is_alive() and given == [] and followed.empty(), "that set is over"
+    desk.stop()

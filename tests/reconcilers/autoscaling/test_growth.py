@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 
 from controller.resources import PODS, Resource
 from crds.elasticjob import ElasticJob
-from crds.intervals import whole
-from crds.shard_set import Definition
 from reconcilers.autoscaling.growth import grow
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
-from reconcilers.shards.sets import ShardSet
 from tests.reconcilers.build import NOW, in_lists, job
 from tests.reconcilers.scale_stage import Stage
 
@@ -351,29 +348,6 @@ async def test_growth_beyond_the_jobs_limits_is_not_written_and_its_reason_is_to
         "the job would ask for 3Gi of memory in all, more than its resourceLimits, 2Gi"
     )
     assert stage.job()["status"]["scaling"]["by"] == "spec"
-
-
-async def test_what_shards_want_beyond_the_limits_is_told_once_and_asked_for_again_after_an_hour() -> None:
-    stage = Training()
-    policy = {"shardScaling": {"slotsPerWorker": 1}}
-    stage.add_job(2, elasticPolicy=policy, resourceLimits={"memory": "2Gi"})
-    stage.edit_job(maxReplicas=4)
-    await stage.live(30)
-    stage.patch(ELASTICJOBS, "j", {"status": {"shards": [waiting(9)]}}, status=True)
-    await stage.live(60)
-    refused = [message for reason, message in stage.events if reason == "ScaleRefused"]
-    assert stage.count() == 2 and len(refused) == 1
-    assert refused[0].startswith("shardScaling: ") and "more than its resourceLimits, 2Gi" in refused[0]
-    stage.patch(ELASTICJOBS, "j", {"spec": {"resourceLimits": {"memory": "8Gi"}}})
-    await stage.live(60)
-    assert (stage.count(), stage.job()["status"]["scaling"]["by"]) == (4, "shardScaling")
-    assert stage.members()[-1] == [0, 1, 2, 3]
-
-
-def waiting(elements: int) -> JSON:
-    """A shard set of which nothing is leased yet."""
-    known = ShardSet(Definition("lines", 0, elements, "", 2, 9), whole(elements))
-    return known.to_status().to_wire()
 
 
 async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_next() -> None:

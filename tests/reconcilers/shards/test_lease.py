@@ -17,23 +17,22 @@ from pydantic import TypeAdapter
 from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
-from crds.leases import Lease, leases_to_text
+from crds.leases import Lease
 from crds.shard_set import Definition
-from crds.shard_set_status import MAX_LEASES_TEXT, ShardSetStatus
-from reconcilers.shards.job_shards import ending
+from crds.shard_set_status import ShardSetStatus
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import (
     MAX_SCATTERED,
     MAX_WAITING,
     Crew,
-    ShardSet,
+    SetState,
     Tried,
     Voice,
     of_status,
     voice_of,
 )
+from reconcilers.shards.telling import ending
 from tests.counting import calls
-from tests.reconcilers import build
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -55,7 +54,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.holding = Holding(self.definition)
 
-    def see(self, job: tuple[ShardSet, ...]) -> None:
+    def see(self, job: tuple[SetState, ...]) -> None:
         for each in job:
             if each.restoration != self.restoration:
                 self.restoration, self.holding = each.restoration, Holding(self.definition)
@@ -94,12 +93,12 @@ class Cluster:
         self, workers: int, definition: Definition, poison: frozenset[int], choose: random.Random
     ) -> None:
         self.definition, self.poison, self.choose = definition, poison, choose
-        self.versions: list[tuple[ShardSet, ...]] = [()]
+        self.versions: list[tuple[SetState, ...]] = [()]
         self.workers = {i: Worker(i, 1, definition) for i in range(workers)}
         self.reports: dict[int, list[dict[str, Any]]] = {i: [] for i in range(workers)}
         self.done: list[int] = []
         self.failures: dict[int, list[int]] = {}
-        self.late: list[tuple[int, tuple[ShardSet, ...]]] = []
+        self.late: list[tuple[int, tuple[SetState, ...]]] = []
         self.saved: list[int] = []
         self.round = 0
         self.heard: dict[int, int] | None = None
@@ -107,7 +106,7 @@ class Cluster:
         as a new leader's may."""
 
     @property
-    def job(self) -> tuple[ShardSet, ...]:
+    def job(self) -> tuple[SetState, ...]:
         return self.versions[-1]
 
     def look(self, lag: int, write: str) -> None:
@@ -135,7 +134,7 @@ class Cluster:
             self._write(version, decided)
         self.late = []
 
-    def _write(self, version: int, decided: tuple[ShardSet, ...]) -> None:
+    def _write(self, version: int, decided: tuple[SetState, ...]) -> None:
         if version == len(self.versions) - 1 and decided != self.job:
             self.versions.append(decided)
             self.check()
@@ -235,7 +234,7 @@ class Cluster:
         raise AssertionError(f"it never ends: {self.job}")
 
 
-def read_back(known: ShardSet) -> ShardSet:
+def read_back(known: SetState) -> SetState:
     """As the API server gives it back."""
     return of_status(TypeAdapter(ShardSetStatus).validate_python(known.to_status().to_wire()))
 
@@ -312,7 +311,7 @@ def test_what_failed_is_not_leased_again_before_its_worker_has_heard_that_it_cou
     """Two looks at one report: an agent that saw the second alone took the new lease for failed as well."""
     definition = Definition("train", 0, 1, "", 3, 0)
     alone, tries = Worker(0, 1, definition), 0
-    sets: tuple[ShardSet, ...] = ()
+    sets: tuple[SetState, ...] = ()
     for _ in range(20):
         alone.see(sets)
         if (part := alone.holding.take(1)) is not None:
@@ -331,7 +330,7 @@ def test_a_set_that_is_too_scattered_fits_its_status_and_fails_the_job(place: st
     ends = sorted({*apart.sample(range(size), 2 * MAX_WAITING + 10_000)})
     scattered = tuple(zip(ends[::2], ends[1::2], strict=True))
     assert len(scattered) > MAX_WAITING
-    known = ShardSet(Definition("train", 0, size, "", 3, size - 1), ())
+    known = SetState(Definition("train", 0, size, "", 3, size - 1), ())
     value: Any = (
         (Tried((0, 1), scattered), Tried((1,), ((size - 1, size),))) if place == "tried" else scattered
     )
@@ -341,7 +340,7 @@ def test_a_set_that_is_too_scattered_fits_its_status_and_fails_the_job(place: st
     left = union(found.waiting, found.failed, *(each.elements for each in found.tried))
     assert not minus(scattered, left), "what is not named is not done again"
     assert read_back(found) == found
-    assert "separate places" in ending(build.job(status={"shards": [known.to_status().to_wire()]}))
+    assert "separate places" in ending([read_back(known)])
 
 
 def test_leases_that_are_too_scattered_for_the_status_go_back_and_lose_nothing() -> None:
@@ -353,33 +352,14 @@ def test_leases_that_are_too_scattered_for_the_status_go_back_and_lose_nothing()
     voices = [
         Voice(w, 0, definition, w + 1, of_numbers(sorted(left[w])), (), "", True) for w in range(workers)
     ]
-    known = ShardSet(definition, (), held, again=(Tried((1,), ((0, 1),)),), last_lease=workers)
+    known = SetState(definition, (), held, again=(Tried((1,), ((0, 1),)),), last_lease=workers)
     (found,) = lease([known], Crew(dict.fromkeys(range(workers), 0), voices, workers), NOW)
     assert (found.leases, found.again) == ((), ())
     assert found.tried == (Tried((1,), ((0, 1),)),)
     assert found.waiting == minus(of_numbers(sorted(set().union(*left))), ((0, 1),))
 
 
-def test_leases_of_several_sets_fit_the_status_together_and_the_most_scattered_go_back() -> None:
-    """Each alone would fit."""
-    workers, apart = 100, random.Random(1)
-
-    def scattered(number: int, ranges: int) -> ShardSet:
-        starts = sorted(apart.sample(range(0, 10**9, 2), ranges * workers))
-        held = [starts[w * ranges : (w + 1) * ranges] for w in range(workers)]
-        leases = tuple(Lease(w, 0, w + 1, of_numbers(each)) for w, each in enumerate(held))
-        return ShardSet(Definition(f"set-{number}", 0, 10**9, "", 3, 0), (), leases, last_lease=workers)
-
-    sets = [scattered(number, ranges) for number, ranges in enumerate((700, 200, 720, 250))]
-    alone = [len(leases_to_text(known.leases)) for known in sets]
-    assert max(alone) <= MAX_LEASES_TEXT < sum(alone) - alone[2]
-    found = lease(sets, Crew(dict.fromkeys(range(workers), 0), (), workers), NOW)
-    assert sum(len(leases_to_text(known.leases)) for known in found) <= MAX_LEASES_TEXT
-    assert [bool(known.leases) for known in found] == [False, True, False, True]
-    assert [known.done for known in found] == [known.done for known in sets], "nothing is lost"
-
-
-def scattered_set(histories: int, workers: int) -> tuple[ShardSet, Crew]:
+def scattered_set(histories: int, workers: int) -> tuple[SetState, Crew]:
     """As many ranges wait as may, each worker holds eight and asks for more, and of one it says that it failed.
 
     Args:
@@ -394,7 +374,7 @@ def scattered_set(histories: int, workers: int) -> tuple[ShardSet, Crew]:
         Voice(each.worker, 0, definition, each.number, each.elements[1:], each.elements[:1], wants=True)
         for each in leases
     ]
-    known = ShardSet(definition, tuple(waiting), leases, again=again, last_lease=workers)
+    known = SetState(definition, tuple(waiting), leases, again=again, last_lease=workers)
     return known, Crew(dict.fromkeys(range(workers), 0), voices, workers)
 
 
@@ -412,7 +392,7 @@ def test_a_status_names_thousands_of_leased_elements_that_failed_elsewhere() -> 
         for n in range(MAX_SCATTERED)
     )
     held = Lease(0, 0, 1, union(*(each.elements for each in again)))
-    known = ShardSet(Definition("train", 0, 2**53 - 1, "", 16, 0), (), (held,), again=again, last_lease=1)
+    known = SetState(Definition("train", 0, 2**53 - 1, "", 16, 0), (), (held,), again=again, last_lease=1)
     (found,) = lease([known], Crew({0: 0}, (), 1), NOW)
     assert union(*(each.elements for each in found.again)) == held.elements
     assert {len(each.workers) for each in found.again} == {16}
@@ -420,17 +400,19 @@ def test_a_status_names_thousands_of_leased_elements_that_failed_elsewhere() -> 
 
 
 def test_a_status_with_more_ranges_than_are_written_is_refused() -> None:
-    known = ShardSet(Definition("train", 0, 2**20, "", 3, 0), ((0, 1),))
+    known = SetState(Definition("train", 0, 2**20, "", 3, 0), ((0, 1),))
     many = of_numbers(range(0, 2**19, 2))
     for text in ({"rest": to_text(many)}, {"failed_elements": to_text(many)}):
-        with pytest.raises(ValueError, match=r"status\.shards of 'train' cannot be read: .* too long"):
+        with pytest.raises(
+            ValueError, match=r"the status of the shard set 'train' cannot be read: .* too long"
+        ):
             of_status(replace(known.to_status(), **text))
 
 
 def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> None:
     def granted(waiting: int) -> int:
         """Elements, where 10 workers have done 100,000 in 100 s: each does 300 in three seconds."""
-        known = ShardSet(Definition("train", 0, 100_000 + waiting, "", 3, 0), ((100_000, 100_000 + waiting),))
+        known = SetState(Definition("train", 0, 100_000 + waiting, "", 3, 0), ((100_000, 100_000 + waiting),))
         voices = [Voice(i, 1, known.definition, 0, (), (), wants=i == 0) for i in range(10)]
         (after,) = lease(
             (replace(known, started_at=NOW),),
@@ -448,7 +430,7 @@ def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_stat
     pieces = list(zip(cuts[::2], cuts[1::2], strict=True))
     chance.shuffle(pieces)
     leases = tuple(Lease(i, 1 + i % 3, 20_000 + chance.randrange(3_000), (pieces[i],)) for i in range(1_000))
-    known = ShardSet(
+    known = SetState(
         Definition("train", 0, 1_000_000, "0:1", 3, 0), ((999_999, 1_000_000),), leases, last_lease=23_000
     )
     assert read_back(known) == known

@@ -14,14 +14,11 @@ from controller.slices import LARGE
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.elasticworker import ElasticWorker
 from crds.intervals import count, to_text
-from crds.leases import Lease, holder_number
+from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_RANGES, Definition
-from reconcilers.observed.workers import Workers
-from reconcilers.shards.job_shards import next_sets
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import MAX_HEARD, Hearing, ShardSet, crew_of, look_size
+from reconcilers.shards.sets import MAX_HEARD, Crew, Hearing, Puller, SetState, Voice, crew_of, look_size
 from tests.counting import calls
-from tests.reconcilers.build import job
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 BEGAN, ENDED = "2026-11-23T00:00:00Z", "2026-11-23T00:01:00Z"
@@ -55,12 +52,17 @@ def worker(phase: str, history: list[dict[str, Any]]) -> ElasticWorker:
     )
 
 
-def after(seen: ElasticWorker, leaving: frozenset[str] = frozenset()) -> ShardSet:
+def after(seen: ElasticWorker, leaving: frozenset[str] = frozenset()) -> SetState:
     held = Lease(0, 1, 1, ((0, 50),))
-    known = ShardSet(
+    known = SetState(
         Definition("files", 0, 100, "d", 3, 0), waiting=((50, 100),), leases=(held,), last_lease=1
     )
-    return lease((known,), crew_of([seen], leaving, 0), NOW)[0]
+    puller = Puller(0, seen, goes=seen.metadata.uid in leaving)
+    return lease((known,), crew_of([puller], (known,), 0), NOW)[0]
+
+
+def heard(seen: ElasticWorker, hearing: Hearing | None = None) -> list[Voice]:
+    return list((hearing or Hearing()).voices_of(Puller(0, seen)))
 
 
 def test_of_a_pod_that_a_suspension_took_away_the_last_words_count() -> None:
@@ -88,25 +90,30 @@ def test_what_the_pod_of_a_deleted_job_says_to_the_next_one_of_its_name_does_not
     new = worker("Pending", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}])
     for pod in (None, "another"):
         status = new.status.model_copy(update={"pod_uid": pod})
-        assert list(Hearing().voices_of(new.model_copy(update={"status": status}))) == []
-    assert len(list(Hearing().voices_of(new))) == 1
+        assert heard(new.model_copy(update={"status": status})) == []
+    assert len(heard(new)) == 1
 
 
-def test_workers_of_each_type_have_leases_of_their_own() -> None:
-    """A chief may run the workers' script, and was leased nothing: its agent followed worker 0's lease."""
-    them = []
-    for type_ in ("worker", "chief", "evaluator"):
-        found = worker("Running", [])
-        assert found.status.agent is not None and found.status.agent.shards
-        said = tuple(replace(each, lease=0, rest="", wants=True) for each in found.status.agent.shards)
-        status = found.status.model_copy(update={"agent": replace(found.status.agent, shards=said)})
-        them.append(
-            found.model_copy(update={"spec": found.spec.model_copy(update={"type": type_}), "status": status})
-        )
-    sets = next_sets(job(replicas=1), Workers(them), (), NOW)
-    assert sets is not None
-    numbers = [holder_number(type_, 0) for type_ in ("worker", "chief", "evaluator")]
-    assert [each.worker for each in sets[0].leases] == numbers and numbers[0] == 0
+def test_what_a_worker_held_goes_back_when_its_agent_names_the_set_no_more() -> None:
+    """The agent's container was restarted, say: the next agent knows nothing of the lease."""
+    holder = worker("Running", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}])
+    assert after(holder).leases
+    agent = holder.status.agent
+    assert agent is not None and agent.shards
+    of_another = replace(agent, shards=tuple(replace(each, name="others") for each in agent.shards))
+    seen = holder.model_copy(update={"status": holder.status.model_copy(update={"agent": of_another})})
+    assert (after(seen).leases, after(seen).done) == ((), 0)
+
+
+def test_a_report_counts_for_the_shard_set_whose_uid_it_has() -> None:
+    """A set that was deleted and made anew gives the numbers of leases once more."""
+    holder = worker("Running", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}])
+    (voice,) = heard(holder)
+    held = Lease(0, 1, 1, ((0, 100),))
+    for uid, rest in (("", ((40, 50),)), ("another", ((0, 100),))):
+        known = SetState(voice.definition, (), (held,), last_lease=1, uid=uid)
+        (found,) = lease((known,), Crew({0: 1}, [replace(voice, wants=True)], 1), NOW)
+        assert found.leases[0].elements == rest
 
 
 def with_texts(number: int, text: str) -> ElasticWorker:
@@ -119,10 +126,14 @@ def with_texts(number: int, text: str) -> ElasticWorker:
     return seen.model_copy(update={"status": seen.status.model_copy(update={"agent": agent})})
 
 
+def stored(number: int, text: str) -> dict[str, Any]:
+    return {"status": {"agent": {"shards": [{"rest": text, "failed": text, "undone": text}] * number}}}
+
+
 def test_a_look_reads_a_bounded_number_of_ranges_of_a_report_whatever_its_sets_unpack_to() -> None:
     packed = to_text(tuple((at, at + 1) for at in range(1, 2 * MAX_SHARD_RANGES, 2)))
     assert 16 * 3 * len(packed) < MAX_SHARDS_TEXT
-    voices = list(Hearing().voices_of(with_texts(16, packed)))
+    voices = heard(with_texts(16, packed))
     assert len(voices) == 1
     assert len(voices[0].rest) == MAX_SHARD_RANGES
 
@@ -131,17 +142,18 @@ def test_a_look_reads_a_bounded_number_of_ranges_of_a_report_whatever_its_sets_u
     "text", [to_text(tuple((at, at + 1) for at in range(1, 4_000, 2))), "1," * 340 + "1"]
 )
 def test_what_takes_long_to_read_is_looked_at_beside_the_event_loop(text: str) -> None:
-    ordinary = [with_texts(1, "0-99")] * 100
-    assert look_size(ordinary) == 100
-    assert look_size([with_texts(4, text)] * 20) >= LARGE
-    assert look_size(ordinary * 3) == 300
+    ordinary = [stored(1, "0-99")] * 100
+    assert look_size(ordinary, ()) == 100
+    assert look_size([stored(4, text)] * 20, ()) >= LARGE
+    assert look_size(ordinary * 3, ()) == 300
 
 
 def test_sets_that_are_packed_in_the_status_are_read_beside_the_event_loop() -> None:
     scattered = tuple((at, at + 1) for at in range(0, 32_000, 2))
-    known = ShardSet(Definition("files", 0, 10**6, "d", 3, 0), scattered)
-    assert look_size([], [known.to_status()]) >= LARGE
-    assert look_size([], [replace(known, waiting=scattered[:99]).to_status()]) < 10
+    known = SetState(Definition("files", 0, 10**6, "d", 3, 0), scattered)
+    few = replace(known, waiting=scattered[:99])
+    assert look_size([], [{"status": known.to_status().to_wire()}]) >= LARGE
+    assert look_size([], [{"status": few.to_status().to_wire()}]) < 10
 
 
 def test_what_unpacks_to_megabytes_is_not_unpacked_after_all_ranges_that_a_report_may_have() -> None:
@@ -154,24 +166,24 @@ def test_what_unpacks_to_megabytes_is_not_unpacked_after_all_ranges_that_a_repor
             "status": first.status.model_copy(update={"agent": replace(first.status.agent, shards=shards)})
         }
     )
-    walked = calls(lambda: list(Hearing().voices_of(seen)))
+    walked = calls(lambda: heard(seen))
     assert walked < 100_000
 
 
 def test_a_look_reads_a_bounded_number_of_ranges_however_many_workers_report_them() -> None:
-    hearing, heard = Hearing(), 0
+    hearing, ranges = Hearing(), 0
     for number in range(2 * MAX_HEARD // MAX_SHARD_RANGES):
         text = to_text(tuple((at, at + 1) for at in range(number, number + 2 * MAX_SHARD_RANGES, 2)))
-        heard += sum(len(voice.rest) for voice in hearing.voices_of(with_texts(1, text)))
+        ranges += sum(len(voice.rest) for voice in heard(with_texts(1, text), hearing))
         nonsense = "z" + base64.b64encode(zlib.compress(bytes([number]) * 60_000, 9)).decode()
-        assert list(hearing.voices_of(with_texts(1, nonsense))) == []
-    assert heard <= MAX_HEARD
-    assert list(hearing.voices_of(with_texts(1, "0-99"))) == []
+        assert heard(with_texts(1, nonsense), hearing) == []
+    assert ranges <= MAX_HEARD
+    assert heard(with_texts(1, "0-99"), hearing) == []
 
 
 def test_what_all_workers_report_alike_is_read_once() -> None:
     hearing = Hearing()
     text = to_text(tuple((at, at + 1) for at in range(0, 2 * MAX_SHARD_RANGES, 2)))
-    heard = [voice for _ in range(300) for voice in hearing.voices_of(with_texts(1, text))]
-    assert len(heard) == 300
-    assert heard[0].undone is heard[-1].undone
+    voices = [voice for _ in range(300) for voice in heard(with_texts(1, text), hearing)]
+    assert len(voices) == 300
+    assert voices[0].undone is voices[-1].undone

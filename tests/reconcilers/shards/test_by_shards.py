@@ -11,9 +11,9 @@ from crds.leases import Lease
 from crds.shard_set import Definition
 from reconcilers.scale.permission import own_refusal
 from reconcilers.scale.request import Origin, own_request
-from reconcilers.shards.by_shards import Scale, Sizing, size_of, workers_for
-from reconcilers.shards.sets import ShardSet
-from tests.reconcilers.build import job, worker
+from reconcilers.shards.by_shards import IdleWorker, Sizing, size_of, workers_for
+from reconcilers.shards.sets import SetState
+from tests.reconcilers.build import job
 
 SLOTS, IDLE = 4, 60
 
@@ -26,57 +26,48 @@ def pulling(
     most: int = 20,
     unit: int = 1,
     **status: object,
-) -> ElasticJob:
-    """A job of so many workers, with so many elements that wait, and so many that each of some holds."""
+) -> tuple[ElasticJob, list[SetState]]:
+    """A job of so many workers, and its set with so many elements that wait, and so many that each of some holds."""
     size, held = waiting + sum(leases.values()), []
     at = waiting
     for number, (index, elements) in enumerate(sorted(leases.items()), start=1):
         held.append(Lease(index, 1, number, ((at, at + elements),)))
         at += elements
-    known = ShardSet(
+    known = SetState(
         Definition("lines", 0, size + 1, "", 2, 9), whole(waiting), tuple(held), last_lease=len(held)
     )
     policy = {"nodeUnit": unit, "shardScaling": {"slotsPerWorker": SLOTS, "idleSeconds": IDLE}}
-    return job(
-        replicas=replicas,
-        elasticPolicy=policy,
-        worker={"minReplicas": least, "maxReplicas": most},
-        status={"shards": [known.to_status().to_wire()], **status},
-    )
+    limits = {"minReplicas": least, "maxReplicas": most}
+    return job(replicas=replicas, elasticPolicy=policy, worker=limits, status=status), [known]
+
+
+def idle(seconds: dict[int, float]) -> list[IdleWorker]:
+    return [IdleWorker(index, 1, each) for index, each in seconds.items()]
 
 
 def test_more_come_at_once_for_what_waits_and_is_leased() -> None:
-    assert size_of(pulling(2, 30, {0: 8, 1: 2}), [worker(0), worker(1)], {}) == Sizing(Scale(10))
-    assert size_of(pulling(2, 1_000, {}), [worker(0), worker(1)], {}) == Sizing(Scale(20))
+    assert size_of(*pulling(2, 30, {0: 8, 1: 2}), (), ()) == Sizing(10)
+    assert size_of(*pulling(2, 1_000, {}), (), ()) == Sizing(20)
 
 
 def test_who_was_idle_for_long_goes_and_nobody_who_holds_a_lease() -> None:
-    of, workers = pulling(4, 0, {1: 1, 3: 2}), [worker(index) for index in range(4)]
-    assert size_of(of, workers, {"w0": 61.0, "w2": 20.0}) == Sizing(Scale(3, (0,)))
-    assert size_of(of, workers, {"w0": 59.0, "w2": 20.0}) == Sizing(look_again_seconds=1.0)
+    of = pulling(4, 0, {1: 1, 3: 2})
+    assert size_of(*of, (), idle({0: 61.0, 2: 20.0})) == Sizing(3, (0,))
+    assert size_of(*of, (), idle({0: 59.0, 2: 20.0})) == Sizing(look_again_seconds=1.0)
 
 
 def test_who_is_leased_something_in_this_very_look_stays() -> None:
     """It was idle before: what it is leased now has come back from a worker that was lost."""
-    of, workers = pulling(4, 0, {0: 1, 3: 1}), [worker(index) for index in range(4)]
-    idle = {f"w{index}": 99.0 for index in range(4)}
-    assert size_of(of, workers, idle) == Sizing(Scale(2, (1, 2)))
+    of = pulling(4, 0, {0: 1, 3: 1})
+    assert size_of(*of, (), idle(dict.fromkeys(range(4), 99.0))) == Sizing(2, (1, 2))
 
 
 def test_a_job_that_does_not_ask_for_it_stays_as_it_is() -> None:
-    of = pulling(2, 100, {})
-    plain = job(
-        replicas=2, worker={"maxReplicas": 9}, status={"shards": [s.to_wire() for s in of.status.shards]}
-    )
-    assert size_of(plain, [worker(0)], {}) == Sizing()
-    kept = job(
-        replicas=2,
-        elasticPolicy={"shardScaling": {}},
-        worker={"maxReplicas": 9, "autoScale": False},
-        status={"shards": [each.to_wire() for each in of.status.shards]},
-    )
-    assert size_of(kept, [worker(0)], {}) == Sizing()
-    assert size_of(job(elasticPolicy={"shardScaling": {}}), [worker(0)], {"w0": 1e9}) == Sizing()
+    _, sets = pulling(2, 100, {})
+    assert size_of(job(replicas=2, worker={"maxReplicas": 9}), sets, (), ()) == Sizing()
+    kept = job(replicas=2, elasticPolicy={"shardScaling": {}}, worker={"maxReplicas": 9, "autoScale": False})
+    assert size_of(kept, sets, (), ()) == Sizing()
+    assert size_of(job(elasticPolicy={"shardScaling": {}}), [], (), idle({0: 1e9})) == Sizing()
 
 
 @given(st.data())
@@ -87,30 +78,29 @@ def test_it_stays_in_bounds_takes_no_work_and_settles(data: st.DataObject) -> No
     replicas = data.draw(st.integers(least // unit, most // unit)) * unit
     leases = data.draw(st.dictionaries(st.integers(0, replicas - 1), st.integers(1, 9), max_size=6))
     waiting = data.draw(st.integers(0, 60))
-    idle = {f"w{index}": data.draw(st.floats(0, 200)) for index in range(replicas) if index not in leases}
-    of = pulling(replicas, waiting, leases, least, most, unit)
-    workers = [worker(index) for index in range(replicas)]
-    found = size_of(of, workers, idle)
-    if found.scale is None:
+    seconds = {index: data.draw(st.floats(0, 200)) for index in range(replicas) if index not in leases}
+    of, sets = pulling(replicas, waiting, leases, least, most, unit)
+    found = size_of(of, sets, (), idle(seconds))
+    if found.replicas is None:
         return
-    after, removed = found.scale.replicas, found.scale.removed
+    after, removed = found.replicas, found.removed
     assert least <= after <= most and after % unit == 0 and after != replicas
     if after > replicas:
         assert not removed
         assert (waiting + sum(leases.values())) > SLOTS * replicas
     else:
         assert len(removed) == replicas - after and not set(removed) & set(leases)
-        assert all(idle[f"w{index}"] >= IDLE for index in removed)
+        assert all(seconds[index] >= IDLE for index in removed)
     request = own_request(of, Origin.SHARDS, after, removed={"worker": list(removed)})
     assert own_refusal(of, request, ()) == "", "the request is one that is carried out"
     again = pulling(after, waiting, leases, least, most, unit, retired={"worker": sorted(removed)})
-    settled = size_of(again, workers, {uid: 0.0 for uid in idle})
-    assert settled.scale is None, "with nobody idle for long, it is as the work asks"
+    settled = size_of(*again, (), idle(dict.fromkeys(seconds, 0.0)))
+    assert settled.replicas is None, "with nobody idle for long, it is as the work asks"
 
 
 @given(st.integers(0, 10**6), st.integers(1, 50), st.integers(0, 50))
 def test_a_worker_is_not_asked_for_unless_there_is_work_for_it(left: int, least: int, more: int) -> None:
-    of = pulling(least, 1, {}, least, least + more)
+    of, _ = pulling(least, 1, {}, least, least + more)
     policy = of.spec.elastic_policy.shard_scaling
     assert policy is not None
     count = workers_for(left, policy, of.spec.replica_specs["worker"], 1)

@@ -13,25 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.shards.holding import Holding
-from crds import names
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.grouping import MAX_GROUPS, GroupOf, group_of_worker, worker_number
+from crds.grouping import MAX_GROUPS, group_of_worker, worker_number
 from crds.intervals import count, minus, of_numbers, union, whole
-from crds.phases import JobPhase
 from crds.shard_set import Definition
-from reconcilers.groups.children import generations
-from reconcilers.groups.plan import GroupsPlan, plan_groups
-from reconcilers.groups.shards import Pullers
-from reconcilers.job.published import world_spec
-from reconcilers.observed.workers import Workers
-from reconcilers.shards.job_shards import next_sets
-from reconcilers.shards.sets import ShardSet, of_status
+from reconcilers.shards.plan import ShardsPlan, ShardsSeen, StoredSet, plan_shards
+from reconcilers.shards.reconciler import stored_set
+from reconcilers.shards.sets import Puller, SetState
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, report
 
-NAME, WORKERS, MOST_GROUPS = "llm", 2, 4
+NAME, WORKERS, MOST_GROUPS, UID = "llm", 2, 4, "uid-of-the-set"
 
 
 @dataclass
@@ -51,10 +45,11 @@ class Worker:
     def __post_init__(self) -> None:
         self.holding = Holding(self.definition)
 
-    def see(self, sets: tuple[ShardSet, ...]) -> None:
-        """Its agent sees the ElasticWorld of the grouped job."""
+    def see(self, sets: tuple[SetState, ...]) -> None:
+        """Its agent sees the ShardSet of the grouped job."""
         me = worker_number(self.group, self.index), self.incarnation
         mine = [held for each in sets for held in each.leases if (held.worker, held.incarnation) == me]
+        self.holding.uid = UID if sets else ""
         self.holding.follow(mine[0] if mine else None)
 
     def report(self) -> None:
@@ -101,24 +96,10 @@ class Worker:
 
 @dataclass
 class Group:
-    """The ElasticJob of a group, and its workers."""
-
     index: int
     uid: str
     workers: list[Worker]
-    phase: JobPhase = JobPhase.RUNNING
-
-    def stored(self) -> ElasticJob:
-        world = {"round": 1, "phase": "Formed", "members": "0-1", "worldSize": WORKERS}
-        status = {"phase": self.phase, "rendezvous": world, "replicaGroup": {"round": 1, "ready": True}}
-        made = job(f"{NAME}-group-{self.index}", WORKERS, status=status)
-        update = {
-            "uid": self.uid,
-            "generation": 1,
-            "labels": GroupOf(NAME, "", self.index).labels,
-            "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(1, 1)},
-        }
-        return made.model_copy(update={"metadata": made.metadata.model_copy(update=update)})
+    is_over: bool = False
 
 
 class Act(Enum):
@@ -140,18 +121,20 @@ class Act(Enum):
     GROUP_ENDS = 0.3
     FEWER_GROUPS = 0.9
     MORE_GROUPS = 1.1
+    GROUPS_ARE_AS_WANTED = 3.0
 
 
 class Cluster:
-    """An API server that takes a write of the grouped job only from the version it was decided from."""
+    """An API server that takes a write of the ShardSet only from the version it was decided from."""
 
     def __init__(self, groups: int, definition: Definition, poison: frozenset[int], seed: int) -> None:
         self.definition, self.poison, self.choose = definition, poison, random.Random(seed)
         self.count, self.made, self.moment = groups, 0, 0.0
         self.statuses: list[dict[str, Any]] = [{}]
-        self.late: list[tuple[int, GroupsPlan]] = []
+        self.late: list[tuple[int, ShardsPlan]] = []
         self.groups: dict[int, Group] = {}
         self.done: list[int] = []
+        self.last: ShardsPlan | None = None
         for index in range(groups):
             self.make(index)
 
@@ -162,31 +145,39 @@ class Cluster:
 
     @property
     def job(self) -> ElasticJob:
-        return self.job_at(len(self.statuses) - 1)
-
-    def job_at(self, version: int) -> ElasticJob:
         policy = {"replicaGroups": {"workers": WORKERS, "min": 1}}
-        made = job(NAME, self.count * WORKERS, elasticPolicy=policy, status=self.statuses[version])
-        metadata = made.metadata.model_copy(update={"generation": 1, "creation_timestamp": NOW})
-        return made.model_copy(update={"metadata": metadata})
+        return job(NAME, self.count * WORKERS, elasticPolicy=policy)
+
+    def stored(self, version: int) -> tuple[StoredSet, ...]:
+        metadata = {"name": "llm-shards-0", "uid": UID, "resourceVersion": str(version)}
+        spec = {"jobName": NAME, "setName": "files"}
+        return (stored_set({"metadata": metadata, "spec": spec, "status": self.statuses[version]}),)
 
     @property
-    def sets(self) -> tuple[ShardSet, ...]:
-        return tuple(map(of_status, self.job.status.shards))
+    def sets(self) -> tuple[SetState, ...]:
+        (found,) = self.stored(-1)
+        return () if found.state is None else (found.state,)
 
     @property
     def workers(self) -> list[Worker]:
         return [worker for group in self.groups.values() for worker in group.workers]
 
-    def plan(self, lag: int, version: int) -> GroupsPlan:
-        groups = {index: group.stored() for index, group in sorted(self.groups.items())}
-        workers = {
-            index: [worker.stored(group.uid, self.choose.randint(0, lag)) for worker in group.workers]
-            for index, group in self.groups.items()
-        }
+    def pullers(self, lag: int = 0) -> list[Puller]:
+        return [
+            Puller(
+                worker_number(group.index, worker.index),
+                worker.stored(group.uid, self.choose.randint(0, lag)),
+                goes=group.is_over or group.index >= self.count,
+            )
+            for group in self.groups.values()
+            for worker in group.workers
+            if worker.reports
+        ]
+
+    def plan(self, lag: int, version: int, **more: Any) -> ShardsPlan:
         self.moment += 0.5
-        of, now = self.job_at(version), NOW + timedelta(seconds=self.moment)
-        return plan_groups(of, self.statuses[version], groups, now, Pullers(workers))
+        seen = ShardsSeen(self.job, self.stored(version), self.pullers(lag), **more)
+        return plan_shards(seen, NOW + timedelta(seconds=self.moment))
 
     def look(self, lag: int = 0, write: str = "now") -> None:
         """A controller looks, on caches that may be old, and writes now, never, or late."""
@@ -197,20 +188,18 @@ class Cluster:
         elif write == "now":
             self.write(version, plan)
 
-    def write(self, version: int, plan: GroupsPlan, killed: float = 0.1) -> None:
-        """Write the status, and then all else; between the two the controller may be killed."""
-        if version != len(self.statuses) - 1:
-            return
-        if plan.status_patch:
-            self.statuses.append(merged(self.statuses[version], plan.status_patch))
+    def write(self, version: int, plan: ShardsPlan) -> None:
+        self.last = plan
+        if version == len(self.statuses) - 1 and plan.sets:
+            (write,) = plan.sets
+            self.statuses.append(merged(self.statuses[version], write.patch))
             self.check()
-        if self.choose.random() < killed:
-            return
-        for act in plan.surplus:
-            del self.groups[int(act.name.rpartition("-")[2])]
-        for index in plan.renewed:
-            if index not in self.groups:
-                self.make(index)
+
+    def be_as_wanted(self) -> None:
+        """What the Groups reconciler does, whenever it comes to that."""
+        self.groups = {index: each for index, each in self.groups.items() if index < self.count}
+        for index in set(range(self.count)) - self.groups.keys():
+            self.make(index)
 
     def check(self) -> None:
         for each in self.sets:
@@ -274,17 +263,20 @@ class Cluster:
                 if self.choose.random() < 0.3:  # who makes it once more at once
                     self.make(group.index)
             case Act.GROUP_ENDS if group.index:  # the job needs one
-                group.phase = JobPhase.FAILED
+                group.is_over = True
             case Act.FEWER_GROUPS:
                 self.count = max(1, self.count - 1)
             case Act.MORE_GROUPS:
                 self.count = min(MOST_GROUPS, self.count + 1)
+            case Act.GROUPS_ARE_AS_WANTED:
+                self.be_as_wanted()
         return None
 
     def quiet(self) -> None:
         """Without disturbances from here on, to the end."""
+        self.be_as_wanted()
         for group in self.groups.values():
-            group.phase = JobPhase.RUNNING
+            group.is_over = False
         for _ in range(5_000):
             self.look()
             for worker in self.workers:
@@ -326,7 +318,7 @@ def begun(groups: int = 3) -> Cluster:
     for _ in range(3):
         for worker in cluster.workers:
             worker.report()
-        cluster.write(len(cluster.statuses) - 1, cluster.plan(0, len(cluster.statuses) - 1))
+        cluster.look()
         for worker in cluster.workers:
             worker.see(cluster.sets)
     for worker in cluster.workers:
@@ -342,35 +334,60 @@ def holders(cluster: Cluster) -> set[int]:
     return {group_of_worker(held.worker) for each in cluster.sets for held in each.leases}
 
 
-def test_leases_of_a_group_go_back_before_it_is_made_once_more_though_no_write_is_due() -> None:
+def after_a_look(cluster: Cluster) -> SetState:
+    cluster.look()
+    (found,) = cluster.sets
+    return found
+
+
+def lose(cluster: Cluster) -> None:
+    for worker in cluster.groups[1].workers:
+        worker.die()
+
+
+def end(cluster: Cluster) -> None:
+    cluster.groups[1].is_over = True
+
+
+@pytest.mark.parametrize("what", [lose, end])
+def test_leases_of_a_group_that_is_lost_or_over_go_back_without_what_it_reported(what: Any) -> None:
     cluster = begun()
-    del cluster.groups[1]
-    groups = {index: group.stored() for index, group in cluster.groups.items()}
-    workers = {
-        index: [worker.stored(group.uid, 0) for worker in group.workers] * 100
-        for index, group in cluster.groups.items()
-    }
-    just_written = Pullers(workers, age_seconds=0.0)
-    assert just_written.seconds_to_lease(cluster.job)
-    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, NOW, just_written)
-    assert plan.renewed == (1,)
-    (found,) = plan.status_patch["shards"]
-    assert {group_of_worker(int(each.split(".")[0])) for each in found["leases"].split(";")} == {0, 2}
+    (before,) = cluster.sets
+    held = union(*(lease.elements for lease in before.leases if group_of_worker(lease.worker) == 1))
+    what(cluster)
+    found = after_a_look(cluster)
+    assert holders(cluster) == {0, 2}
+    assert (count(found.waiting), found.done) == (count(before.waiting) + count(held) - WORKERS, WORKERS)
 
 
-def test_a_write_of_leases_waits_for_its_turn() -> None:
+def test_leases_of_a_group_that_is_to_go_go_back_with_its_last_words() -> None:
     cluster = begun()
-    groups = {index: group.stored() for index, group in cluster.groups.items()}
-    workers = {
-        index: [worker.stored(group.uid, 0) for worker in group.workers] * 100
-        for index, group in cluster.groups.items()
-    }
-    plan = plan_groups(cluster.job, cluster.statuses[-1], groups, NOW, Pullers(workers, age_seconds=0.2))
-    assert "shards" not in plan.status_patch
-    assert plan.look_again_seconds == pytest.approx(0.4)
+    cluster.count = 1
+    found = after_a_look(cluster)
+    assert holders(cluster) == {0}
+    assert found.done == 2 * WORKERS
 
 
-def test_a_set_with_more_failures_than_may_be_fails_the_whole_job() -> None:
+def test_leases_of_a_group_that_was_made_once_more_are_not_its_workers_though_a_write_is_not_due() -> None:
+    cluster = begun()
+    cluster.make(1)
+    assert after_a_look(cluster).done == 0
+    assert holders(cluster) == {0, 2}
+
+
+def test_a_write_of_leases_waits_for_its_turn_unless_a_worker_goes() -> None:
+    cluster = begun()
+    version = len(cluster.statuses) - 1
+    pullers, now = cluster.pullers() * 100, NOW + timedelta(seconds=9)
+    seen = ShardsSeen(cluster.job, cluster.stored(version), pullers, age_seconds=0.2)
+    plan = plan_shards(seen, now)
+    assert not plan.sets and plan.look_again_seconds == pytest.approx(0.4)
+    cluster.count = 2
+    seen = ShardsSeen(cluster.job, cluster.stored(version), cluster.pullers() * 100, age_seconds=0.2)
+    assert plan_shards(seen, now).sets
+
+
+def test_a_set_with_more_failures_than_may_be_is_the_end_of_the_job() -> None:
     cluster = Cluster(2, Definition("files", 0, 20, "", 0, 0), frozenset({7}), 2)
     for _ in range(500):
         cluster.look()
@@ -378,32 +395,14 @@ def test_a_set_with_more_failures_than_may_be_fails_the_whole_job() -> None:
             worker.see(cluster.sets)
             cluster.work(worker)
             worker.report()
-        if cluster.job.status.phase is JobPhase.FAILED:
+        if cluster.sets and cluster.sets[0].has_failed:
             break
-    assert cluster.job.status.reason == "ShardsFailed"
-    assert "element 7" in cluster.job.status.message
-    conditions = {each.type: each.reason for each in cluster.job.status.conditions}
-    assert (conditions["Failed"], conditions["ShardsDone"]) == ("ShardsFailed", "ElementsFailed")
-
-
-def test_agents_of_all_groups_see_the_leases_in_the_world_of_the_grouped_job() -> None:
-    cluster = begun()
-    spec = world_spec({"metadata": {}, "spec": {}, "status": cluster.statuses[-1]})
-    assert spec["shards"] == cluster.statuses[-1]["shards"]
-    assert spec["replicas"]["groups"]
-
-
-def test_a_group_keeps_no_sets_of_its_own() -> None:
-    cluster = begun()
-    group = cluster.groups[0]
-    stored = group.stored()
-    reference = {
-        "apiVersion": names.API_VERSION, "kind": "ElasticJob", "name": NAME, "uid": "u", "controller": True,
-    }  # fmt: skip
-    metadata = stored.metadata.model_copy(update={"owner_references": [reference]})
-    workers = Workers(worker.stored(group.uid, 0) for worker in group.workers)
-    assert next_sets(stored, workers, (), NOW) is not None
-    assert next_sets(stored.model_copy(update={"metadata": metadata}), workers, (), NOW) is None
+    cluster.look()
+    assert cluster.last is not None
+    conditions = {each.type: each for each in cluster.last.conditions}
+    assert conditions["FailureTarget"].reason == "ShardsFailed"
+    assert "element 7" in conditions["FailureTarget"].message
+    assert conditions["ShardsDone"].reason == "ElementsFailed"
 
 
 @given(st.integers(0, MAX_GROUPS - 1), st.integers(0, 20_000))

@@ -1,0 +1,171 @@
+"""A look at the shard sets of one job, as one pure function: from `ShardsSeen` to a `ShardsPlan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from controller.resources import Object
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.model import Condition, ConditionStatus
+from reconcilers.observed.conditions import FAILURE_TARGET, State, condition_of, stated
+from reconcilers.observed.status_patch import patch_of
+from reconcilers.runtime.acts import Event
+from reconcilers.scale.permission import own_write
+from reconcilers.scale.request import Origin, RefusedRequest, ScaleWrite, own_request, pending
+from reconcilers.shards import telling
+from reconcilers.shards.by_shards import IdleWorker, expected_workers, holders_of, size_of
+from reconcilers.shards.lease import lease
+from reconcilers.shards.sets import Crew, Puller, SetState, crew_of
+
+SECONDS_PER_WORKER = 0.001
+"""Between two writes of leases, for each worker that pulls: with 1,000 of them, one second. Agents ask early
+enough."""
+LEAST_SECONDS = 0.05
+"""Shorter pauses are not worth a look of their own."""
+
+
+@dataclass(frozen=True)
+class StoredSet:
+    """A ShardSet as it is stored."""
+
+    name: str
+    """The object's."""
+    set_name: str
+    uid: str
+    resource_version: str
+    status: Object
+    state: SetState | None
+    """What its status says; None before the first."""
+
+
+@dataclass(frozen=True)
+class ShardsSeen:
+    job: ElasticJob
+    sets: Sequence[StoredSet] = ()
+    """The job's ShardSets in the order of their numbers."""
+    pullers: Sequence[Puller] = ()
+    """Workers whose agents have reported sets, of all the job's groups."""
+    idle: Sequence[IdleWorker] = ()
+    """Workers without a lease, if the count of workers follows the sets."""
+    age_seconds: float = float("inf")
+    """Time since leases were last written."""
+    scale_refused: RefusedRequest | None = None
+    """The scale request that is not to be repeated yet."""
+
+
+@dataclass(frozen=True)
+class SetWrite:
+    """The next status of a set."""
+
+    state: SetState
+    stored: StoredSet | None
+    """None for a set that has no ShardSet yet."""
+
+    @property
+    def patch(self) -> Object:
+        """The merge patch of the status."""
+        return patch_of(self.stored.status if self.stored else {}, self.state.to_status().to_wire())
+
+
+@dataclass(frozen=True)
+class ShardsPlan:
+    """What one look comes to, in the order in which it is written."""
+
+    sets: tuple[SetWrite, ...] = ()
+    events: tuple[Event, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    """All of the job's, if one of them changes."""
+    scale: ScaleWrite | None = None
+    look_again_seconds: float | None = None
+
+
+def plan_shards(seen: ShardsSeen, now: datetime) -> ShardsPlan:
+    """Plan all that is to be done about a job's shard sets after this look."""
+    known = tuple(each.state for each in seen.sets if each.state is not None)
+    if seen.job.status.finished:
+        return ShardsPlan(conditions=_conditions(seen.job, known, now))
+    crew = crew_of(seen.pullers, known, _running(seen.job))
+    wait = seconds_to_lease(seen)
+    sets = known if wait is not None else _dealt(seen, known, crew, now)
+    scale, scale_wait = _scaled(seen, sets, crew)
+    waits = [each for each in (wait, scale_wait) if each is not None]
+    return ShardsPlan(
+        sets=tuple(_writes(seen, sets)),
+        events=tuple(telling.events(known, sets)),
+        conditions=_conditions(seen.job, sets, now),
+        scale=scale,
+        look_again_seconds=min(waits, default=None),
+    )
+
+
+def seconds_to_lease(seen: ShardsSeen) -> float | None:
+    """Return the time until leases may be written again, which all agents that pull are told of.
+
+    Returns:
+        None if it may be now, as when a worker goes, whose report will not be there later.
+    """
+    wanted = len(seen.pullers) * SECONDS_PER_WORKER
+    if wanted < LEAST_SECONDS or seen.age_seconds >= wanted:
+        return None
+    holders = {number for number, _ in holders_of(each.state for each in seen.sets if each.state is not None)}
+    goes = any(each.goes and each.number in holders for each in seen.pullers)
+    return None if goes else wanted - seen.age_seconds
+
+
+def _dealt(seen: ShardsSeen, known: tuple[SetState, ...], crew: Crew, now: datetime) -> tuple[SetState, ...]:
+    """The sets after this look. The ShardSet of a new one is there if an earlier look died after that."""
+    members = max(crew.members, expected_workers(seen.job, known, crew.voices))
+    uids = {each.set_name: each.uid for each in seen.sets}
+    sets = lease(known, replace(crew, members=members), now)
+    return tuple(replace(each, uid=uids.get(each.definition.name, "")) for each in sets)
+
+
+def _running(job: ElasticJob) -> int:
+    """How many workers run, of all types that may pull."""
+    return sum(each.active for each in job.status.replica_statuses.values())
+
+
+def _writes(seen: ShardsSeen, sets: Sequence[SetState]) -> Iterator[SetWrite]:
+    stored = {each.set_name: each for each in seen.sets}
+    for state in sets:
+        found = stored.get(state.definition.name)
+        if found is None or found.state != state:
+            yield SetWrite(state, found)
+
+
+def _conditions(job: ElasticJob, sets: Sequence[SetState], now: datetime) -> tuple[Condition, ...]:
+    """The job's conditions after this look; none if nothing changes in them."""
+    states = dict[str, State]()
+    if sets:
+        states[telling.SHARDS_DONE] = telling.judge(sets, has_ended=job.status.finished)
+    if not job.status.finished and (why := telling.ending(sets)):
+        states[FAILURE_TARGET] = State(ConditionStatus.TRUE, telling.ENDED, why)
+    before = job.status.conditions
+    after = {each.type: each for each in before}
+    for type_, state in states.items():
+        found = condition_of(before, type_)
+        if found is None or (found.status, found.reason, found.message) != (
+            state.status,
+            state.reason,
+            state.message,
+        ):
+            generation = {"observed_generation": job.metadata.generation}
+            after[type_] = stated(found, type_, state, now).model_copy(update=generation)
+    found_after = tuple(after.values())
+    return () if found_after == tuple(before) else found_after
+
+
+def _scaled(seen: ShardsSeen, sets: Sequence[SetState], crew: Crew) -> tuple[ScaleWrite | None, float | None]:
+    """The scale request to write into the job, and the time until the next may be due."""
+    job = seen.job
+    if job.spec.suspend or pending(job) is not None:
+        return None, None
+    sized = size_of(job, sets, crew.voices, seen.idle)
+    if sized.replicas is None:
+        return None, sized.look_again_seconds
+    removed = {names.WORKER: list(sized.removed)} if sized.removed else {}
+    request = own_request(job, Origin.SHARDS, sized.replicas, removed=removed)
+    return own_write(job, request, seen.scale_refused)

@@ -1,0 +1,243 @@
+"""The reconciler of a job's shard sets: see, plan, write.
+
+Each ShardSet is written with the resourceVersion that its leases were decided from; the job's conditions and
+its scale request follow from what is stored by then, so a look after a crash writes what is missing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import Conflict
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import Object
+from controller.slices import computed, let_go
+from controller.store import Change
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.grouping import is_grouped, worker_number
+from crds.leases import holder_number
+from crds.shard_set import MAX_SHARD_SETS, names_of_sets, object_name
+from crds.shard_set_status import ShardSetStatus
+from reconcilers.observed.builder import owned_metadata
+from reconcilers.observed.groups import group_of
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.ownership import (
+    BY_OWNER,
+    ensure,
+    in_namespace,
+    number_label,
+    staying,
+    workers_owned_by,
+)
+from reconcilers.runtime.acts import tell, telling_refusals
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
+from reconcilers.scale.writer import ScaleWriter
+from reconcilers.shards.by_shards import IdleWorker, holders_of, scaling_of
+from reconcilers.shards.plan import SetWrite, ShardsPlan, ShardsSeen, StoredSet, plan_shards
+from reconcilers.shards.sets import Puller, look_size, of_status
+
+BY_PULLED_JOB = "pulled job"
+"""Index of ElasticWorkers whose agents have reported shard sets, by `owners_of_pullers`."""
+LEFTOVER_RETRY_SECONDS = 1.0
+"""Time that garbage collection is given to take a ShardSet of an earlier job of the name."""
+_STATUS: TypeAdapter[ShardSetStatus] = TypeAdapter(ShardSetStatus)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the cache has for one look."""
+
+    job: ElasticJob
+    sets: Sequence[Object]
+    pulling: Sequence[tuple[Object, int | None, bool]]
+    """Workers that have reported sets, with the index of their group, and whether they get nothing more."""
+    idle: Sequence[Object]
+    """All workers of the job that are not on their way out, if their count follows the sets."""
+
+
+class ShardsReconciler(Reconciler):
+    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._sets = cache.store(SHARDSETS)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+        self._scale = ScaleWriter(client, cache, recorder, clock)
+        self._leased = Observations(self._jobs, clock.monotonic)
+        self._idle = Observations(self._workers, clock.monotonic)
+        self._last_words: defaultdict[Request, dict[str, Object]] = defaultdict(dict)
+        """Workers that were deleted since the last look at their job, by uid. What they have done of a lease
+        is done once more if the controller dies before that look."""
+
+    def note_deletion(self, change: Change) -> None:
+        """Remember the report of a worker that is deleted until the next look at its job."""
+        if change.new is None and change.old is not None and owners_of_pullers(change.old):
+            for request in job_of_puller(change.old):
+                self._last_words[request][change.old["metadata"]["uid"]] = change.old
+
+    async def reconcile(self, request: Request) -> Result:
+        gone = self._last_words.pop(request, {})
+        raw = self._jobs.get(request.namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp") or group_of(raw) is not None:
+            return Result()  # garbage collection takes the sets of one that is deleted
+        found = self._find(raw, gone.values())
+        if not (found.sets or found.pulling):
+            return Result()
+        try:
+            return await self._look(raw, found)
+        except BaseException:
+            self._last_words[request] |= gone
+            raise
+
+    async def _look(self, raw: Object, found: _Found) -> Result:
+        size = look_size([worker for worker, *_ in found.pulling], found.sets) + len(found.idle)
+        seen = await computed(size, self._see, found)
+        plan = await computed(size, plan_shards, seen, self._clock.now())
+        await let_go(list(seen.pullers))
+        for write in plan.sets:
+            await self._write_set(raw, found.sets, write)
+        tell(self._recorder, raw, plan.events)
+        return await self._conclude(raw, seen, plan)
+
+    def _find(self, raw: Object, gone: Iterable[Object]) -> _Found:
+        job = self._parse_job.parse(raw)
+        namespace, uid = job.metadata.namespace, job.metadata.uid
+        sets = [each for each in self._sets_of(job) if not each["metadata"].get("deletionTimestamp")]
+        groups = {each.uid: each for each in job.status.groups} if is_grouped(raw) else {uid: None}
+        pulling: list[tuple[Object, int | None, bool]] = [(each, _group_index(each), True) for each in gone]
+        for owner, group in groups.items():
+            is_over = group is not None and bool(group.phase and group.phase.finished)
+            is_surplus = group is not None and group.index >= job.group_count
+            for each in in_namespace(self._workers.by_index(BY_PULLED_JOB, owner), namespace):
+                goes = is_over or is_surplus or bool(each["metadata"].get("deletionTimestamp"))
+                pulling.append((each, None if group is None else group.index, goes))
+        follows = scaling_of(job) is not None and sets
+        idle = staying(workers_owned_by(self._workers, namespace, uid)) if follows else ()
+        return _Found(job, sets, pulling, list(idle))
+
+    def _sets_of(self, job: ElasticJob) -> list[Object]:
+        """The job's ShardSets in the order of their numbers."""
+        owned = in_namespace(self._sets.by_index(BY_OWNER, job.metadata.uid), job.metadata.namespace)
+        by_name = {each["metadata"]["name"]: each for each in owned}
+        return [by_name[name] for name in names_of_sets(job.metadata.name) if name in by_name]
+
+    def _see(self, found: _Found) -> ShardsSeen:
+        job, sets = found.job, [stored_set(each) for each in found.sets]
+        leases = tuple(
+            (each.state.definition.name, each.state.definition.epoch, each.state.last_lease)
+            for each in sets
+            if each.state is not None
+        )
+        age_seconds = self._leased.age_seconds(job.metadata.uid, leases) if leases else float("inf")
+        pullers = [
+            Puller(_number_of(worker, group), worker, goes)
+            for raw, group, goes in found.pulling
+            if (worker := self._parse_worker.parse_or_none(raw)) is not None
+        ]
+        idle, refused = list(self._idle_of(found.idle, sets)), self._scale.refused(job)
+        return ShardsSeen(job, sets, pullers, idle, age_seconds, refused)
+
+    def _idle_of(self, workers: Iterable[Object], sets: Iterable[StoredSet]) -> Iterator[IdleWorker]:
+        holders = holders_of(each.state for each in sets if each.state is not None)
+        for raw in workers:
+            spec, uid = raw["spec"], raw["metadata"]["uid"]
+            holds = (spec["index"], spec["incarnation"]) in holders
+            seconds = self._idle.age_seconds(uid, holds)
+            if spec["type"] == names.WORKER and not holds:
+                yield IdleWorker(spec["index"], spec["incarnation"], seconds)
+
+    async def _write_set(self, job: Object, there: Sequence[Object], write: SetWrite) -> None:
+        """Make the ShardSet, if there is none, and write its status.
+
+        Raises:
+            Conflict: it has changed.
+            Leftover: an earlier job's is yet to go.
+            Forbidden: a stranger's has its name.
+        """
+        if (stored := write.stored) is not None:
+            name, version = stored.name, stored.resource_version
+        else:
+            taken = {each["metadata"]["name"] for each in there}
+            wanted = new_set(job, write.state.definition.name, taken)
+            with telling_refusals(self._recorder, job):
+                made = await ensure(self._client, SHARDSETS, wanted)
+            name, version = made["metadata"]["name"], made["metadata"]["resourceVersion"]
+            if made.get("status") or made["spec"] != wanted["spec"]:
+                raise Conflict(409, "Conflict", f"the cache has yet to show the ShardSet {name}")
+        body = {"metadata": {"resourceVersion": version}, "status": write.patch}
+        await self._client.patch(SHARDSETS, name, body, job["metadata"]["namespace"], subresource="status")
+
+    async def _conclude(self, raw: Object, seen: ShardsSeen, plan: ShardsPlan) -> Result:
+        """Write what follows from the sets into the job."""
+        metadata, version = raw["metadata"], raw["metadata"]["resourceVersion"]
+        if plan.conditions:
+            status = {"conditions": [each.to_wire() for each in plan.conditions]}
+            body = {"metadata": {"resourceVersion": version}, "status": status}
+            written = await self._client.patch(
+                ELASTICJOBS, metadata["name"], body, metadata["namespace"], subresource="status"
+            )
+            version = written["metadata"]["resourceVersion"]
+        if plan.scale is not None and not await self._scale.write(seen.job, raw, version, plan.scale):
+            return Result(0.0)  # it is refused, and another look says when it is repeated
+        return Result(plan.look_again_seconds)
+
+
+def new_set(job: Object, set_name: str, taken: Iterable[str]) -> Object:
+    """The ShardSet to create, under the first number that is free.
+
+    Args:
+        taken: names of the job's other ShardSets.
+    """
+    name_of_job = job["metadata"]["name"]
+    free = (number for number in range(MAX_SHARD_SETS) if object_name(name_of_job, number) not in set(taken))
+    metadata = owned_metadata(job, object_name(name_of_job, next(free)))
+    metadata["labels"] |= {names.LABEL_JOB_UID: job["metadata"]["uid"]}
+    return SHARDSETS.manifest(metadata, spec={"jobName": name_of_job, "setName": set_name})
+
+
+def owners_of_pullers(worker: Object) -> list[str]:
+    """Index function: the owner of a worker whose agent has reported a shard set."""
+    pulls = ((worker.get("status") or {}).get("agent") or {}).get("shards")
+    return [owner["uid"] for owner in worker["metadata"].get("ownerReferences") or () if pulls]
+
+
+def job_of_puller(worker: Object) -> Iterable[Request]:
+    """The job whose sets a worker pulls from: of a replica group, the job that it belongs to."""
+    metadata = worker["metadata"]
+    name = (metadata.get("labels") or {}).get(names.LABEL_GROUPED_JOB) or worker["spec"].get("jobName")
+    return [Request(metadata["namespace"], name)] if name else []
+
+
+def _group_index(worker: Object) -> int | None:
+    return number_label(worker, names.LABEL_GROUP_INDEX)
+
+
+def _number_of(worker: ElasticWorker, group: int | None) -> int:
+    number = holder_number(worker.spec.type, worker.spec.index)
+    return number if group is None else worker_number(group, number)
+
+
+def stored_set(raw: Object) -> StoredSet:
+    """Read a ShardSet.
+
+    Raises:
+        ValueError: its status is none that `to_status` writes.
+    """
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    state = of_status(_STATUS.validate_python(status), metadata["uid"]) if status else None
+    return StoredSet(
+        metadata["name"], raw["spec"]["setName"], metadata["uid"], metadata["resourceVersion"], status, state
+    )

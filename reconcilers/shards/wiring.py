@@ -1,0 +1,70 @@
+"""What wakes a look at the shard sets of a job."""
+
+from __future__ import annotations
+
+from controller.builder import ControllerBuilder
+from controller.manager import Manager
+from controller.resources import Object
+from controller.store import Change
+from reconcilers.observed.ownership import BY_OWNER, owner_uids
+from reconcilers.predicates import change_of, without_report
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
+from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.reconciled import reporter
+from reconcilers.shards.metrics import ShardMetrics
+from reconcilers.shards.reconciler import (
+    BY_PULLED_JOB,
+    ShardsReconciler,
+    job_of_puller,
+    owners_of_pullers,
+)
+
+WORKERS = 4
+
+
+def add(manager: Manager, clock: Clock) -> None:
+    """Register the controller with the manager."""
+    cache = manager.cache
+    cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
+    cache.add_index(SHARDSETS, BY_OWNER, owner_uids)
+    reconciler = ShardsReconciler(manager.client, cache, manager.recorder, clock)
+
+    def wakes(change: Change) -> bool:
+        reconciler.note_deletion(change)
+        return more_of_a_puller(change)
+
+    (
+        ControllerBuilder(manager, "shards")
+        .for_(ELASTICJOBS, predicate=more_of_a_pulled_job)
+        .owns(SHARDSETS)
+        .watches(ELASTICWORKERS, job_of_puller, predicate=wakes)
+        .reports_to(reporter(manager, "shards", ELASTICJOBS, clock))
+        .with_workers(WORKERS)
+        .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
+    )
+    manager.metrics_registry.register(ShardMetrics(cache, lambda: manager.is_leader))
+
+
+@change_of
+def more_of_a_pulled_job(job: Object) -> object:
+    """What shard sets depend on: the job's spec, end and groups, and the request that it has taken up."""
+    status, metadata = job.get("status") or {}, job["metadata"]
+    groups = [(each.get("uid"), each.get("phase")) for each in status.get("groups") or ()]
+    seen = (metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"))
+    return *seen, status.get("phase") in ("Succeeded", "Failed"), status.get("scaleRequest"), groups
+
+
+@change_of
+def more_of_a_puller(worker: Object) -> object:
+    """What a set depends on of a worker that pulls: its life, and what it asks for."""
+    report = (worker.get("status") or {}).get("agent") or {}
+    return (without_report(worker), _asked(report)) if report.get("shards") else None
+
+
+def _asked(report: Object) -> list[Object]:
+    """How far a worker is with its lease matters only when it wants another, or lets go of it."""
+    return [
+        each if each.get("wants") or each.get("leaves") else {k: v for k, v in each.items() if k != "rest"}
+        for each in report.get("shards") or ()
+    ]
