@@ -108,12 +108,20 @@ def late_incident(
     workers: Sequence[ElasticWorker],
     rules: Sequence[FailureRule] = (),
     members: Sequence[int] = (),
+    *,
+    blames_waiting: bool = True,
 ) -> Incident | None:
-    """Return the worker more to blame than the one that is blamed by now; None without one."""
+    """Return the worker more to blame than the one that is blamed by now; None without one.
+
+    Args:
+        blames_waiting: a rank that waited for others may take the blame from one that lost a peer. False once
+            a member's Pod is gone or the next world is formed: it waited for the peer that ended.
+    """
     if blamed is None or blamed.round is None:
         return None
     suspects = suspects_of(workers, blamed.round, members)
-    if blamed.exit_class == ExitClass.UNKNOWN and any(s.guilt is Guilt.TIMED_OUT for s in suspects):
+    timed_out = any(s.guilt is Guilt.TIMED_OUT for s in suspects)
+    if blamed.exit_class == ExitClass.UNKNOWN and (timed_out or not blames_waiting):
         suspects = [s for s in suspects if s.guilt not in (Guilt.SILENT, Guilt.WAITS)]
     if blamed.unanswered and any(s.failure.worker == blamed.worker for s in suspects):
         return replace(min(suspects, key=order).answered(rules), instead_of=blamed)

@@ -188,7 +188,7 @@ def _who_was_first(
     inquiry = inquiry_of(status, breaks, workers, now, is_asked=is_asked)
     if inquiry is None:
         found = incident_of(breaks, workers, published.round, rules, members)
-        return None, found or late_incident(blamed, workers, rules, members)
+        return None, found or late_incident(blamed, workers, rules, members, blames_waiting=False)
     if is_open(inquiry, published, workers, now):
         return inquiry, None
     if was_counted(status):  # the break came before the hang was reported, so nobody was asked

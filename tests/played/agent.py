@@ -563,6 +563,10 @@ class Agent:
         assert self.part is not None
         return self.part
 
+    def see_step(self, part: Processes) -> None:
+        """A step has ended. The real agent looks every second: it never takes the time of many steps for that of one."""
+        self.guard.look(part)
+
     def _see(self) -> course.Seen:
         part, limit_seconds = self.running, self.membership.view.hang_timeout_seconds
         action = self.membership.next_action()

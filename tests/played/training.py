@@ -155,6 +155,7 @@ class Training:
         for part in self.parts.values():
             part.step, part.stepped_at = self.step, self._schedule.now
             part.speaks = part.speaks or TAKES_PART
+            part.agent.see_step(part)
         self._on_step(self)
         if self.step < self.last_step:
             self.go_on()

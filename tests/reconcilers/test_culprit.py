@@ -227,6 +227,33 @@ def test_who_was_stopped_before_a_late_hang_was_told_is_not_blamed_for_its_silen
     assert life.job.status.restarts == {"Hang": 1} and life.world.hang_since is None
 
 
+def test_who_waited_takes_no_blame_from_who_lost_a_peer_where_a_pod_is_lost_or_the_next_world_is_formed() -> (
+    None
+):
+    """An agent that hears late of the break has waited all that time for the peer that is gone."""
+    life = training()
+    answer(life, 3, message=GLOO)
+    life.say(0, AgentState.RUNNING, 1, failure=failure(0, **hang(0, waits=True)))
+    life.lose(1)
+    assert (blamed(life).worker, life.job.status.restarts) == ("digits-worker-1", {}), "both in one look"
+    life = training()
+    answer(life, 3, message=GLOO)
+    life.look(2.0)
+    assert life.world.round == 2
+    for rank in (0, 2):
+        answer(life, rank, **hang(rank, waits=True))
+        assert (blamed(life).worker, life.job.status.restarts) == ("digits-worker-3", {"Unknown": 1})
+    life.lose(1)
+    assert (blamed(life).worker, life.job.status.restarts) == ("digits-worker-1", {})
+    life = training()
+    answer(life, 3, message=GLOO)
+    life.look(2.0)
+    answer(life, 2, **hang(2, waits=False))
+    assert (blamed(life).worker, life.job.status.restarts) == ("digits-worker-2", {"Hang": 1}), (
+        "it waits for nobody"
+    )
+
+
 # --- a hang that a collective's own time-out is ahead of ---------------------------------------------------
 
 TIMED_OUT = {
