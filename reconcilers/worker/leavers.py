@@ -59,7 +59,12 @@ class Leavers:
 
     training: frozenset[str] = frozenset()
     """Names of the Pods whose training processes may run, the present one included."""
+    of_earlier: frozenset[str] = frozenset()
+    """Names of those among them that an earlier worker of the slot's name controls."""
     look_again_seconds: float | None = None
+
+
+NOBODY_LEAVES = Leavers()
 
 
 class SlotPods:
@@ -76,7 +81,7 @@ class SlotPods:
     def of(self, worker: ElasticWorker) -> Leavers:
         """Return the Pods of a worker's slot."""
         key = f"{worker.metadata.namespace}/{worker.metadata.name}"
-        training, waits = set[str](), list[float]()
+        training, of_earlier, waits = set[str](), set[str](), list[float]()
         for pod in self._pods.by_index(BY_SLOT, key):
             if not may_train(pod) or why_not_ready(self._nodes.get(None, pod["spec"].get("nodeName", ""))):
                 continue
@@ -86,7 +91,10 @@ class SlotPods:
                     continue
                 waits.append(left_seconds)
             training.add(pod["metadata"]["name"])
-        return Leavers(frozenset(training), min((*waits, LOOK_SECONDS)) if waits else None)
+            if not belongs_to(pod, worker.metadata.uid):
+                of_earlier.add(pod["metadata"]["name"])
+        look_again_seconds = min((*waits, LOOK_SECONDS)) if waits else None
+        return Leavers(frozenset(training), frozenset(of_earlier), look_again_seconds)
 
     def _seconds_left(self, pod: Object) -> float:
         """Return the longest time for which its processes may still run."""
@@ -104,18 +112,20 @@ def _leaves(pod: Object, worker: ElasticWorker) -> bool:
     return not is_present or "deletionTimestamp" in metadata or worker.status.phase in ENDED
 
 
-def still_leaving(worker: ElasticWorker, status: ElasticWorkerStatus, training: frozenset[str]) -> list[str]:
-    """Return `leavingPods` of the new status. A Pod that was found to have left once is not added again.
+def still_leaving(worker: ElasticWorker, status: ElasticWorkerStatus, leavers: Leavers) -> list[str]:
+    """Return `leavingPods` of the new status. A Pod that was found to have left once is not added again,
+    but one of an earlier worker, whose names are those of this one's Pods.
 
     Args:
         status: the new status otherwise.
-        training: names of the slot's Pods whose training processes may run.
     """
-    before, report = worker.status, worker.status.agent
+    before, report, training = worker.status, worker.status.agent, leavers.training
     if before.observed_incarnation is None:
         leaving = training - {pod_name(worker)}
     else:
         leaving = training & set(before.leaving_pods)
+        if before.pod_uid is None:
+            leaving -= {pod_name(worker)}  # it was an earlier worker's
         is_next = status.observed_incarnation != before.observed_incarnation
         if is_next and before.phase not in ENDED and before.pod_name in training:
             leaving |= {before.pod_name}
@@ -129,4 +139,4 @@ def still_leaving(worker: ElasticWorker, status: ElasticWorkerStatus, training: 
         over = report.state is AgentState.STOPPED
         over |= report.state is AgentState.FAILED and worker.spec.replaced_for is not None
         leaving -= {before.pod_name} if over else set()
-    return sorted(leaving)[-MAX_LEAVING:]
+    return sorted(leaving | leavers.of_earlier)[-MAX_LEAVING:]

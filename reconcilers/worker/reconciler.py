@@ -37,7 +37,7 @@ from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.assignment import Assignment, Assignments, AssignToJob, JobAssignment
 from reconcilers.worker.gang import STARTS_PER_SECOND, Obstacle
-from reconcilers.worker.leavers import LOOK_SECONDS, Leavers, SlotPods
+from reconcilers.worker.leavers import LOOK_SECONDS, NOBODY_LEAVES, Leavers, SlotPods
 from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
 from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on_its_way, is_over, observe
@@ -104,7 +104,7 @@ class WorkerReconciler(Reconciler):
         delete_in = await self._delete_earlier_pods(assignment)
         earlier = self._earlier(request, assignment)
         pod = await self._find_pod(worker, earlier)
-        leavers = self._slots.of(worker) if assignment.trains else Leavers()
+        leavers = self._slots.of(worker) if assignment.trains else NOBODY_LEAVES
         if pod is None and earlier is None and _wants_pod(assignment):
             obstacle = self._unless_it_waits(assignment, leavers)
             if obstacle is None:
@@ -121,7 +121,7 @@ class WorkerReconciler(Reconciler):
         warning, late_in = await self._warning(assignment, pod)
         seen = Observation(
             pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
-            training_pods=leavers.training,
+            leavers=leavers,
             gone_pod_uid=earlier.pod_uid if earlier else None,
             silence=silence,
             node_lost=self._node_lost(pod, lease, worker),
@@ -155,9 +155,7 @@ class WorkerReconciler(Reconciler):
         """Why a Pod that would train at once is not made yet; None of one whose agent waits for a world."""
         if not leavers.training or assignment.waits_for_world:
             return None
-        status = observe(
-            assignment.worker, Observation(pod=None, training_pods=leavers.training), self._clock.now()
-        )
+        status = observe(assignment.worker, Observation(pod=None, leavers=leavers), self._clock.now())
         if not status.leaving_pods:
             return None
         message = f"processes of {status.leaving_pods[0]} still run, and the next ones would run beside them"
@@ -299,7 +297,7 @@ class WorkerReconciler(Reconciler):
     ) -> None:
         """The condition shows on the job too, and is told there in an Event."""
         now, message = self._clock.now(), obstacle.message
-        status = observe(worker, Observation(pod=None, training_pods=leavers.training), now)
+        status = observe(worker, Observation(pod=None, leavers=leavers), now)
         conditions = with_condition(
             status.conditions, SCHEDULED, ConditionStatus.FALSE, obstacle.reason, message, now
         )

@@ -34,7 +34,7 @@ from reconcilers.observed.worker_state import (
     current_report,
 )
 from reconcilers.worker.ends import counted, ended, is_counted, replaced, taken_off, with_lives
-from reconcilers.worker.leavers import still_leaving
+from reconcilers.worker.leavers import NOBODY_LEAVES, Leavers, still_leaving
 
 REPORT_READABLE = "ReportReadable"
 """Condition of an ElasticWorker: there, and False, while nobody can read what its agent reports."""
@@ -53,8 +53,8 @@ class Observation:
     """What the Worker reconciler read for the incarnation in `spec`."""
 
     pod: dict[str, Any] | None
-    training_pods: frozenset[str] = frozenset()
-    """Names of the slot's Pods whose training processes may run."""
+    leavers: Leavers = NOBODY_LEAVES
+    """The slot's Pods whose training processes may run."""
     gone_pod_uid: str | None = None
     """Uid of a Pod that was there, is gone, and is not in the status yet."""
     silence: Silence | None = None
@@ -100,7 +100,7 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     conditions = _with_late_heartbeat(conditions, silence, seen, now)
     if status.phase is not WorkerPhase.FAILED and seen.pod is not None:
         conditions = _shown(conditions, SIDECARS_WELL, "SidecarFailed", failed_sidecars(seen.pod), now)
-    leaving = still_leaving(worker, status, seen.training_pods)
+    leaving = still_leaving(worker, status, seen.leavers)
     if (conditions, leaving) == (status.conditions, status.leaving_pods):
         return status
     return status.model_copy(update={"conditions": conditions, "leaving_pods": leaving})

@@ -162,3 +162,23 @@ async def test_the_pod_of_an_earlier_job_of_the_name_is_waited_for_by_whose_proc
     api.remove(PODS, SECOND)
     await controller.look()
     assert api.status["leavingPods"] == [] and api.find(PODS, FIRST)
+
+
+async def test_the_pod_of_an_earlier_worker_leaves_though_it_has_the_name_of_the_next_one() -> None:
+    """No world may be formed beside it, of whatever other slots."""
+    api = Api()
+    controller = await training(api)
+    for resource, name in ((ELASTICJOBS, "digits"), (ELASTICWORKERS, WORKER)):
+        api.remove(resource, name)
+    api.apply_job()
+    await controller.look()
+    assert api.status["leavingPods"] == [FIRST], "nobody has deleted it yet"
+    delete(api)
+    await controller.look()
+    assert api.status["leavingPods"] == [FIRST]
+    api.collect_garbage()
+    api.remove(PODS, FIRST)
+    await controller.look()
+    api.pod_phase("Running")
+    await controller.look()
+    assert api.status["leavingPods"] == [] and api.find(PODS, FIRST)
