@@ -156,9 +156,10 @@ class WorkerReconciler(Reconciler):
         if not leavers.training or assignment.waits_for_world:
             return None
         status = observe(assignment.worker, Observation(pod=None, leavers=leavers), self._clock.now())
-        if not status.leaving_pods:
-            return None
-        message = f"processes of {status.leaving_pods[0]} still run, and the next ones would run beside them"
+        others = [name for name in status.leaving_pods if name != pod_name(assignment.worker)]
+        if not others:
+            return None  # what has the name of the next one is gone before that can be made
+        message = f"processes of {others[0]} still run, and the next ones would run beside them"
         return Obstacle("WaitingForDeletion", message, LOOK_SECONDS)
 
     def _earlier(self, request: Request, assignment: Assignment) -> UnrecordedPod | None:
