@@ -54,7 +54,7 @@ ANNOTATION_GROUPED_GENERATION = f"{GROUP}/grouped-generation"
 """Of a replica group's ElasticJob: generation of the job that it was made of, a dot, and the generation that
 the group itself got by that. So an edit of either shows."""
 ANNOTATION_CORDON = f"{GROUP}/cordon"
-"""Annotation of a Node: the finding that its cordon follows from (`reconcilers/cordon/policy.py`)."""
+"""Annotation of a Node: the finding that its cordon follows from (`crds/cordon.py`)."""
 
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
 """Of a Pod: the digest of what its first container may use (`reconcilers/observed/resources.py`)."""

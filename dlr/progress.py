@@ -225,10 +225,12 @@ def _open() -> Slot | Literal[False]:
         except (OSError, ValueError):
             pass  # telling the step is a courtesy, never a reason to stop training
         # In a Pod alone: `import dlr` stays light.
-        from agent.torch_compat.training import serve_records
         from crds.stack_offer import offer_stacks
 
         offer_stacks(os.environ)
-        serve_records(os.environ)
+        if words.ENV_RECORDER_SOCKET in os.environ:  # `agent` is then no module of the script's
+            from agent.torch_compat.training import serve_records
+
+            serve_records(os.environ)
     _slot = slot  # only now: a thread that saves may be here at the same time
     return slot

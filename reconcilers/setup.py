@@ -21,8 +21,7 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.autoscaling import wiring as autoscaling
-from reconcilers.cordon import wiring as cordons
-from reconcilers.cordon.options import CordonOptions
+from reconcilers.cordon import wiring as cordon
 from reconcilers.groups import wiring as groups
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.strategy import Strategies
@@ -30,7 +29,7 @@ from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
-from reconcilers.observed.options import PodOptions
+from reconcilers.observed.options import CordonOptions, PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.trust import Trust
 from reconcilers.observed.worker_state import is_refused_its_pod
@@ -78,7 +77,7 @@ CHECK_TIMEOUT_SECONDS = 600.0
 
 def add_all(
     manager: Manager,
-    cordon: CordonOptions | None = None,
+    cordons: CordonOptions | None = None,
     pods: PodOptions | None = None,
     clock: Clock | None = None,
 ) -> None:
@@ -96,7 +95,7 @@ def add_all(
     add_workers(manager, clock, pods or PodOptions(), strategies)
     add_companions(manager, clock, strategies)
     add_node_checks(manager, clock, pods or PodOptions())
-    cordons.add(manager, clock, cordon or CordonOptions())
+    cordon.add(manager, clock, cordons or CordonOptions())
     _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
 

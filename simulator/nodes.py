@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.options import limit_of
-from reconcilers.cordon.policy import NodeCordon, decide_cordon
+from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of
 from simulator.account import Outcome
 from simulator.bag import Bag
 from simulator.fleet import Fleet

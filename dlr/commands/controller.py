@@ -18,18 +18,16 @@ import typer
 from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
 from dlr.kube.connection import Connection, connect
-from reconcilers.cordon.options import (
-    DEFAULT_LIMIT_PERCENT,
-    CordonMode,
-    CordonOptions,
-)
 from reconcilers.observed.options import (
     DEFAULT_AGENT_IMAGE,
     DEFAULT_AGENT_PATH,
     DEFAULT_CHECK_IMAGE,
+    DEFAULT_LIMIT_PERCENT,
     DEFAULT_MOUNT_PATH,
     DEFAULT_WORKERS_PER_NAMESPACE,
     AgentSource,
+    CordonMode,
+    CordonOptions,
     PodOptions,
 )
 

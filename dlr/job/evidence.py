@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from controller.wording import counted, some_of
 from crds import names
+from crds.cordon import read_acted, reason_of
 from crds.grouping import group_name, is_grouped
 from dlr.job import report
 from dlr.job.case import Case, Sentence, sentence
@@ -21,7 +22,6 @@ from dlr.job.verdict import Verdict
 from dlr.job.wording import duration, in_command, loss, parse_time, plain
 from dlr.job.workers import AT_EASE
 from dlr.kube.api import JSON
-from reconcilers.cordon.policy import read_acted, reason_of
 
 MOST = 5
 """Entries of one kind, so that a diagnosis stays one page."""

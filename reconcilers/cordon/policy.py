@@ -8,45 +8,14 @@ count again, and a taint that a person removed stays away until there is a newer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from pydantic import ValidationError
-
-from crds import names
-from crds.findings import Cause, Finding, Verdict
-
-CHECK_PASSED, CHECK_FAILED = "CheckPassed", "CheckFailed"
-
-
-def reason_of(finding: Finding) -> str:
-    """Return the value of our taint, and the reason of our conditions."""
-    if finding.healthy:
-        return CHECK_PASSED
-    if finding.verdict is not Verdict.FAULTY:
-        return finding.verdict.value
-    is_error = Cause.HARDWARE_ERROR in finding.causes
-    return Cause.HARDWARE_ERROR.value if is_error else CHECK_FAILED
-
+from crds.cordon import reason_of
+from crds.findings import Finding
 
 ENOUGH_PASSES = 13
 """So many tests in a row that fail three times in ten do not pass by luck, in 99 of 100 cases."""
-
-
-def read_acted(node: Mapping[str, Any]) -> Finding | None:
-    """The finding that was last acted upon, by a raw Node's annotation; an unreadable one is none."""
-    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
-    if written is None:
-        return None
-    try:
-        return Finding.model_validate_json(written)
-    except ValidationError:
-        return None
-
-
-def write_acted(finding: Finding) -> str:
-    return finding.model_dump_json(by_alias=True, exclude_none=True)
 
 
 @dataclass(frozen=True)
@@ -120,3 +89,8 @@ def _may_come_back(node: NodeCordon) -> bool:
     """Whether the fault that it was cordoned for would pass a check like this by luck."""
     is_rare = node.acted is not None and node.acted.comes_and_goes
     return node.cordoned and is_rare and node.passes < ENOUGH_PASSES
+
+
+def limit_of(nodes: int, percent: int) -> int:
+    """How many of so many nodes may be cordoned by us at once; at least one."""
+    return max(1, nodes * percent // 100)

@@ -16,21 +16,16 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES
 from controller.wording import shortened
 from crds import names
+from crds.cordon import read_acted, write_acted
 from crds.findings import Finding
 from crds.model import ConditionStatus
 from reconcilers.cordon.findings import NodeFindings
-from reconcilers.cordon.options import CordonMode, CordonOptions, limit_of
-from reconcilers.cordon.policy import (
-    NodeCordon,
-    decide_cordon,
-    newest,
-    read_acted,
-    write_acted,
-)
+from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of, newest
 from reconcilers.cordon.statement import REPORTED, Statement, statement_on
 from reconcilers.nodecheck.faulty import MAX_KEPT_EVIDENCE, NodeFault, own_fault
 from reconcilers.nodecheck.record import passes_since, read_record, unhealthy_taint, write_record
 from reconcilers.nodecheck.reference import read_reference, write_reference
+from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.clock import Clock
 
 BY_CORDON = "cordon"

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.events import EventType
+from crds.cordon import CHECK_FAILED, CHECK_PASSED, HELD_BACK, NOT_ENFORCED, reason_of
 from crds.findings import Cause, Finding, Verdict
 from crds.model import ConditionStatus
-from reconcilers.cordon.options import HELD_BACK, NOT_ENFORCED, CordonMode, CordonOptions
-from reconcilers.cordon.policy import CHECK_FAILED, CHECK_PASSED, NodeCordon, reason_of
+from reconcilers.cordon.policy import NodeCordon
 from reconcilers.nodecheck.actions import advice
+from reconcilers.observed.options import CordonMode, CordonOptions
 
 HELD = "CordonHeld"
 OVERRULED = "CordonOverruled"

@@ -12,7 +12,6 @@ from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Object
 from controller.store import Change
 from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
-from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.reconciler import (
     BY_CORDON,
     NodeCordonReconciler,
@@ -21,6 +20,7 @@ from reconcilers.cordon.reconciler import (
     cordon_view,
 )
 from reconcilers.nodecheck.finished import BY_VERDICT
+from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.observed.trust import CLUSTER, Trust, may_cordon
 from reconcilers.predicates import change_of, without_report
 from reconcilers.runtime.clock import Clock

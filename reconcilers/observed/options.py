@@ -1,4 +1,4 @@
-"""What whoever runs the controller says of the Pods that it makes.
+"""Options of the controller: the Pods that it makes, and cordons.
 
 Standard library only: the CLI reads it at start.
 """
@@ -6,6 +6,7 @@ Standard library only: the CLI reads it at start.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from random import Random
 
 from crds.release import VERSION
@@ -61,3 +62,22 @@ class PodOptions:
     """Most ElasticWorkers of one namespace; what is there beyond it stays."""
     random: Random = field(default_factory=Random)
     """Source of the waits between tries, which differ from one controller to the next."""
+
+
+DEFAULT_LIMIT_PERCENT = 10
+
+
+class CordonMode(StrEnum):
+    ENFORCE = "enforce"
+    """Faulty nodes are cordoned."""
+    REPORT = "report"
+    """A dry run: conditions and Events say what would be done; but for its record, no node changes."""
+    OFF = "off"
+    """Nodes are only read, as by a controller that has no other right to them."""
+
+
+@dataclass(frozen=True)
+class CordonOptions:
+    mode: CordonMode = CordonMode.ENFORCE
+    limit_percent: int = DEFAULT_LIMIT_PERCENT
+    """How many of all nodes may be cordoned by us at once; one always may."""

@@ -25,7 +25,6 @@ from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import CheckState
 from reconcilers.conditions.job_finding import finding_of
-from reconcilers.cordon.options import CordonOptions
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
@@ -33,11 +32,12 @@ from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Claim, Prec
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import CheckedWorkers, JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
+from reconcilers.observed.options import CordonOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.job_pod import build_job_pod
-from tests.reconcilers.build import NOW, later
-from tests.reconcilers.check_stage import BAD, GOOD, Agents, Stage
+from tests.reconcilers.build import BAD, GOOD, NOW, later
+from tests.reconcilers.check_stage import Agents, Stage
 
 EVIL, VICTIM, OPS = "evil", "team-a", "ops"
 SIX = [f"n{i}" for i in range(1, 7)]

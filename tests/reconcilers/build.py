@@ -163,3 +163,18 @@ def failing(
     """A worker one of whose training processes failed."""
     said = report(index, state, observed_round, failure=failure(index, **more))
     return worker(index, agent=said.to_wire())
+
+
+PASSED = "Passed"
+
+
+def outcome(probe: str = "gemm", ending: str = PASSED, **more: Any) -> dict[str, Any]:
+    return {"probe": probe, "ending": ending} | more
+
+
+GOOD = [
+    outcome("device_state", "Skipped", reason="no NVIDIA driver"),
+    outcome(figures={"gemm_fp32_tflops": 0.1}),
+]
+BAD = [outcome("device_state", "Failed", reason="Xid 79", faults=["GPU 0: Xid 79"])]
+NO_GPU = [outcome("device_state", "Unavailable", reason="a GPU was asked for, and there is none")]

@@ -25,24 +25,11 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
-from tests.reconcilers.build import NOW, report
+from tests.reconcilers.build import GOOD, NOW, outcome, report
 from tests.reconcilers.caches import shaped_cache
 
 JSON = dict[str, Any]
-PASSED = "Passed"
 NAMESPACE = "default"
-
-
-def outcome(probe: str = "gemm", ending: str = PASSED, **more: Any) -> JSON:
-    return {"probe": probe, "ending": ending} | more
-
-
-GOOD = [
-    outcome("device_state", "Skipped", reason="no NVIDIA driver"),
-    outcome(figures={"gemm_fp32_tflops": 0.1}),
-]
-BAD = [outcome("device_state", "Failed", reason="Xid 79", faults=["GPU 0: Xid 79"])]
-NO_GPU = [outcome("device_state", "Unavailable", reason="a GPU was asked for, and there is none")]
 
 
 @dataclass

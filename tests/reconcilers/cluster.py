@@ -24,7 +24,7 @@ from controller.manager import Manager, ManagerOptions
 from controller.resources import CRDS, LEASES, PODS
 from controller.serving.servers import Listen
 from crds.agent_report import PROTOCOL
-from reconcilers.cordon.options import CordonOptions
+from reconcilers.observed.options import CordonOptions
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from tests.reconcilers.build import in_lists

@@ -15,7 +15,7 @@ from crds import names
 from crds.agent_report import PROTOCOL, AgentState
 from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 from tests.reconcilers.api import Api
-from tests.reconcilers.check_stage import BAD, GOOD, outcome
+from tests.reconcilers.build import BAD, GOOD, outcome
 
 JSON = dict[str, Any]
 

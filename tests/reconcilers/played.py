@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.errors import NotFound
 from controller.resources import EVENTS, NAMESPACES, PODS, Resource
-from reconcilers.cordon.options import CordonOptions
+from reconcilers.observed.options import CordonOptions
 from tests.reconcilers.api import NAMESPACE, Api, Client
 from tests.reconcilers.build import NOW
 from tests.reconcilers.cluster import Hollow

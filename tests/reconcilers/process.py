@@ -20,8 +20,7 @@ from controller.reconciler import Request, Result, TerminalError
 from controller.resources import Resource
 from controller.store import Change
 from controller.watch.informer import Informer
-from reconcilers.cordon.options import CordonOptions
-from reconcilers.observed.options import PodOptions
+from reconcilers.observed.options import CordonOptions, PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from tests.reconcilers.api import Api, Client, Event, Write, _key

@@ -33,8 +33,7 @@ from reconcilers.nodecheck.steps import (
     settled_nodes,
 )
 from tests.counting import growth
-from tests.reconcilers.build import NOW, report, worker
-from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
+from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW, outcome, report, worker
 
 UID = "uid-c"
 

@@ -9,9 +9,9 @@ import pytest
 
 from controller.resources import EVENTS, NAMESPACES, NODES
 from crds import names
-from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.nodecheck.record import read_record
 from reconcilers.nodecheck.reference import Reference, read_reference
+from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.api import NAMESPACE, Write
 from tests.reconcilers.build import verdicts

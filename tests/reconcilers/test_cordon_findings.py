@@ -15,12 +15,12 @@ from controller.cache import Cache
 from controller.reconciler import Request
 from controller.resources import NAMESPACES
 from crds import names
+from crds.cordon import reason_of
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
 from reconcilers.cordon import wiring as cordons
 from reconcilers.cordon.findings import NodeFindings, decided_nodes, failed_nodes
-from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest, reason_of
+from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.cordon.statement import Statement, statement_on
 from reconcilers.nodecheck.faulty import (
@@ -32,6 +32,7 @@ from reconcilers.nodecheck.faulty import (
 )
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks
 from reconcilers.nodecheck.view import CheckView
+from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes

@@ -12,17 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds import names
+from crds.cordon import read_acted, reason_of, write_acted
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.options import limit_of
-from reconcilers.cordon.policy import (
-    ENOUGH_PASSES,
-    NodeCordon,
-    decide_cordon,
-    newest,
-    read_acted,
-    reason_of,
-    write_acted,
-)
+from reconcilers.cordon.policy import ENOUGH_PASSES, NodeCordon, decide_cordon, limit_of, newest
 from tests.reconcilers.build import later
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -26,8 +26,8 @@ from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
-from tests.reconcilers.build import NOW
-from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
+from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW
+from tests.reconcilers.check_stage import NAMESPACE, Agents, Stage
 
 SIX = [f"node-{i}" for i in range(1, 7)]
 

@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_used_never_stops_training(
 @pytest.mark.parametrize("say", [report, checkpoint_saved])
 def test_is_cheap_enough_for_every_step(progress_file: Path, say: Callable[[int], None]) -> None:
     say(0)
-    assert calls(lambda: say(1)) <= 8
+    assert calls(lambda: say(1)) - calls(lambda: None) <= 5
 
 
 HANGS = """

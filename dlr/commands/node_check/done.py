@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from crds import names
+from crds.cordon import HELD_BACK, NOT_ENFORCED, read_acted
 from crds.findings import Finding
 from dlr.job.lookup import find_nodes
 from dlr.kube.api import EVENTS, JSON, Api
 from dlr.kube.errors import ApiError
-from reconcilers.cordon.options import HELD_BACK, NOT_ENFORCED
-from reconcilers.cordon.policy import read_acted
 from reconcilers.nodecheck.record import unhealthy_taint
 
 PATIENCE_SECONDS = 5.0

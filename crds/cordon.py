@@ -1,0 +1,44 @@
+"""What a cordon leaves on a Node: the finding that it follows from, and the sentences on nodes in service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from crds import names
+from crds.findings import Cause, Finding, Verdict
+
+CHECK_PASSED, CHECK_FAILED = "CheckPassed", "CheckFailed"
+
+
+def reason_of(finding: Finding) -> str:
+    """Return the value of our taint, and the reason of our conditions."""
+    if finding.healthy:
+        return CHECK_PASSED
+    if finding.verdict is not Verdict.FAULTY:
+        return finding.verdict.value
+    is_error = Cause.HARDWARE_ERROR in finding.causes
+    return Cause.HARDWARE_ERROR.value if is_error else CHECK_FAILED
+
+
+def read_acted(node: Mapping[str, Any]) -> Finding | None:
+    """The finding that was last acted upon, by a raw Node's annotation; an unreadable one is none."""
+    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
+    if written is None:
+        return None
+    try:
+        return Finding.model_validate_json(written)
+    except ValidationError:
+        return None
+
+
+def write_acted(finding: Finding) -> str:
+    return finding.model_dump_json(by_alias=True, exclude_none=True)
+
+
+NOT_ENFORCED = "not cordoned: the controller runs with --cordon=report"
+"""Statement on a node that a dry run leaves in service."""
+HELD_BACK = "not cordoned: as many nodes are as --cordon-limit allows"
+"""Statement on a node that the limit leaves in service."""
