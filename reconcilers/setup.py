@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from controller.builder import ControllerBuilder
@@ -22,6 +22,7 @@ from controller.resources import (
 from crds import names
 from reconcilers.autoscaling import wiring as autoscaling
 from reconcilers.cordon import wiring as cordon
+from reconcilers.gang import wiring as gang
 from reconcilers.groups import wiring as groups
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.strategy import Strategies
@@ -58,6 +59,7 @@ from reconcilers.scaleplan import wiring as scaleplan
 from reconcilers.shapes import SHAPES
 from reconcilers.shards import wiring as shards
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
+from reconcilers.worker.gates import Gate
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 
@@ -85,14 +87,15 @@ def add_all(
     clock = clock or Clock()
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
-    strategies = Strategies()
+    strategies, gates = Strategies(), list[Gate]()
     roles.add(strategies)
+    gang.add(manager, clock, gates)
     add_jobs(manager, clock, pods or PodOptions(), strategies)
     autoscaling.add(manager, clock)
     scaleplan.add(manager, clock, strategies.counts_fault)
     groups.add(manager, clock)
     shards.add(manager, clock)
-    add_workers(manager, clock, pods or PodOptions(), strategies)
+    add_workers(manager, clock, pods or PodOptions(), strategies, gates)
     add_companions(manager, clock, strategies)
     add_node_checks(manager, clock, pods or PodOptions())
     cordon.add(manager, clock, cordons or CordonOptions())
@@ -129,7 +132,9 @@ def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategies: St
     )
 
 
-def add_workers(manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies) -> None:
+def add_workers(
+    manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies, gates: Sequence[Gate]
+) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 
@@ -168,7 +173,7 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions, strategies:
         return Request(request.namespace, spec.get("jobName") or spec.get("checkName") or request.name)
 
     pods = WorkerReconciler(
-        manager.client, cache, manager.recorder, manager.contact, clock, options, strategies.assign
+        manager.client, cache, manager.recorder, manager.contact, clock, options, strategies.assign, gates
     )
     (
         ControllerBuilder(manager, "elasticworker")

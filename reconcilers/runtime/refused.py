@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.errors import Forbidden, Invalid, NamespaceTerminating, Refused, is_denial
+from controller.errors import Forbidden, Invalid, NamespaceTerminating, NotFound, Refused, is_denial
 
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
@@ -24,3 +24,8 @@ def retry_seconds(objects: int = 1, at_least: float | None = None) -> float:
         at_least: for few of them; None for `RETRY_SECONDS`.
     """
     return max(RETRY_SECONDS if at_least is None else at_least, objects / TRIES_PER_SECOND)
+
+
+def not_served(error: NotFound) -> bool:
+    """Whether the kind is unknown to the server, rather than the object: then it names none."""
+    return not error.details.get("name")

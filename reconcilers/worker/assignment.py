@@ -27,7 +27,6 @@ from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
-from reconcilers.worker.gang import PodGroup, pod_group_of
 from reconcilers.worker.job_pod import (
     CHECK_GRACE_SECONDS,
     CHECK_HEARTBEAT_TIMEOUT_SECONDS,
@@ -117,11 +116,6 @@ class JobAssignment:
         memory = None if self._replica is None else self._replica.memory_checkpoint
         return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
 
-    @property
-    def pod_group(self) -> PodGroup | None:
-        """The PodGroup that has to be there before the Pod."""
-        return pod_group_of(self.job) if self.worker.spec.type == names.WORKER else None
-
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
         return build_job_pod(self.job, self.worker)
@@ -177,7 +171,7 @@ class CheckAssignment:
     counted_round: ClassVar[None] = None
     awaited: ClassVar[bool] = False
     topology_keys: ClassVar[Sequence[str]] = ()
-    pod_group: ClassVar[None] = None
+    job: ClassVar[None] = None
     wants_agent: ClassVar[bool] = True
     heartbeat_timeout_seconds: ClassVar[float] = CHECK_HEARTBEAT_TIMEOUT_SECONDS
 

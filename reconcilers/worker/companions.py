@@ -1,5 +1,5 @@
-"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, for a gang the PodGroup of its
-scheduler, and a Service where its Pods have names. A NodeCheck with Pods of its own has a NetworkPolicy too.
+"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, and a Service where its Pods have
+names. A NodeCheck with Pods of its own has a NetworkPolicy too.
 
 A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
 while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
@@ -27,11 +27,10 @@ from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
-from reconcilers.runtime.refused import is_refusal
-from reconcilers.worker.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
+from reconcilers.runtime.refused import is_refusal, not_served
 
 RECHECK_SECONDS = 60.0
-"""PodGroups are not watched, since a cluster need not know them; nor are the few Services."""
+"""Kinds that are few, or that a cluster need not know, are not watched."""
 ServiceOf = Callable[[ElasticJob], Object | None]
 
 
@@ -128,7 +127,7 @@ class CompanionReconciler(Reconciler):
         if is_grouped(raw):
             return Result()  # its groups have what they need
         job, companions = self._parse_job.parse(raw), self._companions
-        runs, group = not (job.spec.suspend or job.status.finished), pod_group_of(job)
+        runs = not (job.spec.suspend or job.status.finished)
         failures: list[Refused] = []
         with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
@@ -138,29 +137,14 @@ class CompanionReconciler(Reconciler):
             found = self._budgets.get(job.metadata.namespace, job.metadata.name)
             await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget_of(job) if runs else None)
         look_again = None
-        if group is not None:
-            with companions.reporting(raw, group.resource.kind, failures):
-                look_again = await self._keep_group(raw, group, runs=runs)
         if (service := self._service_of(job)) is not None:
             with companions.reporting(raw, SERVICES.kind, failures):
                 found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
                 await companions.keep(SERVICES, raw, found, service if runs else None)
-                look_again = RECHECK_SECONDS if runs else look_again
+                look_again = RECHECK_SECONDS if runs else None
         if failures:
             raise failures[0]
         return Result(look_again)
-
-    async def _keep_group(self, raw: Object, group: PodGroup, *, runs: bool) -> float | None:
-        """Seconds until it is to be looked at again. Pods that wait tell of a cluster without such groups."""
-        metadata = raw["metadata"]
-        try:
-            found = await self._companions.get(group.resource, metadata["name"], metadata["namespace"])
-            await self._companions.keep(group.resource, raw, found, group.wanted if runs else None)
-        except NotFound as error:
-            if not not_served(error):
-                raise
-            return UNAVAILABLE_RETRY_SECONDS
-        return RECHECK_SECONDS if runs else None
 
 
 class CheckCompanionReconciler(Reconciler):

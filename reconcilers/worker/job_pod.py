@@ -31,7 +31,6 @@ from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.quantities import whole
 from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest
 from reconcilers.observed.slots import priority_class_of, slot_count
-from reconcilers.worker.gang import pod_group_of
 
 
 def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
@@ -63,9 +62,6 @@ def job_pod(
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
-    group = pod_group_of(job) if worker.spec.type == names.WORKER else None
-    if group is not None:
-        group.enlist(pod, worker.metadata.name)
     return pod
 
 

@@ -5,7 +5,7 @@ A Pod comes last, since its agent begins with the others. What is refused is tri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from controller.cache import Cache
 from controller.client import Client
@@ -38,7 +38,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerAccess
 from reconcilers.worker.assignment import Assignment
-from reconcilers.worker.gang import GangGate, Obstacle
+from reconcilers.worker.gates import Gate, Obstacle
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import PodRefused, Source, refused_pod, with_unknown_fields
 from reconcilers.worker.silences import lease_of
@@ -103,7 +103,13 @@ STUCK_SECONDS = 30.0
 
 class PodMaker:
     def __init__(
-        self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock, options: PodOptions
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        clock: Clock,
+        options: PodOptions,
+        gates: Sequence[Gate] = (),
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -113,7 +119,7 @@ class PodMaker:
         self._agent = options.agent
         self._access = WorkerAccess(client, cache)
         self._keys = OwnerKeys(client, cache, clock.monotonic)
-        self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
+        self._gates = gates
         self._leftovers = Observations(cache.store(ELASTICWORKERS), clock.monotonic)
         self._random = options.random
 
@@ -122,10 +128,10 @@ class PodMaker:
         if is_unknown_to(assignment.owner, self._grouped_job(assignment.owner)):
             message = "the status of its job does not have this replica group yet"
             return None, Obstacle("WaitingForJob", message, WAITING_FOR_JOB_SECONDS, worth_telling=False)
-        group = assignment.pod_group
-        obstacle = await self._gate.obstacle(group) if group is not None else None
-        if obstacle is not None:
-            return None, obstacle
+        if assignment.job is not None:
+            for gate in self._gates:
+                if (obstacle := await gate.obstacle(assignment.worker, assignment.job)) is not None:
+                    return None, obstacle
         try:
             return await self._create(assignment), None
         except Leftover as leftover:
@@ -172,6 +178,9 @@ class PodMaker:
             raise Forbidden(403, "Forbidden", why)
         source = assignment.source
         pod = with_unknown_fields(assignment.build_pod(), source.template)
+        if assignment.job is not None:
+            for gate in self._gates:
+                gate.enlist(pod, assignment.worker, assignment.job)
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         account = service_account(pod["spec"])

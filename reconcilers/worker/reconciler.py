@@ -10,7 +10,7 @@ worker of the same name has left is waited for. While all is there, a look makes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.cache import Cache
@@ -36,7 +36,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.assignment import Assignment, Assignments, AssignToJob, JobAssignment
-from reconcilers.worker.gang import STARTS_PER_SECOND, Obstacle
+from reconcilers.worker.gates import STARTS_PER_SECOND, Gate, Obstacle
 from reconcilers.worker.leavers import LOOK_SECONDS, NOBODY_LEAVES, Leavers, SlotPods
 from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
@@ -72,6 +72,7 @@ class WorkerReconciler(Reconciler):
         clock: Clock,
         options: PodOptions,
         assign_to_job: AssignToJob = JobAssignment,
+        gates: Sequence[Gate] = (),
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -82,7 +83,7 @@ class WorkerReconciler(Reconciler):
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._assignments = Assignments(cache, options.check_image, assign_to_job)
         self._silences = Silences(client, cache, contact, clock)
-        self._maker = PodMaker(client, cache, recorder, clock, options)
+        self._maker = PodMaker(client, cache, recorder, clock, options, gates)
         self._late = LatePods(client, cache, clock.monotonic)
         self._slots = SlotPods(cache, contact, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}

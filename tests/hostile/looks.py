@@ -25,6 +25,7 @@ from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.verdict import verdict
 from reconcilers import predicates
+from reconcilers.gang.podgroup import pod_group_of
 from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
 from reconcilers.job.strategy import Strategies
@@ -39,7 +40,6 @@ from reconcilers.scaleplan.reconciler import is_for
 from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
 from reconcilers.scaleplan.wiring import plans_otherwise
 from reconcilers.worker.companions import budget_of
-from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_check_pod
 from reconcilers.worker.worker_status import Observation, observe

@@ -373,8 +373,8 @@ async def test_evictions_leave_the_minimum_and_drain_a_job_that_needs_all_its_wo
 async def test_pods_of_a_gang_wait_until_the_cluster_serves_its_podgroups(
     hollow: Hollow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("companions", "gang"):
-        monkeypatch.setattr(f"reconcilers.worker.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    for module in ("reconciler", "gate"):
+        monkeypatch.setattr(f"reconcilers.gang.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
     await hollow.submit("gang", schedulingPolicy={"gang": "coscheduling"})
     await hollow.until("an Event", lambda: has_event(hollow, "gang", "GangUnavailable"))
     assert await hollow.pods("gang") == []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller.errors import NotFound
+from controller.reconciler import Result
 from controller.resources import EVENTS, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds import names
 from reconcilers.runtime.kinds import (
@@ -266,11 +267,11 @@ async def test_podgroup_that_does_not_come_is_told_on_the_job(
 ) -> None:
     """The controller's other half may be slow."""
 
-    async def nothing(*_: Any, **__: Any) -> float:
-        return 60.0
+    async def nothing(*_: Any, **__: Any) -> Result:
+        return Result(60.0)
 
     with monkeypatch.context() as patch:
-        patch.setattr("reconcilers.worker.companions.CompanionReconciler._keep_group", nothing)
+        patch.setattr("reconcilers.gang.reconciler.GangReconciler.reconcile", nothing)
         await town.submit("late", **COSCHEDULING)
         assert "has not been created yet" in await town.until_unscheduled("late", "WaitingForPodGroup")
         assert await town.pods("late") == []

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.store import Store
 from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
 from localcluster.scheduler.gangs import group_of
+from reconcilers.gang.gate import GangGate
+from reconcilers.gang.podgroup import pod_group_of
 from reconcilers.worker.companions import budget_of
-from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
@@ -25,6 +28,12 @@ def template(metadata: Any = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata or {}, "spec": {"containers": containers} | spec}
 
 
+def enlisted_pod(owner: ElasticJob, of: ElasticWorker) -> dict[str, Any]:
+    pod = build_job_pod(owner, of)
+    GangGate(None, Store(), float).enlist(pod, of, owner)
+    return pod
+
+
 def test_coscheduling_s_group_and_pods() -> None:
     owner = gang("coscheduling", worker={"minReplicas": 3})
     group = pod_group_of(owner)
@@ -34,7 +43,7 @@ def test_coscheduling_s_group_and_pods() -> None:
     metadata = group.wanted["metadata"]
     assert (metadata["name"], metadata["namespace"]) == ("digits", "default")
     assert metadata["ownerReferences"][0]["uid"] == "uid-digits"
-    pod = build_job_pod(owner, worker())
+    pod = enlisted_pod(owner, worker())
     assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "digits"
     assert "schedulerName" not in pod["spec"]
     assert group_of(pod) == ("default", "digits")
@@ -46,7 +55,7 @@ def test_volcano_s_group_and_pods() -> None:
     assert group is not None
     assert (group.wanted["apiVersion"], group.wanted["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
     assert group.wanted["spec"] == {"minMember": 4}
-    pod = build_job_pod(owner, worker(2))
+    pod = enlisted_pod(owner, worker(2))
     assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "digits"
     assert pod["metadata"]["annotations"]["volcano.sh/task-spec"] == "digits-worker-2"
     assert pod["spec"]["schedulerName"] == "volcano"
@@ -61,7 +70,7 @@ def test_volcano_is_told_queue_and_priority_of_the_template() -> None:
     group = pod_group_of(owner)
     assert group is not None
     assert group.wanted["spec"] == {"minMember": 4, "queue": "research", "priorityClassName": "high"}
-    pod = build_job_pod(owner, worker())
+    pod = enlisted_pod(owner, worker())
     assert pod["spec"]["schedulerName"] == "volcano-2"
     assert pod["metadata"]["annotations"]["volcano.sh/task-spec"] == "mine"
 
@@ -77,7 +86,7 @@ def test_workers_alone_are_the_gang(kind: str) -> None:
         }
     )
     ps = worker().model_copy(update={"spec": worker().spec.model_copy(update={"type": "ps"})})
-    pod = build_job_pod(owner, ps)
+    pod = enlisted_pod(owner, ps)
     assert group_of(pod) is None
     assert "schedulerName" not in pod["spec"]
     assert "scheduling.k8s.io/group-name" not in pod["metadata"]["annotations"]

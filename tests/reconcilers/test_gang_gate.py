@@ -9,16 +9,12 @@ import pytest
 from controller.client import Client
 from controller.errors import NotFound
 from controller.store import Store
+from crds.elasticjob import ElasticJob
+from reconcilers.gang.gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
+from reconcilers.gang.podgroup import pod_group_of
 from reconcilers.runtime.refused import TRIES_PER_SECOND
-from reconcilers.worker.gang import (
-    ANSWER_SECONDS,
-    PATIENCE_SECONDS,
-    STARTS_PER_SECOND,
-    GangGate,
-    PodGroup,
-    pod_group_of,
-)
-from tests.reconcilers.build import job
+from reconcilers.worker.gates import STARTS_PER_SECOND
+from tests.reconcilers.build import job, worker
 
 
 class Server:
@@ -52,27 +48,31 @@ def gate(server: Server) -> GangGate:
     return GangGate(client, jobs, server.monotonic)
 
 
-def group(replicas: int = 4) -> PodGroup:
-    found = pod_group_of(job(replicas=replicas, schedulingPolicy={"gang": "coscheduling"}))
+def gang(replicas: int = 4) -> ElasticJob:
+    return job(replicas=replicas, schedulingPolicy={"gang": "coscheduling"})
+
+
+def wanted_group() -> dict[str, Any]:
+    found = pod_group_of(gang())
     assert found is not None
-    return found
+    return found.wanted
 
 
 async def test_one_answer_does_for_all_who_wait(server: Server, gate: GangGate) -> None:
     for _ in range(1_000):
-        obstacle = await gate.obstacle(group())
+        obstacle = await gate.obstacle(worker(), gang())
         assert obstacle is not None and not obstacle.worth_telling
     assert server.asked == 1
-    server.group = group().wanted
+    server.group = wanted_group()
     server.now += ANSWER_SECONDS * 1.1
-    assert await gate.obstacle(group()) is None
+    assert await gate.obstacle(worker(), gang()) is None
     assert server.asked == 2
 
 
 async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gate: GangGate) -> None:
-    soon = await gate.obstacle(group())
+    soon = await gate.obstacle(worker(), gang())
     server.now += PATIENCE_SECONDS * 1.1
-    later = await gate.obstacle(group())
+    later = await gate.obstacle(worker(), gang())
     assert soon is not None and later is not None
     assert later.worth_telling and later.retry_seconds > soon.retry_seconds
 
@@ -80,10 +80,10 @@ async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gat
 async def test_of_many_that_wait_no_more_look_in_a_second_than_a_controller_can_bear(
     server: Server, gate: GangGate
 ) -> None:
-    few, many = group(8), group(10_000)
-    early = [await gate.obstacle(each) for each in (few, many)]
+    few, many = gang(8), gang(10_000)
+    early = [await gate.obstacle(worker(), each) for each in (few, many)]
     server.now += PATIENCE_SECONDS * 1.1
-    late = [await gate.obstacle(each) for each in (few, many)]
+    late = [await gate.obstacle(worker(), each) for each in (few, many)]
     waits = [each.retry_seconds for each in (*early, *late) if each is not None]
     assert waits == [0.25, 10_000 / STARTS_PER_SECOND, 5.0, 10_000 / TRIES_PER_SECOND]
 
@@ -91,8 +91,8 @@ async def test_of_many_that_wait_no_more_look_in_a_second_than_a_controller_can_
 async def test_group_of_an_earlier_job_of_the_name_is_no_reason_to_give_up(
     server: Server, gate: GangGate
 ) -> None:
-    wanted = group().wanted
+    wanted = wanted_group()
     owner = wanted["metadata"]["ownerReferences"][0] | {"uid": "earlier"}
     server.group = wanted | {"metadata": wanted["metadata"] | {"ownerReferences": [owner]}}
-    obstacle = await gate.obstacle(group())
+    obstacle = await gate.obstacle(worker(), gang())
     assert obstacle is not None and obstacle.reason == "WaitingForPodGroup" and obstacle.retry_seconds < 1
