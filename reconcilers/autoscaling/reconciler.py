@@ -18,7 +18,7 @@ from reconcilers.autoscaling.plan import SizePlan, SizeSeen, plan_autoscaling
 from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.observed.ownership import BY_OWNER, staying, workers_owned_by
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.acts import tell
+from reconcilers.runtime.acts import tell, write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.scale.writer import ScaleWriter
@@ -76,9 +76,9 @@ class AutoscalingReconciler(Reconciler):
         """
         metadata, version = job.metadata, job.metadata.resource_version
         if plan.status_patch:
-            body = {"metadata": {"resourceVersion": version}, "status": plan.status_patch}
-            written = await self._client.patch(
-                ELASTICJOBS, metadata.name, body, metadata.namespace, subresource="status"
+            name, namespace = metadata.name, metadata.namespace
+            written = await write_status(
+                self._client, ELASTICJOBS, name, namespace, version, plan.status_patch
             )
             version = written["metadata"]["resourceVersion"]
         tell(self._recorder, raw, [plan.event] if plan.event is not None else ())

@@ -26,6 +26,7 @@ from reconcilers.nodecheck.faulty import MAX_KEPT_EVIDENCE, NodeFault, own_fault
 from reconcilers.nodecheck.record import passes_since, read_record, unhealthy_taint, write_record
 from reconcilers.nodecheck.reference import read_reference, write_reference
 from reconcilers.observed.options import CordonMode, CordonOptions
+from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import Clock
 
 BY_CORDON = "cordon"
@@ -119,11 +120,8 @@ class NodeCordonReconciler(Reconciler):
         if all(condition in current.values() for condition in conditions):
             return
         others = [c for c in raw.get("status", {}).get("conditions", ()) if c["type"] not in CONDITIONS]
-        patch = {
-            "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
-            "status": {"conditions": [*others, *conditions]},
-        }
-        await self._client.patch(NODES, wanted.name, patch, subresource="status")
+        patch, version = {"conditions": [*others, *conditions]}, raw["metadata"]["resourceVersion"]
+        await write_status(self._client, NODES, wanted.name, None, version, patch)
         self._recorder.event(raw, statement.event_type, statement.event_reason, statement.message)
         finding = wanted.stated
         source = self._findings.source(finding) if finding is not None else None

@@ -28,7 +28,7 @@ from reconcilers.job.published import seconds_to_write, writes_of_world
 from reconcilers.observed.groups import made_group
 from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids
 from reconcilers.observed.run_policy import seconds_to_expiry
-from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals
+from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
 
@@ -146,10 +146,8 @@ class ReplicaGroupsReconciler(Reconciler):
             Conflict: the job has changed.
         """
         metadata = raw["metadata"]
-        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": status_patch}
-        written = await self._client.patch(
-            ELASTICJOBS, metadata["name"], body, metadata["namespace"], subresource="status"
-        )
+        name, namespace, version = metadata["name"], metadata["namespace"], metadata["resourceVersion"]
+        written = await write_status(self._client, ELASTICJOBS, name, namespace, version, status_patch)
         if status_patch:
             self._written_at.put(metadata["uid"], self._clock.monotonic())
         return written

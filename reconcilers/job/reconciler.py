@@ -26,7 +26,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
-from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals
+from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
@@ -157,13 +157,8 @@ class ElasticJobReconciler(Reconciler):
             Conflict: it is not.
         """
         metadata = job.metadata
-        written = await self._client.patch(
-            ELASTICJOBS,
-            metadata.name,
-            {"metadata": {"resourceVersion": metadata.resource_version}, "status": status_patch},
-            metadata.namespace,
-            subresource="status",
-        )
+        name, namespace, version = metadata.name, metadata.namespace, metadata.resource_version
+        written = await write_status(self._client, ELASTICJOBS, name, namespace, version, status_patch)
         if status_patch:
             self._written_at.put(metadata.uid, self._clock.monotonic())
         return written

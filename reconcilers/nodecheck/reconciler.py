@@ -75,6 +75,7 @@ from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.status_patch import merge_patch, validated
+from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import LONG_AGO, Clock
 from reconcilers.runtime.kinds import NODECHECKS
 
@@ -409,8 +410,8 @@ class NodeCheckReconciler(Reconciler):
         patch = await computed(len(turn.status.nodes), _status_patch, turn.raw, status)
         if not patch:
             return
-        body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": patch}
-        await self._client.patch(NODECHECKS, metadata.name, body, metadata.namespace, subresource="status")
+        name, namespace, version = metadata.name, metadata.namespace, metadata.resource_version
+        await write_status(self._client, NODECHECKS, name, namespace, version, patch)
         for event in turn.events:
             self._recorder.event(turn.raw, *event)
 

@@ -98,6 +98,21 @@ async def _do(client: Client, recorder: EventRecorder, about: Object, act: Act) 
     tell(recorder, about, act.events)
 
 
+async def write_status(
+    client: Client, resource: Resource, name: str, namespace: str | None, version: str, patch: Object
+) -> Object:
+    """Merge a patch into a status, and return the object as it is stored now.
+
+    Args:
+        version: the resourceVersion that the patch was decided from.
+
+    Raises:
+        Conflict: the object has changed since.
+    """
+    body = {"metadata": {"resourceVersion": version}, "status": patch}
+    return await client.patch(resource, name, body, namespace, subresource="status")
+
+
 @contextmanager
 def telling_refusals(recorder: EventRecorder, about: Object) -> Iterator[None]:
     """Put what the API server refuses into an Event, and raise it: nothing else shows why nothing comes."""

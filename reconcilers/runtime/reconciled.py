@@ -19,6 +19,7 @@ from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Reques
 from controller.resources import Object, Resource
 from crds.model import ConditionStatus, first_fault
 from crds.texts import shortened
+from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 
@@ -93,12 +94,9 @@ class ReconciledCondition(Reporter):
         if known.get("status") == status:
             condition["lastTransitionTime"] = known["lastTransitionTime"]
         others = [c for c in (raw.get("status") or {}).get("conditions") or () if c is not known]
-        patch = {
-            "metadata": {"resourceVersion": metadata["resourceVersion"]},
-            "status": {"conditions": [*others, condition], **(shown or {})},
-        }
-        name, namespace = metadata["name"], metadata.get("namespace")
-        await self._client.patch(self._resource, name, patch, namespace, subresource="status")
+        patch = {"conditions": [*others, condition], **(shown or {})}
+        name, namespace, version = metadata["name"], metadata.get("namespace"), metadata["resourceVersion"]
+        await write_status(self._client, self._resource, name, namespace, version, patch)
 
 
 def sentence(error: Exception) -> str:

@@ -38,7 +38,7 @@ from reconcilers.observed.ownership import (
     staying,
     workers_owned_by,
 )
-from reconcilers.runtime.acts import tell, telling_refusals
+from reconcilers.runtime.acts import tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
 from reconcilers.scale.writer import ScaleWriter
@@ -177,18 +177,15 @@ class ShardsReconciler(Reconciler):
             name, version = made["metadata"]["name"], made["metadata"]["resourceVersion"]
             if made.get("status") or made["spec"] != wanted["spec"]:
                 raise Conflict(409, "Conflict", f"the cache has yet to show the ShardSet {name}")
-        body = {"metadata": {"resourceVersion": version}, "status": write.patch}
-        await self._client.patch(SHARDSETS, name, body, job["metadata"]["namespace"], subresource="status")
+        await write_status(self._client, SHARDSETS, name, job["metadata"]["namespace"], version, write.patch)
 
     async def _conclude(self, raw: Object, seen: ShardsSeen, plan: ShardsPlan) -> Result:
         """Write what follows from the sets into the job."""
         metadata, version = raw["metadata"], raw["metadata"]["resourceVersion"]
         if plan.conditions:
             status = {"conditions": [each.to_wire() for each in plan.conditions]}
-            body = {"metadata": {"resourceVersion": version}, "status": status}
-            written = await self._client.patch(
-                ELASTICJOBS, metadata["name"], body, metadata["namespace"], subresource="status"
-            )
+            name, namespace = metadata["name"], metadata["namespace"]
+            written = await write_status(self._client, ELASTICJOBS, name, namespace, version, status)
             version = written["metadata"]["resourceVersion"]
         if plan.scale is not None and not await self._scale.write(seen.job, raw, version, plan.scale):
             return Result(0.0)  # it is refused, and another look says when it is repeated

@@ -569,7 +569,9 @@ class NodeClient:
     made: Stage
     patches: list[dict[str, Any]] = field(default_factory=list)
 
-    async def patch(self, _: Any, name: str, patch: dict[str, Any], **__: Any) -> dict[str, Any]:
+    async def patch(
+        self, _: Any, name: str, patch: dict[str, Any], __: None = None, **___: Any
+    ) -> dict[str, Any]:
         self.patches.append(patch)
         return self.made.get(NODES, name)
 

@@ -199,7 +199,9 @@ class OwnWrites:
     def __init__(self, cache: Cache) -> None:
         self._store, self._versions = cache.store(resources.NODES), count(1_000)
 
-    async def patch(self, _: Any, name: str, patch: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+    async def patch(
+        self, _: Any, name: str, patch: dict[str, Any], __: None = None, subresource: str = ""
+    ) -> dict[str, Any]:
         new = merged(self._store.get(None, name), patch)
         new["metadata"]["resourceVersion"] = str(next(self._versions))
         self._store.apply(new)
