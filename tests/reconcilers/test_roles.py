@@ -34,9 +34,9 @@ from reconcilers.roles.tasks import (
 )
 from reconcilers.runtime.acts import Verb
 from reconcilers.worker.job_pod import build_job_pod
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import with_status
-from tests.reconcilers.test_job_plan import merged
 
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
 COUNTS = {"chief": 1, "ps": 2, "worker": 2}
