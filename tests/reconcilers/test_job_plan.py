@@ -24,6 +24,7 @@ from tests.counting import calls, cpu_seconds
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, check, job, later, report, worker
 from tests.reconcilers.job_stage import all_checks
+from tests.reconcilers.judging import after, seen_of
 
 BACK = {"spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}}
 
@@ -55,16 +56,12 @@ def seen(workers: Iterable[ElasticWorker], of: ElasticJob | None = None, **more:
         replicas=len(members), template=BACK, status={"phase": "Running", "rendezvous": world.to_wire()}
     )
     pods = {w.metadata.uid: None for w in workers if w.status.pod_name}
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    return Seen(of, raw, workers, pods=pods, **more)
+    return seen_of(of, workers, pods=pods, **more)
 
 
 def settled(found: Seen) -> Seen:
     """After the first look, which writes down what follows from the world and the workers."""
-    plan = plan_job(found, NOW)
-    status = merged(found.raw["status"], plan.status_patch)
-    of = ElasticJob.model_validate({**found.job.to_wire(), "status": status})
-    return seen(found.workers, of)
+    return seen(found.workers, after(found.job, plan_job(found, NOW)))
 
 
 def test_the_same_view_comes_to_the_same_plan_and_is_left_as_it_was() -> None:
