@@ -12,6 +12,7 @@ from controller.api.pages import PAGE_BYTES
 from controller.client import Client
 from controller.connection import Connection
 from controller.errors import PageTooLarge, SilentWatch
+from tests.reconcilers.api import merged
 
 
 class FakeApi:
@@ -145,7 +146,7 @@ class FakeApi:
         wanted = patch.get("metadata", {}).get("resourceVersion")
         if wanted and wanted != current["metadata"]["resourceVersion"]:
             return self._refuse(409, "Conflict", "the object has been modified")
-        return 200, {}, self.put(self._collection(path.rpartition("/")[0]), _merged(current, patch))
+        return 200, {}, self.put(self._collection(path.rpartition("/")[0]), merged(current, patch))
 
     def _delete(self, path, options):
         current = self.objects.get(path)
@@ -182,18 +183,6 @@ async def _send(response, event):
 
 def _status(code, reason, message):
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
-
-
-def _merged(target, patch):
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
 
 
 class MemoryTransport:

@@ -31,26 +31,6 @@ def record(holder, version="1", duration=15.0, renewed=None):
     return Record(holder, duration, 0, None, renewed, version, {})
 
 
-def test_a_lease_nobody_has_is_created_and_a_released_one_taken_at_once():
-    assert decide(observe(None, None, 50, TIMING), "me", 50) is Move.CREATE
-    assert decide(observe(None, record(""), 50, TIMING), "me", 50) is Move.TAKE
-
-
-def test_anothers_lease_is_taken_only_after_its_duration_without_a_change():
-    seen = observe(None, record("other"), 100, TIMING)
-    assert decide(seen, "me", 114.9) is Move.WAIT
-    assert decide(seen, "me", 115) is Move.TAKE
-    renewed = observe(seen, record("other", "2"), 110, TIMING)
-    assert decide(renewed, "me", 124.9) is Move.WAIT
-
-
-def test_a_deleted_lease_is_waited_for_as_its_last_holder_may_still_lead():
-    seen = observe(observe(None, record("other"), 100, TIMING), None, 105, TIMING)
-    assert decide(seen, "me", 119.9) is Move.WAIT  # it may have been renewed unseen before
-    assert decide(seen, "other", 110) is Move.CREATE
-    assert decide(seen, "me", 120) is Move.CREATE
-
-
 @pytest.mark.parametrize(
     ("holder", "promised", "configured", "waits"),
     [

@@ -28,18 +28,6 @@ async def test_all_who_ask_a_cache_share_one_model_of_each_version():
     assert second is not first and second.status.node_name == "node-9"
 
 
-async def test_models_go_with_their_objects():
-    cache = shaped_cache(None)
-    store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
-    assert models.parse(raw(1)).spec.index == 0
-    assert len(models._parsed) == 0, "what is read beside the cache is not remembered"
-    store.apply(raw(1))
-    models.parse(raw(1))
-    assert len(models._parsed) == 1
-    store.delete(raw(2))
-    assert len(models._parsed) == 0
-
-
 async def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
     cache = shaped_cache(None)
     store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)

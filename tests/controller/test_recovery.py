@@ -210,7 +210,8 @@ class ModelServer:
 
 MOVES = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["put", "put", "delete"]), st.sampled_from("abcdefg")),
+        st.tuples(st.sampled_from(["put", "write", "delete"]), st.sampled_from("abcdefg")),
+        st.tuples(st.just("answer"), st.integers(0, 5)),
         st.tuples(st.just("compact")),
         st.tuples(st.just("ask"), st.sampled_from([None, None, None, "break", "end", "bookmark"])),
     ),
@@ -219,17 +220,20 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_store_and_handlers_end_up_with_what_the_server_has_whatever_happens(moves):
-    server, told = ModelServer(), {}
+    """Nothing goes back, and nothing that is gone comes back, however late answers to own writes are."""
+    server, told, gone, answers = ModelServer(), {}, {}, []
 
     def hear(change):
-        name = change.current["metadata"]["name"]
+        name, version = change.current["metadata"]["name"], int(change.current["metadata"]["resourceVersion"])
         assert (change.old is None) == (name not in told)
+        assert version >= int(told.get(name, 0)) and (change.new is None or version > gone.get(name, 0))
         if change.new is None:
             del told[name]
+            gone[name] = version
         else:
-            told[name] = change.new["metadata"]["resourceVersion"]
+            told[name] = str(version)
 
     async def scenario():
         informer = Informer(server, PODS, WHOLE)
@@ -241,8 +245,15 @@ def test_store_and_handlers_end_up_with_what_the_server_has_whatever_happens(mov
                 case ("ask", fault):
                     server.fault = fault
                     await informer.advance()
+                case ("answer", which):
+                    if which < len(answers):
+                        informer.note_write(answers.pop(which))
                 case (kind, name):
                     server.mutate(kind, name)
+                    if kind == "write":
+                        answers.append(server.objects[name])
+        for answer in answers:
+            informer.note_write(answer)
         return informer.store.list()
 
     stored = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in asyncio.run(scenario())}

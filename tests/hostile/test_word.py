@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +28,7 @@ from reconcilers.conditions.job_finding import finding_of
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
-from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Claim, Precedence, in_the_way, to_yield
+from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Precedence
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import CheckedWorkers, JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
@@ -345,181 +345,72 @@ async def test_workers_of_a_large_check_are_made_some_at_a_time(monkeypatch: pyt
 # --- claims: any checks, in any order ----------------------------------------------------------------------
 
 TICK_SECONDS = 10.0
-TEST_SECONDS = 50.0
-JOB_PATIENCE_SECONDS = 120.0
+SOME_NODES = st.sets(st.sampled_from(SIX), min_size=1).map(sorted)
 
 
-@dataclass
-class Player:
-    """A check as the reconciler plays it, with the decisions of `claims.py`."""
-
-    claim: Claim
-    finishes: bool
-    """Its tests come to an end."""
-    since: float | None = None
-    """When its nodes were fixed."""
-    tested_at: float | None = None
-    waiting_since: float | None = None
-    is_over: bool = False
-
-    @property
-    def is_job(self) -> bool:
-        return self.claim.precedence is Precedence.JOBS
+def nodes_in_tests(made: Stage) -> list[str]:
+    """The nodes that checks test now, each as often as it is tested."""
+    statuses = [raw["status"] for raw in made.stores.store(NODECHECKS).list()]
+    return [
+        node
+        for status in statuses
+        if status.get("phase") == "Running"
+        for node in {*status["nodes"]} - {left["node"] for left in status.get("withdrawn", ())}
+    ]
 
 
-@dataclass
-class Game:
-    players: list[Player]
-    now: float = 0.0
-    longest_wait: dict[str, float] = field(default_factory=dict)
-
-    def claims(self) -> list[Claim]:
-        return [player.claim for player in self.players if not player.is_over and player.claim.wanted]
-
-    def agent_comes(self, player: Player, node: str) -> None:
-        if (player.is_job or player.claim.is_fixed) and node in player.claim.wanted:
-            player.claim = replace(player.claim, present=player.claim.present | {node})
-
-    def look(self, player: Player) -> None:
-        claim = player.claim
-        if player.is_over:
-            return
-        is_administrators = claim.precedence is Precedence.ADMINISTRATORS
-        held_seconds = 0.0 if player.since is None else self.now - player.since
-        if held_seconds >= HOLD_SECONDS and not is_administrators:
-            has_tested = player.tested_at is not None and self.now - player.tested_at >= HOLD_SECONDS
-            left = to_yield(claim, self.claims(), to_anybody=has_tested)
-            claim = replace(claim, wanted=claim.wanted - left, present=claim.present - left)
-        player.claim = claim
-        if claim.tests:
-            assert player.tested_at is not None
-            player.is_over = not claim.wanted or (
-                player.finishes and self.now - player.tested_at >= TEST_SECONDS
-            )
-        elif player.is_job:
-            self.begin_job(player)
-        elif not claim.is_fixed:
-            if not in_the_way(claim, self.claims()):
-                player.claim, player.since = replace(claim, is_fixed=True), self.now
-        else:
-            self.gather(player)
-
-    def begin_job(self, player: Player) -> None:
-        claim = player.claim
-        if claim.present != claim.wanted:
-            return  # its workers are not idle yet
-        player.waiting_since = self.now if player.waiting_since is None else player.waiting_since
-        contested = in_the_way(claim, self.claims())
-        if not contested or self.now - player.waiting_since >= JOB_PATIENCE_SECONDS:
-            self.test(player, claim.wanted - contested.keys())
-
-    def gather(self, player: Player) -> None:
-        claim = player.claim
-        assert player.since is not None
-        if claim.present != claim.wanted and self.now - player.since < HOLD_SECONDS:
-            return
-        player.waiting_since = self.now if player.waiting_since is None else player.waiting_since
-        mine = replace(claim, wanted=claim.present)  # who has not come is not tested
-        if not in_the_way(mine, self.claims()):
-            self.test(player, mine.wanted)
-
-    def test(self, player: Player, nodes: frozenset[str]) -> None:
-        assert player.waiting_since is not None
-        self.longest_wait[player.claim.uid] = self.now - player.waiting_since
-        player.claim = replace(player.claim, wanted=nodes, present=nodes, is_fixed=True, tests=True)
-        player.since = self.now if player.since is None else player.since
-        player.tested_at, player.is_over = self.now, not nodes
-
-    def check_invariants(self) -> None:
-        testing = [p.claim.wanted for p in self.players if p.claim.tests and not p.is_over]
-        assert sum(map(len, testing)) == len(frozenset[str]().union(*testing)), "two checks test one node"
-
-
-NODE_NAMES = st.sampled_from([f"n{i}" for i in range(5)])
-NAMESPACES_OF = {Precedence.ADMINISTRATORS: ["ops", "ops-2"], Precedence.JOBS: ["a", "b"]}
-
-
-@st.composite
-def games(draw: st.DrawFn) -> Game:
-    players = []
-    for number in range(draw(st.integers(2, 7))):
-        precedence = draw(st.sampled_from(Precedence))
-        claim = Claim(
-            uid=f"u{draw(st.integers(0, 99))}-{number}",
-            namespace=draw(st.sampled_from(NAMESPACES_OF.get(precedence, ["a", "b", "evil"]))),
-            name=f"c{number}",
-            precedence=precedence,
-            created=later(draw(st.integers(0, 3))),
-            wanted=draw(st.frozensets(NODE_NAMES, min_size=1)),
-        )
-        never = precedence is Precedence.OTHERS and draw(st.booleans())
-        players.append(Player(claim, finishes=not never))
-    return Game(players)
-
-
-def moves(game: Game, data: st.DataObject) -> Iterator[None]:
-    """Anything that can happen, in any order."""
-    for _ in range(data.draw(st.integers(0, 60))):
-        player = data.draw(st.sampled_from(game.players))
-        what = data.draw(st.sampled_from(["look", "look", "agent", "agent", "time"]))
-        if what == "look":
-            game.look(player)
-        elif what == "agent":
-            game.agent_comes(player, data.draw(NODE_NAMES))
-        else:
-            game.now += data.draw(st.sampled_from([1.0, TICK_SECONDS, HOLD_SECONDS]))
-        yield
-
-
-@given(games(), st.data())
-@settings(max_examples=80, deadline=None)
-def test_never_two_checks_test_one_node_and_every_check_of_jobs_and_administrators_ends(
-    game: Game, data: st.DataObject
+@given(
+    st.lists(st.tuples(st.sampled_from([EVIL, VICTIM]), SOME_NODES), min_size=1, max_size=5),
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.0, TICK_SECONDS, HOLD_SECONDS])),
+        min_size=8,
+        max_size=40,
+    ),
+    SOME_NODES,
+    st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_never_two_checks_test_one_node_and_an_administrators_waits_no_longer_than_the_bound(
+    checks: list[tuple[str, list[str]]],
+    looks: list[tuple[int, float]],
+    wanted: list[str],
+    data: st.DataObject,
 ) -> None:
-    for _ in moves(game, data):
-        game.check_invariants()
-    order = data.draw(st.permutations(range(len(game.players))))
-    for _ in range(8 * len(game.players)):
-        game.now += HOLD_SECONDS / 5
-        for at in order:
-            for node in game.players[at].claim.wanted:
-                game.agent_comes(game.players[at], node)
-            game.look(game.players[at])
-            game.check_invariants()
-    left = [player for player in game.players if not player.is_over]
-    assert all(player.claim.precedence is Precedence.OTHERS for player in left)
-    held = frozenset[str]().union(*(p.claim.wanted for p in left if p.claim.tests))
-    for _ in left:  # who waits for one that waits for one that never ends
-        held = held.union(*(p.claim.wanted for p in left if p.claim.wanted & held))
-    assert all(player.claim.wanted <= held for player in left), "nobody makes progress"
+    """For checks of strangers that hardly ever end, however their agents come and whoever is looked at."""
+    made = stage(MUTE)
+    names_of = [(namespace, f"c{number}") for number, (namespace, _) in enumerate(checks)]
 
+    async def look(namespace: str, name: str) -> None:
+        with made.within(namespace):
+            await made.reconcile(name)
+            made.act(name)
+        testing = nodes_in_tests(made)
+        assert len(testing) == len({*testing}), "two checks test one node"
 
-@given(games(), st.sampled_from([Precedence.JOBS, Precedence.ADMINISTRATORS]), st.data())
-@settings(max_examples=80, deadline=None)
-def test_a_jobs_or_administrators_check_waits_for_strangers_no_longer_than_the_bound(
-    game: Game, precedence: Precedence, data: st.DataObject
-) -> None:
-    for player in game.players:
-        player.claim = replace(player.claim, precedence=Precedence.OTHERS, namespace="evil")
-        player.finishes = False
-    wanted = data.draw(st.frozensets(NODE_NAMES, min_size=1))
-    ours = Claim("mine", "ops", "mine", precedence, later(99), wanted=wanted)
-    for _ in moves(game, data):
-        game.check_invariants()
-    mine = Player(ours, finishes=True)
-    game.players.append(mine)
-    began = game.now
-    order = data.draw(st.permutations(range(len(game.players))))
-    while not mine.claim.tests and game.now < began + 3 * HOLD_SECONDS:
-        for at in order:
-            for node in game.players[at].claim.wanted:
-                game.agent_comes(game.players[at], node)
-            game.look(game.players[at])
-            game.check_invariants()
-        game.now += TICK_SECONDS
-    assert mine.claim.tests and mine.tested_at is not None
-    assert mine.tested_at - began <= HOLD_SECONDS + 3 * TICK_SECONDS
-    assert precedence is Precedence.JOBS or mine.claim.wanted == ours.wanted
+    def ours() -> dict[str, Any]:
+        with made.within(OPS):
+            return made.status("nightly")
+
+    async def play() -> None:
+        for (namespace, name), (_, nodes) in zip(names_of, checks, strict=True):
+            with made.within(namespace):
+                made.add_check(name, nodes=nodes, timeoutSeconds=3_600, accelerator="none")
+        for at, seconds in looks:
+            made.dead = data.draw(st.just(set()) | st.sets(st.sampled_from(SIX)))
+            await look(*names_of[at % len(names_of)])
+            made.seconds += seconds
+        with made.within(OPS):
+            made.add_check("nightly", nodes=wanted)
+        made.dead, began = set(), made.seconds
+        order = data.draw(st.permutations([*names_of, (OPS, "nightly")]))
+        while ours().get("phase") != "Running":
+            assert made.seconds - began <= HOLD_SECONDS + 3 * TICK_SECONDS
+            for each in order:
+                await look(*each)
+            made.seconds += TICK_SECONDS
+        assert not ours().get("withdrawn")
+
+    asyncio.run(play())
 
 
 @given(

@@ -1,8 +1,8 @@
-"""Judges conditions and warnings of a job alone, as a look does."""
+"""Looks at a job that is stored, and judges its conditions and warnings alone, as a look does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,8 +14,11 @@ from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
 from reconcilers.conditions.table import WARNINGS, events, judged, warned
+from reconcilers.job.plan import Plan
+from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW
 
 
@@ -37,6 +40,18 @@ def judge(
         found = judged(of.status, seen)
         after = with_status(of, conditions=found.conditions, warnings=found.warnings)
     return after, list(events(of.status, with_status(after, phase=phase).status))
+
+
+def seen_of(of: ElasticJob, workers: Iterable[ElasticWorker] = (), **more: Any) -> Seen:
+    """What a look sees."""
+    raw = {"metadata": {"name": of.metadata.name}, "status": of.status.to_wire()}
+    return Seen(of, raw, Workers(workers), **more)
+
+
+def after(of: ElasticJob, plan: Plan) -> ElasticJob:
+    """The job when what the plan says of its status is written."""
+    status = merged(of.status.to_wire(), plan.status_patch)
+    return of.model_copy(update={"status": type(of.status).model_validate(status)})
 
 
 def conditions(of: ElasticJob) -> dict[str, Condition]:

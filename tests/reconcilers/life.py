@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,10 +226,10 @@ def beginning() -> Api:
     return api
 
 
-async def undisturbed() -> dict[str, Chapter]:
+async def undisturbed(phases: Sequence[Phase] = LIFE) -> dict[str, Chapter]:
     """The whole life under one controller, by phase."""
     api, process, chapters = beginning(), None, {}
-    for phase in LIFE:
+    for phase in phases:
         phase.begin(api)
         api.events.clear()
         begun = api.copy()

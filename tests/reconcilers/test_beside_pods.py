@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import kubernetes.client
 import pytest
 
-from controller.errors import NotFound
+from controller.errors import Forbidden, NotFound
 from controller.reconciler import Result
 from controller.resources import EVENTS, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds import names
+from reconcilers.observed.builder import check_labels, labels, owner_reference
 from reconcilers.runtime.kinds import (
     COSCHEDULING_PODGROUPS,
     ELASTICJOBS,
@@ -18,7 +21,8 @@ from reconcilers.runtime.kinds import (
     NODECHECKS,
     VOLCANO_PODGROUPS,
 )
-from tests.reconcilers.api import NAMESPACE
+from reconcilers.worker.companions import network_policy_of
+from tests.reconcilers.api import NAMESPACE, Write
 from tests.reconcilers.played import Played
 
 pytestmark = pytest.mark.played
@@ -196,6 +200,46 @@ async def test_budget_of_somebody_else_is_left_alone_and_told(town: Town) -> Non
     await town.until_pods("foreign", 3)
     await town.client.delete(PODDISRUPTIONBUDGETS, "foreign", NAMESPACE)
     await town.until_spec(PODDISRUPTIONBUDGETS, "foreign", minAvailable=2)
+
+
+async def test_a_policy_that_is_refused_is_told_and_the_budget_does_not_wait_for_it(town: Town) -> None:
+    def refuse(write: Write) -> None:
+        if write.resource == NETWORKPOLICIES:
+            raise Forbidden(403, "Forbidden", "exceeded quota: networkpolicies")
+
+    town.begin().before_write = refuse
+    await town.submit("fenced", **SPARES_ONE)
+    assert "exceeded quota" in await town.until_event("fenced", "NetworkPolicyRefused")
+    await town.until_spec(PODDISRUPTIONBUDGETS, "fenced", minAvailable=2)
+
+
+async def test_budget_that_an_earlier_job_has_left_is_replaced(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache does not show it, and garbage collection has yet to come."""
+    monkeypatch.setattr(town.api, "collect_garbage", lambda: None)
+    left = owner_reference("ElasticJob", "again", "earlier")
+    metadata = {"name": "again", "namespace": NAMESPACE, "ownerReferences": [left]}
+    town.api.create(PODDISRUPTIONBUDGETS, {"metadata": metadata, "spec": {"minAvailable": 7}})
+    await town.submit("again", **SPARES_ONE)
+    budget = await town.until_spec(PODDISRUPTIONBUDGETS, "again", minAvailable=2)
+    assert [owner["uid"] for owner in budget["metadata"]["ownerReferences"]] != ["earlier"]
+    assert town.api.seconds == 0 and "PodDisruptionBudgetRefused" not in {e.reason for e in town.api.events}
+
+
+@pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])
+def test_policy_admits_the_pods_of_its_owner_alone_and_has_fields_that_kubernetes_knows(kind: str) -> None:
+    owner = {"kind": kind, "metadata": {"name": "digits", "namespace": "default", "uid": "u"}}
+    policy = network_policy_of(owner)
+    api = kubernetes.client.ApiClient()
+    read = api.deserialize(json.dumps(policy), "V1NetworkPolicy", "application/json")
+    assert api.sanitize_for_serialization(read) == policy
+    of_pods = labels("digits", "worker", 0) if kind == "ElasticJob" else check_labels("digits", 0)
+    of_others = check_labels("digits", 0) if kind == "ElasticJob" else labels("digits", "worker", 0)
+    ((peer,),) = ([from_["podSelector"] for from_ in rule["from"]] for rule in policy["spec"]["ingress"])
+    for selector in (policy["spec"]["podSelector"], peer):
+        assert selector["matchLabels"].items() <= of_pods.items()
+        assert not selector["matchLabels"].items() <= of_others.items()
 
 
 @pytest.mark.parametrize(

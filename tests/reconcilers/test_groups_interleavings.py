@@ -19,7 +19,18 @@ from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SHARDSETS
 from tests.reconcilers.api import NAMESPACE, Api
 from tests.reconcilers.cluster_model import Script
-from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, plan, replicas, submit
+from tests.reconcilers.life import (
+    JOB,
+    Chapter,
+    Phase,
+    Run,
+    beginning,
+    edit,
+    plan,
+    replicas,
+    submit,
+    undisturbed,
+)
 from tests.reconcilers.outcome import end_state
 from tests.reconcilers.process import Lag, Process
 
@@ -91,18 +102,7 @@ PHASES = [phase.name for phase in LIFE]
 
 @cache
 def life() -> dict[str, Chapter]:
-    async def undisturbed() -> dict[str, Chapter]:
-        api, process, chapters = beginning(), None, {}
-        for phase in LIFE:
-            phase.begin(api)
-            begun = api.copy()
-            run = Run(api, phase.script, process=process, keeps_moments=True)
-            await run.settle()
-            process = run.process
-            chapters[phase.name] = Chapter(phase, begun, tuple(run.moments), api.copy(), tuple(run.errors))
-        return chapters
-
-    return asyncio.run(undisturbed())
+    return asyncio.run(undisturbed(LIFE))
 
 
 async def test_a_job_that_is_applied_again_asks_for_no_group_whose_name_is_taken_yet(

@@ -19,7 +19,6 @@ from reconcilers.observed.slots import named
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.world.decision import ActiveCheck, Constraints, Decision, decide
 from reconcilers.world.participants import Bounds, Participant, on_faulty_nodes
-from reconcilers.world.rendezvous import propose
 from tests.reconcilers.api import Api
 from tests.reconcilers.build import NOW, bounds, in_lists, later, participant
 from tests.reconcilers.cluster_model import Script, add_nodes
@@ -206,17 +205,6 @@ def test_workers_are_named_and_many_are_counted(workers: list[int], text: str) -
 INDICES = st.frozensets(st.integers(0, 7))
 
 
-@given(situations(), published_worlds(), st.floats(0, 100))
-@settings(max_examples=75, deadline=None)
-def test_without_constraints_the_decision_is_the_judgement_of_people_and_bounds(
-    situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
-) -> None:
-    people, limits = situation
-    found = decide(published, people, limits, later(seconds))
-    assert found == propose(published, people, limits, later(seconds))
-    assert not found.check and not found.left_out
-
-
 @given(
     situations(),
     published_worlds(),
@@ -291,7 +279,10 @@ def test_whatever_constrains_a_world(
     people, limits = situation
     now = later(seconds)
     found = decide(published, people, limits, now, constraints)
-    _has_members_that_can_join(found, published, people, limits)
+    _has_members_that_can_join(found, published, people, limits, constraints.slow)
+    with_slow = decide(published, people, limits, now, replace(constraints, slow=frozenset()))
+    if published.phase is not FORMED and with_slow.rendezvous.phase is FORMED:
+        assert found.rendezvous.phase is FORMED, "exclusions never cost a world"
     free = decide(published, people, limits, now, replace(constraints, hold=None))
     _waits_for_the_hold(found, free, published, constraints.hold, now)
     plain = decide(published, people, limits, now, replace(constraints, blame=None, hang_since=None))
@@ -303,15 +294,17 @@ def test_whatever_constrains_a_world(
 
 
 def _has_members_that_can_join(
-    found: Decision, published: Rendezvous, people: list[Participant], limits: Bounds
+    found: Decision, published: Rendezvous, people: list[Participant], limits: Bounds, slow: frozenset[int]
 ) -> None:
     world = found.rendezvous
     if world.round == published.round:
         assert (world.members, world.incarnations) == (published.members, published.incarnations)
         return
     assert world.round == published.round + 1 and world.phase is FORMED
-    joinable = {p.index for p in people if p.joinable}
-    assert set(world.members) <= joinable - found.left_out
+    joinable = {p.index: p.incarnation for p in people if p.joinable}
+    assert set(world.members) <= joinable.keys() - found.left_out and found.left_out <= slow
+    assert world.members == sorted(set(world.members))
+    assert world.incarnations == [joinable[index] for index in world.members]
     assert limits.minimum <= len(world.members) <= limits.desired
     assert len(world.members) % limits.node_unit == 0
 

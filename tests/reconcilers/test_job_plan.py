@@ -1,4 +1,4 @@
-"""The whole decision about a job in one pure function, and in which order it is carried out; no API server here."""
+"""The whole decision about a job in one pure function."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from controller.errors import Conflict, Forbidden
-from controller.reconciler import Request
-from controller.store import Memory
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
@@ -19,17 +16,15 @@ from crds.failure_texts import early_finish_text
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, Plan, plan_job
-from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Verb
-from reconcilers.runtime.clock import Clock
 from reconcilers.scale.request import Origin, ScaleRequest
-from reconcilers.scale.writer import ScaleWriter
 from tests.counting import calls, cpu_seconds
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, check, job, later, report, worker
-from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.job_stage import all_checks
+from tests.reconcilers.judging import after, seen_of
 
 BACK = {"spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}}
 
@@ -61,29 +56,12 @@ def seen(workers: Iterable[ElasticWorker], of: ElasticJob | None = None, **more:
         replicas=len(members), template=BACK, status={"phase": "Running", "rendezvous": world.to_wire()}
     )
     pods = {w.metadata.uid: None for w in workers if w.status.pod_name}
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    return Seen(of, raw, workers, pods=pods, **more)
+    return seen_of(of, workers, pods=pods, **more)
 
 
 def settled(found: Seen) -> Seen:
     """After the first look, which writes down what follows from the world and the workers."""
-    plan = plan_job(found, NOW)
-    status = merged(found.raw["status"], plan.status_patch)
-    of = ElasticJob.model_validate({**found.job.to_wire(), "status": status})
-    return seen(found.workers, of)
-
-
-def without_pods(*gone: int) -> Seen:
-    """Three train, until the Pods of these end."""
-    known = settled(seen(map(trains, range(3))))
-    return seen([lost(i) if i in gone else trains(i) for i in range(3)], known.job)
-
-
-def merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    result = {**target}
-    for key, value in patch.items():
-        result[key] = merged(result.get(key) or {}, value) if isinstance(value, dict) else value
-    return {key: value for key, value in result.items() if value is not None}
+    return seen(found.workers, after(found.job, plan_job(found, NOW)))
 
 
 def test_the_same_view_comes_to_the_same_plan_and_is_left_as_it_was() -> None:
@@ -155,94 +133,6 @@ def test_who_only_followed_is_named_nowhere_when_the_job_has_ended() -> None:
     ended = merged(waiting, plan_job(seen(crew, known), later(6)).status_patch)
     assert ended["phase"] == "Failed" and ended["lastFailure"]["worker"] == "digits-worker-0"
     assert "digits-worker-1" not in json.dumps(ended)
-
-
-# --- carrying it out ------------------------------------------------------------------------------------------
-
-
-class Api:
-    """Notes what is written and told, in order, and refuses what it is to refuse."""
-
-    def __init__(self, **refused: Exception) -> None:
-        self.refused = refused
-        self.done: list[str] = []
-
-    async def patch(
-        self, resource: Any, name: str, patch: Any, *_: Any, subresource: str | None = None
-    ) -> Any:
-        what = "status" if subresource else name
-        if error := self.refused.get(what.replace("-", "_")):
-            raise error
-        self.done.append(what)
-        return {"metadata": {"resourceVersion": "2"}, "status": patch.get("status", {})}
-
-    async def create(self, resource: Any, body: Any) -> None:
-        if error := self.refused.get(resource.plural):
-            raise error
-        self.done.append(f"create {resource.plural}")
-
-    def event(self, _: Any, type_: str, reason: str, message: str) -> None:
-        self.done.append(f"event {reason}")
-
-
-class View:
-    def __init__(self, found: Seen) -> None:
-        self.found = found
-
-    def is_grouped(self, _: Request) -> bool:
-        return False
-
-    async def of(self, _: Request) -> Seen:
-        return self.found
-
-
-async def look(api: Api, found: Seen) -> list[str]:
-    reconciler = object.__new__(ElasticJobReconciler)
-    clock = Clock(lambda: later(1))
-    cache = shaped_cache(None)
-    scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
-    parts = {
-        "_client": api,
-        "_recorder": api,
-        "_clock": clock,
-        "_view": View(found),
-        "_scale": scale,
-        "_plan_of": plan_job,
-    }
-    vars(reconciler).update(parts, _refused=Memory[Any]({}), _written_at=Memory[float]({}))
-    vars(reconciler)["_writes_of_world"] = lambda _: ()  # test_published_world.py
-    await reconciler.reconcile(Request("default", "digits"))
-    return api.done
-
-
-async def test_the_status_comes_first_then_its_events_then_each_act_with_its_own() -> None:
-    done = await look(Api(), without_pods(1))
-    assert done == ["status", "event WorldBroken", "digits-worker-1", "event WorkerRelaunched"]
-
-
-async def test_who_lost_the_race_for_the_status_does_nothing_more() -> None:
-    api = Api(status=Conflict(409, "Conflict", "changed"))
-    with pytest.raises(Conflict):
-        await look(api, without_pods(1))
-    assert api.done == []
-
-
-async def test_what_was_done_is_told_though_another_act_is_refused() -> None:
-    api = Api(digits_worker_1=Conflict(409, "Conflict", "changed"))
-    with pytest.raises(Conflict):
-        await look(api, without_pods(1, 2))
-    assert api.done == ["status", "event WorldBroken", "digits-worker-2", "event WorkerRelaunched"]
-
-
-def to_be_checked() -> Seen:
-    ready = [worker(i, agent=report(i).to_wire()) for i in range(2)]
-    return seen(ready, job(replicas=2, nodeCheck={"enabled": True}))
-
-
-async def test_a_check_that_is_refused_is_planned_without() -> None:
-    api = Api(nodechecks=Forbidden(403, "Forbidden", "no"))
-    done = await look(api, to_be_checked())
-    assert done[0] == "status" and "event WorldFormed" in done and "event CheckRefused" in done
 
 
 # --- growth ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ import pytest
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import plan_job
-from reconcilers.job.seen import Seen
 from reconcilers.job.times import with_times_by_our_clock
-from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.judging import seen_of
 
 HOUR = 3_600.0
 
@@ -36,9 +35,8 @@ def broken(**status: Any) -> ElasticJob:
 def look(of: ElasticJob, after: float, ready: int = 2) -> dict[str, Any]:
     """What is written of the world."""
     workers = [worker(i, agent=report(i, AgentState.READY, 1).to_wire()) for i in range(ready)]
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
     pods = {each.metadata.uid: None for each in workers}
-    found = plan_job(Seen(of, raw, Workers(workers), pods=pods), later(after)).status_patch
+    found = plan_job(seen_of(of, workers, pods=pods), later(after)).status_patch
     world: dict[str, Any] = found.get("rendezvous", {})
     return world
 
@@ -65,8 +63,7 @@ def test_a_deadline_counts_from_now_on_where_the_start_is_yet_to_come() -> None:
 def test_an_ended_job_is_there_for_its_time_from_now_on_where_its_end_is_yet_to_come() -> None:
     ended = {"phase": "Failed", "completionTime": later(HOUR)}
     of = job(runPolicy={"ttlSecondsAfterFinished": 60}, status=ended)
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    plan = plan_job(Seen(of, raw, Workers([])), later(1))
+    plan = plan_job(seen_of(of), later(1))
     assert plan.look_again_seconds == 60.0
     assert plan.status_patch["completionTime"] == later(1).isoformat().replace("+00:00", "Z")
 

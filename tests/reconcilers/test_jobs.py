@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.errors import Forbidden
+from controller.errors import Conflict, Forbidden
 from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -161,6 +161,31 @@ async def test_a_job_whose_workers_are_refused_says_so_once_and_gets_them_when_t
     assert status["reason"] == "WriteRefused" and "over quota" in status["message"]
     process.before_write = lambda write: None
     await played.until("its Pod", lambda: played.client.get(PODS, "barred-worker-0-1", NAMESPACE))
+
+
+async def test_what_was_done_is_told_though_another_act_is_refused(played: Played) -> None:
+    def refuse(write: Write) -> None:
+        if write.name == "partly-worker-1" and "incarnation" in write.body.get("spec", {}):
+            raise Conflict(409, "Conflict", "changed")
+
+    await played.train("partly", 3)
+    played.begin().before_write = refuse
+    for index in (1, 2):
+        await played.delete_pod(f"partly-worker-{index}-1")
+    await played.settle()
+    relaunched = [event.message for event in played.api.events if event.reason == "WorkerRelaunched"]
+    assert len(relaunched) == 1 and relaunched[0].startswith("partly-worker-2")
+    assert "WorldBroken" in await events(played, "partly")
+
+
+async def test_a_job_whose_check_is_refused_trains_without(played: Played) -> None:
+    def refuse(write: Write) -> None:
+        if (write.verb, write.resource) == ("create", NODECHECKS):
+            raise Forbidden(403, "Forbidden", "no")
+
+    played.begin().before_write = refuse
+    await played.train("unchecked", nodeCheck={"enabled": True})
+    assert "CheckRefused" in await events(played, "unchecked")
 
 
 async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(played: Played) -> None:

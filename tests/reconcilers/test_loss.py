@@ -12,11 +12,9 @@ from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.reported import NON_FINITE_LOSS
 from reconcilers.job.plan import Plan, plan_job
-from reconcilers.job.seen import Seen
-from reconcilers.observed.workers import Workers
 from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import job, later, report, worker
-from tests.reconcilers.judging import warnings
+from tests.reconcilers.judging import after, seen_of, warnings
 
 
 def trains(index: int, step: int | None = None, round_: int = 1, **said: Any) -> ElasticWorker:
@@ -31,11 +29,9 @@ def of_world(round_: int = 1, **status: Any) -> ElasticJob:
 
 
 def look(of: ElasticJob, *workers: ElasticWorker) -> tuple[Plan, ElasticJob]:
-    """The plan, and the job with the warnings that it writes."""
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    plan = plan_job(Seen(of, raw, Workers(workers)), later(1))
-    kept = plan.status_patch.get("warnings", raw["status"].get("warnings", []))
-    return plan, ElasticJob.model_validate({**of.to_wire(), "status": raw["status"] | {"warnings": kept}})
+    """The plan, and the job as it is then."""
+    plan = plan_job(seen_of(of, workers), later(1))
+    return plan, after(of, plan)
 
 
 def said(of: ElasticJob) -> str | None:

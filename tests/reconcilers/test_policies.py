@@ -16,6 +16,7 @@ from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relau
 from reconcilers.observed.run_policy import seconds_to_cleaning
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later, worker
 
 FORMED = RendezvousPhase.FORMED
@@ -153,22 +154,9 @@ JSON = st.recursive(
 OBJECTS = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
 
 
-def apply(target: Any, patch: Any) -> Any:
-    """RFC 7396's own pseudocode."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = apply(result.get(key), value)
-    return result
-
-
 @given(OBJECTS, OBJECTS)
 def test_merge_patch_leads_from_one_status_to_the_other(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    assert apply(before, merge_patch(before, after)) == after
+    assert merged(before, merge_patch(before, after)) == after
     assert merge_patch(after, after) == {}

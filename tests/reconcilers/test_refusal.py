@@ -20,12 +20,10 @@ from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
-from reconcilers.job.seen import Seen
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.ownership import name_taken
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED, SCHEDULED
-from reconcilers.observed.workers import Workers
 from reconcilers.worker.assignment import CheckAssignment, JobAssignment
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import (
@@ -36,8 +34,8 @@ from reconcilers.worker.pod_refusal import (
     users_path,
     with_unknown_fields,
 )
-from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, check, check_worker, job, later, worker
+from tests.reconcilers.judging import after, seen_of
 
 JSON = dict[str, Any]
 TEMPLATE: JSON = {
@@ -234,17 +232,13 @@ def test_a_template_is_refused_for_its_shape_or_makes_a_pod(path: tuple[Any, ...
     source, pod = tried(of)
     with_unknown_fields(pod, source.template)
     refused_pod(invalid("spec.containers[0].env[0].name"), source, pod)
-    plan_job(seen(of), NOW)
-    plan_job(seen(of, workers=(worker(),)), NOW)
+    plan_job(seen_of(of), NOW)
+    plan_job(seen_of(of, workers=(worker(),)), NOW)
 
 
 # --- the job ----------------------------------------------------------------------------------------------------
 
 WHY = "the API server refuses the Pods of type worker: spec: no"
-
-
-def seen(of: ElasticJob, workers: Any = ()) -> Seen:
-    return Seen(of, {"metadata": {"name": "digits"}, "status": of.status.to_wire()}, Workers(workers))
 
 
 def without_pod(index: int = 0, reason: str = POD_INVALID, message: str = WHY, **more: Any) -> ElasticWorker:
@@ -254,12 +248,6 @@ def without_pod(index: int = 0, reason: str = POD_INVALID, message: str = WHY, *
     return worker(
         index, WorkerPhase.PENDING, podUid=None, podName=None, nodeName=None, conditions=conditions, **more
     )
-
-
-def after(of: ElasticJob, plan: Plan) -> ElasticJob:
-    """The job when the plan is carried out."""
-    status = merged({"status": of.status.to_wire()}, {"status": plan.status_patch})["status"]
-    return ElasticJob.model_validate({**of.to_wire(), "status": status})
 
 
 def answered(of: ElasticJob) -> JobWarning | None:
@@ -273,7 +261,7 @@ def edited(of: ElasticJob) -> ElasticJob:
 
 def first_look(*workers: ElasticWorker) -> tuple[ElasticJob, Plan]:
     of = job(replicas=max(2, len(workers)))
-    plan = plan_job(seen(of, workers), NOW)
+    plan = plan_job(seen_of(of, workers), NOW)
     return after(of, plan), plan
 
 
@@ -283,9 +271,9 @@ def test_the_first_pod_that_is_refused_stops_the_making_is_told_once_and_fails_t
     assert [event.reason for event in plan.events] == ["PodInvalid"]
     assert [warning.type for warning in of.status.warnings] == ["PodsNotAccepted"]
     assert plan.look_again_seconds is not None and plan.look_again_seconds <= refusal.FAIL_AFTER_SECONDS
-    again = plan_job(seen(of, [without_pod()]), later(refusal.FAIL_AFTER_SECONDS - 1))
+    again = plan_job(seen_of(of, [without_pod()]), later(refusal.FAIL_AFTER_SECONDS - 1))
     assert not again.acts and not again.events
-    end = plan_job(seen(of, [without_pod()]), later(refusal.FAIL_AFTER_SECONDS))
+    end = plan_job(seen_of(of, [without_pod()]), later(refusal.FAIL_AFTER_SECONDS))
     assert end.status_patch["phase"] == "Failed"
     assert end.events[0].message == (
         f"no Pod could be made: {WHY}. Correct the job in place within 120 s; after that it fails, and has to "
@@ -314,16 +302,16 @@ def test_an_invalid_pod_is_told_before_one_that_is_forbidden_and_those_without_a
 def test_what_dlr_can_judge_itself_is_told_before_any_worker_is_made(changed: JSON, sentence: str) -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "x"} | changed]}}
     of = job(template=template)
-    plan = plan_job(seen(of), NOW)
+    plan = plan_job(seen_of(of), NOW)
     assert not plan.acts and sentence in plan.status_patch["warnings"][0]["message"]
     trains = [worker(index) for index in range(2)]
-    goes_on = answered(after(of, plan_job(seen(edited(of), trains), NOW)))
+    goes_on = answered(after(of, plan_job(seen_of(edited(of), trains), NOW)))
     assert goes_on is not None and "The Pods that exist go on" in goes_on.message
 
 
 def test_a_pod_that_is_taken_ends_the_refusal_and_the_other_workers_are_made() -> None:
     of, _ = first_look(without_pod())
-    plan = plan_job(seen(of, [worker()]), later(20))
+    plan = plan_job(seen_of(of, [worker()]), later(20))
     assert len(plan.acts) == 1 and answered(after(of, plan)) is None
 
 
@@ -334,14 +322,14 @@ def test_a_quota_that_is_used_up_is_no_fault_of_the_template_and_fails_nobody() 
     assert len(plan.acts) == 1, "the other worker is made"
     assert [(each.type, each.reason) for each in of.status.warnings] == [("WorkersUnscheduled", POD_REFUSED)]
     assert why in of.status.warnings[0].message
-    late = plan_job(seen(of, [without_pod(reason=POD_REFUSED, message=why)]), later(1e4))
+    late = plan_job(seen_of(of, [without_pod(reason=POD_REFUSED, message=why)]), later(1e4))
     assert late.status_patch.get("phase") != "Failed"
 
 
 def test_a_suspended_job_does_not_fail_for_its_template() -> None:
     of, _ = first_look(without_pod())
     held = of.model_copy(update={"spec": of.spec.model_copy(update={"suspend": True})})
-    assert plan_job(seen(held, [without_pod()]), later(1e6)).status_patch["phase"] == "Suspended"
+    assert plan_job(seen_of(held, [without_pod()]), later(1e6)).status_patch["phase"] == "Suspended"
 
 
 def test_a_type_that_is_added_to_a_job_that_trains_does_not_fail_it() -> None:
@@ -349,7 +337,7 @@ def test_a_type_that_is_added_to_a_job_that_trains_does_not_fail_it() -> None:
     of, _ = first_look(without_pod())
     trains = of.model_copy(update={"status": of.status.model_copy(update={"phase": JobPhase.RUNNING})})
     for each, crew in ((trains, [without_pod()]), (of, [worker(1), without_pod()])):
-        assert plan_job(seen(each, crew), later(1e4)).status_patch.get("phase") != "Failed"
+        assert plan_job(seen_of(each, crew), later(1e4)).status_patch.get("phase") != "Failed"
 
 
 @given(
@@ -364,7 +352,7 @@ def test_a_job_that_has_begun_never_fails_for_its_template(
     crew = [without_pod(0, reason), *([worker(1)] if trains else ())]
     of, _ = first_look(*crew)
     of = edited(of) if is_edited else of
-    plan = plan_job(seen(of, crew), NOW + timedelta(seconds=seconds))
+    plan = plan_job(seen_of(of, crew), NOW + timedelta(seconds=seconds))
     failed = plan.status_patch.get("phase") == "Failed"
     assert failed == (
         not trains and reason != POD_REFUSED and not is_edited and seconds >= refusal.FAIL_AFTER_SECONDS

@@ -317,30 +317,6 @@ def published_worlds(draw: st.DrawFn) -> Rendezvous:
     )
 
 
-@given(situations(), published_worlds(), st.floats(0, 100))
-@settings(max_examples=100, deadline=None)
-def test_every_new_world_is_allowed_and_follows_its_predecessor(
-    situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
-) -> None:
-    """Invariants: round + 1; ordered unique ranks; whole units; min ≤ size ≤ desired; members joinable."""
-    people, limits = situation
-    decision = decide(published, people, limits, later(seconds))
-    world = decision.rendezvous
-    if not decision.changes(published):
-        return
-    if world.phase is not FORMED:
-        assert (world.phase, world.round) == (REFORMING, published.round)
-        assert world.members == published.members and decision.breaks
-        return
-    assert world.round == published.round + 1
-    assert world.members == sorted(set(world.members))
-    assert len(world.members) % limits.node_unit == 0
-    assert limits.minimum <= len(world.members) <= limits.desired
-    by_index = {p.index: p for p in people}
-    assert all(by_index[i].joinable for i in world.members)
-    assert world.incarnations == [by_index[i].incarnation for i in world.members]
-
-
 @given(situations(), published_worlds(), st.floats(0, 100), st.booleans())
 @settings(max_examples=75, deadline=None)
 def test_the_world_names_the_last_round_whose_processes_died(
@@ -406,52 +382,6 @@ def test_a_new_world_is_stable_until_its_agents_act(
     growth_possible = limits.floor(sum(p.joinable for p in quiet)) > len(first.members)
     if not growth_possible:
         assert decide(first, quiet, limits, NOW).rendezvous == first
-
-
-@given(
-    st.integers(1, 6),
-    st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from(["fail", "lose", "recover", "late-writer"])), max_size=20
-    ),
-)
-@settings(max_examples=50, deadline=None)
-def test_stale_writers_never_publish_two_worlds_for_one_round(
-    size: int, story: list[tuple[int, str]]
-) -> None:
-    """Invariant: with optimistic writes, each round has one member list for ever."""
-    limits = Bounds(size, 1, 1, 0.0, 0.0)
-    stored, version = Rendezvous(), 0
-    history: dict[int, tuple[list[int], list[int]]] = {}
-    people = {i: participant(i, seconds_since_joined=99) for i in range(size)}
-    snapshots = [(stored, version, dict(people))]
-
-    def publish(seen: Rendezvous, seen_version: int, seen_people: dict[int, Participant]) -> None:
-        nonlocal stored, version
-        world = decide(seen, list(seen_people.values()), limits, NOW).rendezvous
-        if world == seen or seen_version != version:
-            return  # nothing to write, or Conflict
-        stored, version = world, version + 1
-        if world.phase is FORMED:
-            assert world.round not in history
-            history[world.round] = (world.members, world.incarnations)
-
-    for who, what in story:
-        index = who % size
-        now = people[index]
-        if what == "fail":
-            failed = report(index, AgentState.FAILED, stored.round, incarnation=now.incarnation)
-            people[index] = replace(now, report=failed)
-        elif what == "lose":
-            people[index] = replace(now, alive=False, report=None)
-        elif what == "recover":
-            fresh = report(index, incarnation=now.incarnation + 1)
-            people[index] = replace(now, incarnation=now.incarnation + 1, alive=True, report=fresh)
-        else:
-            publish(*snapshots[who % len(snapshots)])
-            continue
-        publish(stored, version, dict(people))
-        snapshots.append((stored, version, dict(people)))
-    assert sorted(history) == list(range(1, len(history) + 1))
 
 
 @given(st.integers(1, 6), st.data())

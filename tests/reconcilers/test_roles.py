@@ -34,9 +34,9 @@ from reconcilers.roles.tasks import (
 )
 from reconcilers.runtime.acts import Verb
 from reconcilers.worker.job_pod import build_job_pod
+from tests.reconcilers import judging
 from tests.reconcilers.build import NOW, job, later, report, worker
-from tests.reconcilers.judging import with_status
-from tests.reconcilers.test_job_plan import merged
+from tests.reconcilers.judging import after, with_status
 
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
 COUNTS = {"chief": 1, "ps": 2, "worker": 2}
@@ -69,18 +69,11 @@ def all_of(counts: Mapping[str, int] = COUNTS) -> dict[tuple[str, int], ElasticW
 
 def seen_of(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Seen:
     pods = {w.metadata.uid: None for w in members.values() if w.status.pod_name}
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    return Seen(of, raw, Workers(members.values()), pods=pods)
+    return judging.seen_of(of, members.values(), pods=pods)
 
 
 def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
     return PLANS.plan(seen_of(of, members), NOW)
-
-
-def after(of: ElasticJob, plan: Plan) -> ElasticJob:
-    """The job with what the plan writes."""
-    status = merged(of.status.to_wire(), plan.status_patch)
-    return of.model_copy(update={"status": type(of.status).model_validate(status)})
 
 
 # --- Tasks and versions -----------------------------------------------------------------------------------
@@ -397,7 +390,6 @@ def test_outdated_servers_and_workers_get_their_new_resources_one_of_a_type_at_a
     idle = {key: {"agent": report(key[1]).to_wire()} for key in all_of()}
     members = {key: member(*key, **idle[key]) for key in all_of()}
     pods = {w.metadata.uid: None if w.spec.type == "chief" else "old" for w in members.values()}
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    plan = PLANS.plan(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
+    plan = PLANS.plan(judging.seen_of(of, members.values(), pods=pods), NOW)
     relaunched = [act.name for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
     assert sorted(relaunched) == ["digits-ps-0", "digits-worker-0"]

@@ -43,29 +43,6 @@ def test_types_have_slots_of_their_own() -> None:
     assert (done.status.retired, done.status.migrations) == ({"ps": [0]}, {})
 
 
-def rolled(slots: Slots, replicas: int, unit: int) -> Slots:
-    """After every worker was moved, so many at a time; of who has gone before the last step nothing is left."""
-    gone = slots.retired
-    old = slots.wanted(replicas)
-    for first in range(0, replicas, unit):
-        sources = old[first : first + unit]
-        slots = slots.moving(sources, replicas, slots.retired & gone)
-        gone = slots.retired
-        for source in sources:
-            slots = slots.moved(source)
-    return slots
-
-
-@pytest.mark.parametrize(("replicas", "unit", "rolls"), [(1_000, 50, 12), (10, 1, 1_000), (3, 3, 50)])
-def test_rolls_use_the_slots_of_those_who_have_gone(replicas: int, unit: int, rolls: int) -> None:
-    """Before, the twelfth roll of 1,000 workers had 12,000 slots retired, and the status was refused."""
-    slots = Slots()
-    for _ in range(rolls):
-        slots = rolled(slots, replicas, unit)
-        assert len(slots.wanted(replicas)) == replicas and not slots.moves
-        assert max(slots.wanted(replicas)) < replicas + 4 * unit and len(slots.retired) <= 4 * unit
-
-
 def test_a_slot_is_used_again_only_when_nothing_is_left_of_its_worker() -> None:
     slots = moving(3, 0).moved(0)
     assert slots.moving([1], 3).moves == {1: 4}

@@ -16,10 +16,10 @@ from reconcilers.conditions.slow import (
     news_of,
 )
 from reconcilers.job.plan import Plan, plan_job
-from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
+from tests.reconcilers import judging
 from tests.reconcilers.build import job, later, report, worker
-from tests.reconcilers.judging import warnings
+from tests.reconcilers.judging import seen_of, warnings
 
 FIGURES = "a step takes 0.42 s since step 1200 (2026-01-01T12:05:00Z), 1.4 times the 0.3 s of before"
 AHEAD = 1_200
@@ -49,10 +49,8 @@ def of_world(round_: int = 1, formed: float = 0.0, **status: Any) -> ElasticJob:
 
 def look(of: ElasticJob, *workers: ElasticWorker, **seen: Any) -> tuple[Plan, ElasticJob]:
     """The plan, and the job as it is then."""
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    plan = plan_job(Seen(of, raw, Workers(workers), **seen), later(400))
-    kept = {key: value for key, value in plan.status_patch.items() if key in ("warnings", "suspectedAt")}
-    return plan, ElasticJob.model_validate({**of.to_wire(), "status": raw["status"] | kept})
+    plan = plan_job(seen_of(of, workers, **seen), later(400))
+    return plan, judging.after(of, plan)
 
 
 def said(of: ElasticJob) -> str | None:

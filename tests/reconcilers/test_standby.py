@@ -25,19 +25,11 @@ from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participa
 from tests.reconcilers.job_stage import at
 from tests.reconcilers.life import Run, beginning, edit, lose_pod, submit
 from tests.reconcilers.scale_stage import JOB, Stage
+from tests.reconcilers.test_rendezvous import formed, running
 from tests.reconcilers.test_scale import CHAOS, KINDS, play
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
 LIMITS = bounds(2, standby=1)
-
-
-def world_of(*members: int, round_: int = 1) -> Rendezvous:
-    ones = [1] * len(members)
-    return Rendezvous(round=round_, phase=FORMED, members=list(members), incarnations=ones, formed_at=NOW)
-
-
-def running(*indices: int) -> list[Participant]:
-    return [participant(i, AgentState.RUNNING, 1) for i in indices]
 
 
 def lost(index: int) -> Participant:
@@ -48,7 +40,7 @@ def lost(index: int) -> Participant:
 
 
 def test_who_was_in_the_broken_world_comes_before_who_stands_by() -> None:
-    broken = world_of(1, 2).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
+    broken = formed(1, 2).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
     world = decide(broken, [participant(0), participant(1), participant(2)], LIMITS, NOW).rendezvous
     assert world.members == [1, 2]
 
@@ -65,19 +57,7 @@ def situations(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
         spoken = None if state is None else report(index, state, draw(st.integers(0, 2)))
         joined = draw(st.floats(0, 60))
         people.append(Participant(index, 1, draw(st.booleans()), report=spoken, seconds_since_joined=joined))
-    return world_of(*members), people, bounds(desired, draw(st.integers(1, desired)), standby=standby)
-
-
-@given(situations(), st.floats(0, 100))
-@settings(max_examples=100, deadline=None)
-def test_the_world_is_never_larger_than_replicas(
-    situation: tuple[Rendezvous, list[Participant], Bounds], seconds: float
-) -> None:
-    """Invariant: however many stand by, and for however long a world was broken."""
-    world, people, limits = situation
-    for _ in range(3):
-        world = decide(world, people, limits, later(seconds)).rendezvous
-        assert len(world.members) <= limits.desired
+    return formed(*members), people, bounds(desired, draw(st.integers(1, desired)), standby=standby)
 
 
 @given(situations())
@@ -127,7 +107,7 @@ def test_who_stands_by_is_counted_and_told_as_such() -> None:
     wanting = job(replicas=2, worker={"standby": 2})
     running = (at(i, "a", state=AgentState.RUNNING, observed_round=1) for i in (0, 1))
     crew = Workers([*running, at(2, "b", observed_round=1), worker(3)])
-    standing = standing_by(wanting, crew, world_of(0, 1))
+    standing = standing_by(wanting, crew, formed(0, 1))
     assert standing == {2}, "the other is not ready yet"
     assert [w.spec.index for w in needs_standby_update(crew, standing)] == [2]
     counts = replica_statuses(wanting, crew, len(standing))["worker"]
@@ -138,7 +118,7 @@ def test_who_stands_by_is_counted_and_told_as_such() -> None:
 
 def test_a_newcomer_of_a_job_without_standby_does_not_stand_by() -> None:
     crew = [at(i, "a", observed_round=1) for i in range(3)]
-    assert standing_by(job(replicas=3), crew, world_of(0, 1)) == frozenset()
+    assert standing_by(job(replicas=3), crew, formed(0, 1)) == frozenset()
 
 
 # --- checks -------------------------------------------------------------------------------------------
@@ -161,9 +141,9 @@ def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_i
 def test_a_loss_while_one_who_stands_by_is_tested_takes_another_or_waits_for_the_check() -> None:
     tested = Constraints(active_check=ActiveCheck("c", frozenset({2})))
     people = [*running(0), lost(1), participant(2)]
-    assert decide(world_of(0, 1), people, LIMITS, NOW, tested).rendezvous.phase is REFORMING
+    assert decide(formed(0, 1), people, LIMITS, NOW, tested).rendezvous.phase is REFORMING
     limits = bounds(2, standby=2)
-    world = decide(world_of(0, 1), [*people, participant(3)], limits, NOW, tested).rendezvous
+    world = decide(formed(0, 1), [*people, participant(3)], limits, NOW, tested).rendezvous
     assert (world.phase, world.round, world.members) == (FORMED, 2, [0, 3])
 
 

@@ -15,8 +15,9 @@ from reconcilers.job.plan import plan_job
 from reconcilers.job.published import FOR_PEOPLE, WRITE_SECONDS, seconds_to_write, world_spec
 from reconcilers.job.seen import Seen
 from reconcilers.observed.status_patch import validated_patch
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later, report, worker
-from tests.reconcilers.test_job_plan import lost, merged, seen, settled, trains
+from tests.reconcilers.test_job_plan import lost, seen, settled, trains
 
 FORMING = {"phase": "Forming", "round": 0, "reason": "1 of 3 workers are ready"}
 FIELDS = tuple(field.alias or name for name, field in ElasticJobStatus.model_fields.items())

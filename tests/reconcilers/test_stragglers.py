@@ -12,18 +12,14 @@ from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.decision import Constraints, Decision, decide
 from reconcilers.world.participants import Bounds, Participant
-from tests.reconcilers.build import NOW, bounds, later, participant
-from tests.reconcilers.test_rendezvous import published_worlds, situations
+from tests.reconcilers.build import NOW, bounds, participant
+from tests.reconcilers.test_rendezvous import published_worlds, running, situations
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
 
 
 def ready(*indices: int) -> list[Participant]:
     return [participant(i) for i in indices]
-
-
-def running(*indices: int) -> list[Participant]:
-    return [participant(i, AgentState.RUNNING, 1) for i in indices]
 
 
 def world(*members: int, phase: RendezvousPhase = FORMED) -> Rendezvous:
@@ -79,31 +75,6 @@ def test_nobody_waits_for_the_replacement_of_a_member_that_is_left_out() -> None
 
 
 SLOW = st.frozensets(st.integers(0, 7))
-
-
-@given(situations(), published_worlds(), SLOW, st.floats(0, 100))
-@settings(max_examples=80, deadline=None)
-def test_exclusions_never_cost_a_world_and_keep_it_allowed(
-    situation: tuple[list[Participant], Bounds], published: Rendezvous, slow: frozenset[int], seconds: float
-) -> None:
-    """Invariants: ≥ min, whole units, ordered ranks; whoever is left out is slow; a world is formed if any is."""
-    people, limits = situation
-    plain = decide(published, people, limits, later(seconds))
-    chosen = without_slow(published, people, limits, slow, later(seconds))
-    found = chosen.rendezvous
-    assert chosen.left_out <= slow
-    if plain.rendezvous.phase is FORMED and not chosen.left_out:
-        assert found == plain.rendezvous
-    if published.phase is not FORMED and plain.rendezvous.phase is FORMED:
-        assert found.phase is FORMED
-    if found.round == published.round:
-        return
-    assert found.phase is FORMED and found.round == published.round + 1
-    assert found.members == sorted(set(found.members))
-    assert limits.minimum <= len(found.members) <= limits.desired
-    assert len(found.members) % limits.node_unit == 0
-    assert not chosen.left_out & set(found.members)
-    assert all(p.joinable for p in people if p.index in found.members)
 
 
 @given(situations(), published_worlds(), SLOW)

@@ -6,20 +6,16 @@ from crds.elasticjob import ElasticJob
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
-from reconcilers.job.seen import Seen
-from reconcilers.observed.workers import Workers
-from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job
+from tests.reconcilers.judging import after, seen_of
 
 
 def looked_at(of: ElasticJob, *, suspend: bool) -> tuple[ElasticJob, list[str]]:
     """The job after a look at it, and what was told of it."""
     of = of.model_copy(update={"spec": of.spec.model_copy(update={"suspend": suspend})})
-    status = of.status.to_wire()
-    plan = plan_job(Seen(of, {"metadata": {"name": "digits"}, "status": status}, Workers(())), NOW)
-    status = merged({"status": status}, {"status": plan.status_patch})["status"]
+    plan = plan_job(seen_of(of), NOW)
     told = [event.reason for event in plan.events if event.reason in ("Suspended", "Resumed")]
-    return ElasticJob.model_validate({**of.to_wire(), "status": status}), told
+    return after(of, plan), told
 
 
 def test_a_job_that_is_made_suspended_begins_without_a_word_of_it() -> None:

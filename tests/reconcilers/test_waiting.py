@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from crds.elasticworker import WorkerPhase
@@ -13,10 +11,9 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.table import Judgement
 from reconcilers.job.plan import plan_job
-from reconcilers.job.seen import Seen
 from reconcilers.job.status import why_not_training
-from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, worker
+from tests.reconcilers.judging import seen_of
 
 NO_NODE = {
     "type": "Scheduled",
@@ -83,18 +80,13 @@ def test_the_gravest_hindrance_says_why(
     assert why_not_training(phase, judgement, world) == why
 
 
-def written(of: Any, workers: Workers) -> dict[str, Any]:
-    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    return plan_job(Seen(of, raw, workers), later(1)).status_patch
-
-
 def test_a_job_whose_pods_find_no_node_says_so_where_kubectl_get_shows_it() -> None:
     waiting = [worker(index, WorkerPhase.PENDING, conditions=[NO_NODE]) for index in range(2)]
-    patch = written(job(replicas=2), Workers(waiting))
+    patch = plan_job(seen_of(job(replicas=2), waiting), later(1)).status_patch
     assert patch["phase"] == "Pending" and patch["reason"] == "Unschedulable"
     assert ": 0/3 nodes are available: 3 Insufficient cpu (digits-worker-0, since " in patch["message"]
 
 
 def test_a_job_of_no_replicas_says_so_where_kubectl_get_shows_it() -> None:
-    patch = written(job(replicas=0), Workers(()))
+    patch = plan_job(seen_of(job(replicas=0)), later(1)).status_patch
     assert (patch["reason"], patch["message"][:13]) == ("NoReplicas", "replicas is 0")

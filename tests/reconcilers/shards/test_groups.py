@@ -17,13 +17,14 @@ from crds.agent_report import MAX_SHARDS_TEXT
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.grouping import MAX_GROUPS, group_of_worker, worker_number
-from crds.intervals import count, minus, of_numbers, union, whole
+from crds.intervals import count, union
 from crds.shard_set import Definition
 from reconcilers.shards.plan import ShardsPlan, ShardsSeen, StoredSet, plan_shards
 from reconcilers.shards.reconciler import stored_set
 from reconcilers.shards.sets import Puller, SetState
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, report
+from tests.reconcilers.shards.test_lease import check_sets, crash_in_place, work
 
 NAME, WORKERS, MOST_GROUPS, UID = "llm", 2, 4, "uid-of-the-set"
 
@@ -64,12 +65,6 @@ class Worker:
         if self.has_ended:
             self.incarnation, self.has_ended = self.incarnation + 1, False
             self.holding = Holding(self.definition)
-
-    def crash(self) -> None:
-        """Its process dies, and starts again in the same Pod."""
-        if self.in_hand is not None:
-            self.holding.put_back(self.in_hand)
-            self.in_hand = None
 
     def stored(self, uid: str, lag: int) -> ElasticWorker:
         """The object, as a cache has it that lags by so many reports."""
@@ -202,28 +197,14 @@ class Cluster:
             self.make(index)
 
     def check(self) -> None:
+        check_sets(self.sets, self.done)
         for each in self.sets:
-            leased = [held.elements for held in each.leases]
-            parts = [each.waiting, *leased, *(tried.elements for tried in each.tried), each.failed]
-            together = union(*parts)
-            assert sum(map(count, parts)) == count(together), "in two places"
-            lost = minus(minus(whole(each.definition.size), together), of_numbers(self.done))
-            assert not lost, f"lost: {lost}"
             holders = [held.worker for held in each.leases]
             assert len(set(holders)) == len(holders)
 
     def work(self, worker: Worker) -> None:
-        if worker.has_ended:
-            return
-        if worker.in_hand is None:
-            worker.in_hand = worker.holding.take(self.choose.choice([1, 1, 3]))
-            return
-        part, worker.in_hand = worker.in_hand, None
-        if bad := [element for element in range(*part) if element in self.poison]:
-            worker.holding.fail(part, f"element {bad[0]} is bad")
-        else:
-            self.done += range(*part)
-            worker.holding.finish(part)
+        if not worker.has_ended:
+            work(worker, self.choose, self.poison, self.done)
 
     def act(self, act: Act) -> None:  # noqa: C901 (a list of what may happen)
         if not self.groups:
@@ -252,7 +233,7 @@ class Cluster:
             case Act.WORKER_RETURNS:
                 worker.return_()
             case Act.CRASH_IN_PLACE:
-                worker.crash()
+                crash_in_place(worker)
             case Act.NOBODY_PULLS:
                 worker.holding.leaving = not worker.holding.leaving
             case Act.GROUP_DIES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -67,6 +68,42 @@ class Worker:
             if (held.worker, held.incarnation) == (self.index, self.incarnation)
         ]
         self.holding.follow(mine[0] if mine else None)
+
+
+def check_sets(
+    sets: Sequence[SetState],
+    done: Sequence[int],
+    may_lack: Callable[[SetState], bool] = lambda each: False,
+) -> None:
+    """No element is in two places at a time, and none is lost."""
+    for each in sets:
+        leased = [held.elements for held in each.leases]
+        parts = [each.waiting, *leased, *(tried.elements for tried in each.tried), each.failed]
+        together = union(*parts)
+        assert sum(map(count, parts)) == count(together), "in two places"
+        lost = minus(minus(whole(each.definition.size), together), of_numbers(done))
+        assert not lost or may_lack(each), f"lost: {lost}"
+
+
+def work(worker: Any, choose: random.Random, poison: frozenset[int], done: list[int]) -> range:
+    """Take elements in hand, or come to the end of those in hand; return those that failed."""
+    if worker.in_hand is None:
+        worker.in_hand = worker.holding.take(choose.choice([1, 1, 3]))
+        return range(0)
+    part, worker.in_hand = worker.in_hand, None
+    if poisoned := [element for element in range(*part) if element in poison]:
+        worker.holding.fail(part, f"element {poisoned[0]} is bad")
+        return range(*part)
+    done += range(*part)
+    worker.holding.finish(part)
+    return range(0)
+
+
+def crash_in_place(worker: Any) -> None:
+    """Its process dies, and starts again in the same Pod."""
+    if worker.in_hand is not None:
+        worker.holding.put_back(worker.in_hand)
+        worker.in_hand = None
 
 
 class Disturbance(Enum):
@@ -140,14 +177,8 @@ class Cluster:
             self.check()
 
     def check(self) -> None:
+        check_sets(self.job, self.done, lambda each: each.restoration < self.round)
         for each in self.job:
-            leased = [held.elements for held in each.leases]
-            assert sum(map(count, leased)) == count(union(*leased)), "leased twice at a time"
-            parts = [each.waiting, *leased, *(t.elements for t in each.tried), each.failed]
-            together = union(*parts)
-            assert sum(map(count, parts)) == count(together), "in two places"
-            lost = minus(minus(whole(each.definition.size), together), of_numbers(self.done))
-            assert not lost or each.restoration < self.round, f"lost: {lost}"
             failed = Tried((0,) * (each.definition.retries + 1), each.failed)
             for counted in () if self.heard is None else (*each.tried, *each.again, failed):
                 for element in (e for start, end in counted.elements for e in range(start, end)):
@@ -158,24 +189,9 @@ class Cluster:
         self.reports[worker.index].append((worker.incarnation, worker.holding.to_status(MAX_SHARDS_TEXT)))
 
     def work(self, worker: Worker) -> None:
-        if worker.waits_for > worker.restoration:
-            return
-        if worker.in_hand is None:
-            worker.in_hand = worker.holding.take(self.choose.choice([1, 1, 3]))
-            return
-        part, worker.in_hand = worker.in_hand, None
-        if poisoned := [e for e in range(*part) if e in self.poison]:
-            for element in range(*part):
+        if worker.waits_for <= worker.restoration:
+            for element in work(worker, self.choose, self.poison, self.done):
                 self.failures.setdefault(element, []).append(worker.index)
-            worker.holding.fail(part, f"element {poisoned[0]} is bad")
-        else:
-            self.done += range(*part)
-            worker.holding.finish(part)
-
-    def crash_in_place(self, worker: Worker) -> None:
-        if worker.in_hand is not None:
-            worker.holding.put_back(worker.in_hand)
-            worker.in_hand = None
 
     def go_back(self, lost: Worker) -> None:
         """A worker is lost, and all go back to the last checkpoint."""
@@ -183,7 +199,7 @@ class Cluster:
         self.done, self.round = list(self.saved), self.round + 1
         undone = to_text(minus(whole(self.definition.size), of_numbers(self.done)))
         for worker in self.workers.values():
-            self.crash_in_place(worker)
+            crash_in_place(worker)
             worker.waits_for = self.round
             worker.holding.ask_for_restoration(self.round, undone)
 
@@ -206,7 +222,7 @@ class Cluster:
             case Disturbance.DEATH:
                 self.workers[worker.index] = Worker(worker.index, worker.incarnation + 1, self.definition)
             case Disturbance.CRASH_IN_PLACE:
-                self.crash_in_place(worker)
+                crash_in_place(worker)
             case Disturbance.NOBODY_PULLS:
                 worker.holding.leaving = not worker.holding.leaving
             case Disturbance.FEWER:
