@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from agent.kube.api import ApiClient
 from agent.warm import PADDING, PADDING_VARIABLE
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT, Fork, ForkServer
-from tests.agent.patience import PATIENT, SECONDS
+from tests.agent.patience import PATIENT, SECONDS, wait_for
 
 Agent = subprocess.Popen[bytes] | Fork
 
@@ -100,17 +99,11 @@ class Agents:
     def log(self, index: int, incarnation: int = 1) -> str:
         return (self.directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
 
-    def wait_log(self, index: int, text: str, *, times: int = 1, timeout_seconds: float = 300.0) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while self.log(index).count(text) < times:
-            assert time.monotonic() < deadline, f"{text!r} is not in: {self.log(index)}"
-            time.sleep(0.05)
+    def wait_log(self, index: int, text: str, *, times: int = 1) -> None:
+        wait_for(lambda: self.log(index).count(text) >= times, lambda: f"{text!r} in: {self.log(index)}")
 
-    def wait_file(self, name: str, timeout_seconds: float = 300.0) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while not (self.directory / name).exists():
-            assert time.monotonic() < deadline, f"no file {name}"
-            time.sleep(0.02)
+    def wait_file(self, name: str) -> None:
+        wait_for((self.directory / name).exists, f"the file {name}")
 
     def close(self) -> None:
         for process in self._running:
@@ -121,15 +114,6 @@ class Agents:
                 kill(child, signal.SIGKILL)
             kill(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until a condition holds, and return what it found."""
-    deadline = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {SECONDS} s for {what}"
-        time.sleep(0.02)
-    return found
 
 
 def children(pid: int) -> list[int]:

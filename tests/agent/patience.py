@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,16 @@ PATIENT: dict[str, Any] = dict.fromkeys(
     )
 }
 """Of an agent, by their dotted names: limits of what takes moments. Where one is a test's subject, that sets it."""
+
+
+def wait_for(condition: Callable[[], Any], what: str | Callable[[], str] = "it") -> Any:
+    """Wait until a condition holds, and return what it found."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {SECONDS} s for {what if isinstance(what, str) else what()}")
+        time.sleep(0.02)
+    return found
 
 
 class Patience:

@@ -10,8 +10,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from crds.agent_report import AgentCheck, AgentReport
-from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state, wait_for
+from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state
 from tests.agent.fake_cluster import CHECK, FakeCluster
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 

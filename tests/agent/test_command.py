@@ -7,7 +7,6 @@ import select
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from agent import exec as execution
 from agent.exec import Command
 from agent.processes.orphans import Orphans
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
@@ -50,13 +50,13 @@ def test_what_a_shell_runs_has_the_time_to_save(tmp_path: Path) -> None:
         ["sh", "-c", f"cd {tmp_path}; timeout 600 sh script; true"], os.environ, "NAME=nobody's"
     )
     command.start({})
-    wait_for(tmp_path / "begun")
+    wait_for((tmp_path / "begun").exists)
     poll = select.poll()
     assert command.exit_fd is not None
     poll.register(command.exit_fd, select.POLLIN)
     ending = threading.Thread(target=command.end, args=(300,))
     ending.start()
-    wait_for(tmp_path / "saving")
+    wait_for((tmp_path / "saving").exists)
     assert poll.poll(300_000)
     (tmp_path / "go").touch()
     ending.join(300)
@@ -83,13 +83,6 @@ def test_what_a_script_prints_while_it_saves_has_a_reader(tmp_path: Path) -> Non
     words = ["sh", "-c", f"cd {tmp_path}; {sys.executable} script | cat | tee log"]
     command = Command(words, os.environ, "NAME=nobody's")
     command.start({})
-    wait_for(tmp_path / "begun")
+    wait_for((tmp_path / "begun").exists)
     command.end(300)
     assert (tmp_path / "saved").exists()
-
-
-def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agent.exec import main
-from tests.agent.conftest import Agent, Agents, wait_for
+from tests.agent.conftest import Agent, Agents
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
-from tests.agent.patience import SECONDS
+from tests.agent.patience import SECONDS, wait_for
 
 pytestmark = pytest.mark.real
 

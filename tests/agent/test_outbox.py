@@ -45,15 +45,6 @@ def test_every_failure_is_written_and_the_last_word_is_the_latest(
     assert told[-1] == latest
 
 
-def test_what_is_replaced_while_it_is_written_is_written_after_it() -> None:
-    outbox = Outbox(READY, 10.0)
-    first = outbox.first()
-    assert first is not None
-    outbox.put(replace(READY, state=AgentState.RUNNING), 0.0)
-    outbox.written(first, 0.0)
-    assert (outbox.first() or READY).state is AgentState.RUNNING
-
-
 def test_progress_is_written_at_its_interval_unless_it_is_news() -> None:
     outbox = Outbox(READY, 600.0)
     written(outbox, 100.0)

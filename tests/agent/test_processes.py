@@ -17,6 +17,7 @@ from agent.processes import orphans as orphans_module
 from agent.processes import processes
 from agent.processes.orphans import PR_SET_CHILD_SUBREAPER, Orphans, become_subreaper, descendants
 from agent.processes.processes import TrainingProcesses
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
@@ -33,10 +34,7 @@ def start(tmp_path: Path, *scripts: str) -> tuple[PContext, TrainingProcesses]:
         envs={rank: {"DLR_TEST_MARKER": str(tmp_path / str(rank))} for rank in range(len(scripts))},
         logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL),
     )
-    deadline = time.monotonic() + 300
-    while not all((tmp_path / str(rank)).exists() for rank in range(len(scripts))):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(len(scripts))))
     return pcontext, TrainingProcesses(pcontext, orphans(tmp_path))
 
 
@@ -124,10 +122,7 @@ def test_a_script_that_is_asked_to_stop_keeps_its_own_processes_to_save(tmp_path
         envs={0: {"DLR_TEST_MARKER": str(tmp_path / "0")}},
         logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL),
     )
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "0").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for((tmp_path / "0").exists)
     running = TrainingProcesses(pcontext, orphans(tmp_path))
     running.stop(signal.SIGTERM, 300)  # the shells end at once
     assert saved.read_text() == "True", "the script's child got the signal too"
@@ -210,21 +205,14 @@ def starts_a_daemon(tmp_path: Path, seconds: float) -> str:
     return f"import subprocess; subprocess.run({command!r}, check=True)"
 
 
-def await_pids(file: Path) -> list[int]:
-    deadline = time.monotonic() + 300
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return [int(word) for word in file.read_text().split()]
-
-
 @pytest.mark.usefixtures("first_process")
 def test_daemons_with_sessions_of_their_own_end_with_the_round(tmp_path: Path) -> None:
     ours = subprocess.Popen(["sleep", "600"])
     kept = subprocess.Popen(["sleep", "600"], start_new_session=True)
     pcontext, _ = start(tmp_path, starts_a_daemon(tmp_path, seconds=600))
     running = TrainingProcesses(pcontext, orphans(tmp_path, kept.pid))
-    daemons = await_pids(tmp_path / "pids")
+    wait_for((tmp_path / "pids").exists)
+    daemons = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert set(daemons) <= {process.pid for process in descendants()}
     running.stop(signal.SIGTERM, 5)
     running.join(300)

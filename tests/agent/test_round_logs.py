@@ -98,6 +98,7 @@ def test_processes_learn_their_files_and_how_often_training_was_restarted(
     folder = Path(rounds.specs.latest.error_files[1]).parent
     assert envs[1]["TORCHELASTIC_ERROR_FILE"] == str(folder / "error.json")
     assert envs[1][ENV_STACKS_FILE] == str(folder / "stacks.txt")
+    assert envs[1]["PYTHONFAULTHANDLER"] == "1"
     assert (envs[1][ENV_SHARDS_SOCKET], envs[1][ENV_ROUND]) == ("/desk", "2")
     assert rounds.specs.root_log_dir == str(tmp_path)
 

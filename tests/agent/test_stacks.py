@@ -16,8 +16,9 @@ import pytest
 
 from agent.monitor import stacks
 from agent.monitor.dump import innermost_place, waits_for_others
-from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, StackFiles, capture, signal_number, wait_state
+from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, capture, signal_number, wait_state
 from crds.progress_record import RECORD_BYTES
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
@@ -93,13 +94,6 @@ def trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traine
     running.close()
 
 
-def wait_asleep(process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 300
-    while "sleeping" not in wait_state(process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_process_in_a_deadlock_shows_the_line_and_lives_on(trainers: Trainers) -> None:
     process = trainers.start(TRAIN)
     while not innermost_place(trainers.capture()[0].frames).endswith(DEADLOCK):
@@ -115,7 +109,7 @@ def test_process_in_a_deadlock_shows_the_line_and_lives_on(trainers: Trainers) -
 
 def test_process_without_the_sdk_is_left_alone_and_said_to_be(trainers: Trainers) -> None:
     process = trainers.start("import time\nprint('here', flush=True)\ntime.sleep(600)")
-    wait_asleep(process)
+    wait_for(lambda: "sleeping" in wait_state(process.pid))
     shown = trainers.capture()[0]
     assert shown.frames == ()
     assert shown.note.startswith("no Python stack, which takes a call of dlr.report; the process is sleeping")
@@ -150,13 +144,3 @@ def test_the_users_choice_of_signal_counts_if_it_is_one() -> None:
     assert signal_number({"DLR_STACKS_SIGNAL": "10"}) == 10
     for nonsense in ("", "0", "65", "SIGUSR1"):
         assert signal_number({"DLR_STACKS_SIGNAL": nonsense}) == DEFAULT_SIGNAL
-
-
-def test_processes_write_beside_their_logs(tmp_path: Path) -> None:
-    stack_files = StackFiles(tmp_path)
-    env = stack_files.renew(
-        7, {0: f"{tmp_path}/attempt_7/0/error.json", 1: f"{tmp_path}/attempt_7/1/error.json"}
-    )
-    assert env[1]["DLR_STACKS_FILE"] == f"{tmp_path}/attempt_7/1/stacks.txt" == str(stack_files.files[1])
-    assert env[1]["PYTHONFAULTHANDLER"] == "1"
-    assert stack_files.folder == tmp_path / "attempt_7"

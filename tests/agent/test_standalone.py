@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -46,26 +45,15 @@ for step in range(first, 31):
     if checkpointer.step(step):
         sys.exit()
     if step == 20 and rank == 1 and first == 1:
-        WHAT_HAPPENS
+        raise ValueError('no luck')
 if rank == 0:
     print(f"ends with {weight[0]:.0f}", flush=True)
 """
 
 
-def run(folder: Path, what_happens: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    script = folder / "train.py"
-    script.write_text(SCRIPT.replace("WHAT_HAPPENS", what_happens))
-    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2", *flags]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
-    env |= {"PYTHONPATH": str(ROOT), "OUT": str(folder), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, str(script)], env=env, capture_output=True, text=True, timeout=600, check=False
-    )
-
-
 @pytest.mark.real
 def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) -> None:
-    done = run(tmp_path, "raise ValueError('no luck')", "--memory-checkpoint=64Mi")
+    done = run_script(tmp_path, SCRIPT, "--nproc-per-node=2", "--memory-checkpoint=64Mi")
     assert done.returncode == 0, done.stderr
     begun, resumed, ended = done.stdout.splitlines()
     assert (begun, ended) == ("begins at 1 with 0", "ends with 30")
@@ -113,7 +101,6 @@ def run_script(
     *flags: str,
     program: str = sys.executable,
     command: Sequence[str] = ("-m", "dlr.cli"),
-    ignores: signal.Signals | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script with the argument 3."""
     script = folder / "train.py"
@@ -121,12 +108,11 @@ def run_script(
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
     return subprocess.run(
         [program, *command, "run", "--standalone", *flags, str(script), "3"],
-        env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=env | {"PYTHONPATH": str(ROOT), "OUT": str(folder), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
-        preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
     )
 
 

@@ -12,8 +12,7 @@ from agent.supervision.leaving import Graces, Outcome, Stop, Vote, Wait, decide
 from agent.supervision.live_ballot import BadFrameError, Frames, pack
 from agent.supervision.vote import Agreed, Chair, Kind, LocalProcesses, Message, Voter
 from crds.checkpoint_files import KeptIn
-from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART, hold_until, leave_at
-from dlr.checkpoint import leaving
+from crds.progress_record import EXIT_LEFT
 
 LOCAL = LocalProcesses(True, True, (6,), KeptIn.MEMORY)
 GRACES = Graces(20.0, 2.0)
@@ -118,22 +117,3 @@ def test_a_process_that_ends_with_0_has_left_if_it_had_arrived() -> None:
     assert vote(exit_codes={0: 0, 1: 0}).have_left == [0]
     assert vote(exit_codes={0: EXIT_LEFT, 1: EXIT_LEFT}).have_left == [0, 1]
     assert vote(exit_codes={0: 0}, agreed=None).have_left == []
-
-
-@pytest.mark.parametrize(
-    ("order", "speaks", "move"),
-    [
-        (GO_ON, TAKES_PART, "go on"),
-        (leave_at(5, KeptIn.MEMORY), TAKES_PART, "memory"),
-        (leave_at(3, KeptIn.STORAGE), TAKES_PART, "storage"),
-        (leave_at(6, KeptIn.STORAGE), TAKES_PART, "go on"),
-        (leave_at(0, KeptIn.MEMORY), TAKES_PART, "memory"),
-        (hold_until(30.0), TAKES_PART, "wait"),
-        (hold_until(20.0), TAKES_PART, "go alone"),
-        (leave_at(5, KeptIn.MEMORY), GOES_ALONE, "go alone"),
-    ],
-)
-def test_a_process_leaves_after_the_agreed_step_unless_it_has_gone_on_alone(
-    order: int, speaks: int, move: str
-) -> None:
-    assert leaving.next_move(order, speaks, 5, now=20.0) == move

@@ -19,6 +19,7 @@ from agent.warm.warm_parent import ForkedProcess, WarmStart
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 from tests.agent.conftest import Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
@@ -339,8 +340,7 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     assert "script.py" in shown and PADDING not in shown
     agent.terminate()
     assert agent.wait(300) == 143
-    while any(runs(pid) for pid in helpers):
-        time.sleep(0.02)
+    wait_for(lambda: not any(runs(pid) for pid in helpers), "the end of the helpers")
 
 
 def test_forked_process_does_not_outlive_an_agent_that_is_killed(
@@ -352,7 +352,4 @@ def test_forked_process_does_not_outlive_an_agent_that_is_killed(
     cluster.wait_step(0, 1)
     (process,) = training_processes(agent.pid)
     agent.kill()
-    deadline = time.monotonic() + SECONDS
-    while runs(process):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not runs(process), "the end of the process")

@@ -7,19 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.facts.world import JobView
-from agent.kube.api import ApiClient, _event, _lines
+from agent.kube.api import ApiClient, _event
 from agent.kube.watcher import IDLE_SECONDS, SHORT_SECONDS, Watcher
 from controller.errors import (
     ApiError,
-    Conflict,
-    Forbidden,
     Gone,
-    Invalid,
-    NotFound,
     SilentWatch,
     Unauthorized,
     Unavailable,
@@ -276,27 +270,6 @@ def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "type_"),
-    [
-        (400, Invalid),
-        (401, Unauthorized),
-        (403, Forbidden),
-        (404, NotFound),
-        (409, Conflict),
-        (410, Gone),
-        (422, Invalid),
-        (429, Unavailable),
-        (500, Unavailable),
-        (503, Unavailable),
-    ],
-)
-def test_answers_become_typed_errors(status: int, type_: type[Exception]) -> None:
-    refused = error_of(status, b'{"message": "no", "reason": "Because"}')
-    assert type(refused) is type_
-    assert (refused.status, str(refused), refused.reason) == (status, "no", "Because")
-
-
-@pytest.mark.parametrize(
     ("line", "type_"),
     [
         (b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}', Gone),
@@ -308,11 +281,3 @@ def test_answers_become_typed_errors(status: int, type_: type[Exception]) -> Non
 def test_an_event_that_tells_nothing_is_an_error(line: bytes, type_: type[Exception]) -> None:
     with pytest.raises(type_):
         _event(line)
-
-
-@given(st.lists(st.binary(min_size=1).filter(lambda b: b"\n" not in b and b.strip())), st.data())
-def test_lines_are_whole_however_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(line + b"\n" for line in lines)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
-    chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    assert list(_lines(chunks)) == lines

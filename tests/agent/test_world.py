@@ -147,33 +147,6 @@ def test_an_agent_in_which_nothing_runs_leaves_no_job_that_seems_to_be_suspended
     assert next_action(formed(4, ME), ME, 3, AgentState.READY, "Suspended") == WAIT
 
 
-def test_what_the_controller_publishes_is_understood() -> None:
-    published = Rendezvous(
-        round=7,
-        phase=RendezvousPhase.FORMED,
-        members=[0, 2],
-        incarnations=[1, 4],
-        world_size=8,
-        master_address="10.0.0.7",
-        master_port=1234,
-        reason="all workers are ready",
-    )
-    view = JobView.parse(
-        {"spec": world_spec({"status": {"phase": "Running", "rendezvous": published.to_wire()}})}
-    )
-    expected = World(
-        7,
-        RendezvousPhase.FORMED,
-        (Member(0, 1), Member(2, 4)),
-        8,
-        "10.0.0.7",
-        1234,
-    )
-    assert view == JobView("Running", expected)
-    assert expected.members.index(Member(2, 4)) == 1
-    assert Member(2, 3) not in expected.members
-
-
 def test_nonsense_is_no_world() -> None:
     assert JobView.parse({}) == JobView()
     assert World.parse({"round": 1, "phase": "Dancing"}) is None

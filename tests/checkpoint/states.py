@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -17,6 +19,7 @@ from dlr.checkpoint.files import files_at
 from dlr.checkpoint.in_storage import in_storage
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.own_slot import OwnSlot
+from dlr.checkpoint.saver import persist
 from dlr.checkpoint.sharing import Request
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.surroundings import Surroundings
@@ -88,6 +91,20 @@ def request(slot: Slot | str, mark: Mark, path: Path | str, keep: int | None = 2
         keep,
         beside=f"{AFTER_FAILURE}{mark.round}",
     )
+
+
+def save(path: Path | str, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
+    """Persist the state of a step."""
+    slot = saved(state(step), mark := Mark(round, step, 0, 1))
+    persist(request(slot, mark, path, keep, job), lambda: None)
+    slot.close()
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, folder: Path, *slots: Slot | str, **told: Any) -> None:
+    """Tell this process, and those that it starts, what an agent tells its own."""
+    paths = [slot if isinstance(slot, str) else slot.path for slot in slots]
+    (folder / "file").write_text(json.dumps({"round": 2, "slots": paths, "resume": None} | told))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(folder / "file"))
 
 
 def steps_in(path: Path | str) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -27,7 +26,7 @@ from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Layout, Writer, private_slot
 from dlr.checkpoint.state import capture
 from tests.checkpoint.at_once import Gate
-from tests.checkpoint.states import assert_whole, fork, load, set_step, state
+from tests.checkpoint.states import assert_whole, fork, load, set_step, state, tell
 
 
 class Threads:
@@ -98,20 +97,13 @@ def test_only_what_an_optimizer_of_the_state_changes_is_left_for_later() -> None
     assert sum("state" in name for name in found) == 4 * 3
 
 
-def given(slots: list[Slot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell this process, and those that it starts, of the slots, as an agent does."""
-    told = {"round": 1, "slots": [slot.path for slot in slots], "resume": None}
-    (tmp_path / "file").write_text(json.dumps(told))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("act", ["the optimizer's step", "the next save"])
 def test_it_waits_for_the_copy(
     act: str, threads: Threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = state(1)
-    given(slots := slots_for(made), tmp_path, monkeypatch)
+    tell(monkeypatch, tmp_path, *(slots := slots_for(made)), round=1)
     checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
     checkpointer.step(1)
     assert threads.reached.wait(300)
@@ -199,7 +191,7 @@ def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
 ) -> None:
     """It waited for ever for a thread that it does not have, or wrote into the slots beside its parent."""
     made = state(1)
-    given(slots := slots_for(made), tmp_path, monkeypatch)
+    tell(monkeypatch, tmp_path, *(slots := slots_for(made)), round=1)
     checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
     checkpointer.step(1)
     assert threads.reached.wait(300)

@@ -20,7 +20,7 @@ from dlr.checkpoint.saver import persist
 from dlr.checkpoint.state import restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings
-from tests.checkpoint.states import assert_whole, load_stored, request, saved, state
+from tests.checkpoint.states import assert_whole, load_stored, request, save, saved, state
 
 FLIPS = int(os.environ.get("DLR_FLIPS", "60")) // 2
 HERE = Surroundings(0, 1, "", "a")
@@ -54,8 +54,7 @@ def test_a_bit_in_a_slot() -> None:
 def test_a_bit_in_storage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     chance, found = random.Random(4), 0
     for step in (1, 2):
-        slot = saved(state(step), mark := Mark(1, step, 0, 1))
-        persist(request(slot, mark, tmp_path), lambda: None)
+        save(tmp_path, step)
     files = sorted(path for path in (tmp_path / "step-2").rglob("*") if path.is_file())
     assert len(files) == 3
     for number in range(FLIPS):
@@ -77,8 +76,7 @@ def test_a_bit_in_storage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_nothing_but_damage_is_not_taken_for_a_fresh_start(tmp_path: Path) -> None:
-    slot = saved(state(1), mark := Mark(1, 1, 0, 1))
-    persist(request(slot, mark, tmp_path), lambda: None)
+    save(tmp_path, 1)
     (tmp_path / "step-1" / ".metadata").write_bytes(b"")
     with pytest.raises(
         StorageError, match=r"no checkpoint in .* is whole \(step-1: .metadata is not what was written"

@@ -21,7 +21,6 @@ from agent.slots.format import Mark
 from dlr.checkpoint import interval
 from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, is_due, next_interval
 from dlr.checkpoint.memory import Layout
-from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.plan import Piece, divide
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.state import capture
@@ -315,16 +314,6 @@ def test_a_type_that_torch_cannot_copy_is_refused_with_the_name_of_the_tensor() 
     packed = torch.zeros(4, dtype=torch.uint8).view(torch.int4)
     with pytest.raises(TypeError, match=r"^model\.mask cannot be saved: .*int4 .* keep it out of the state$"):
         capture(with_buffer(packed))
-
-
-def test_another_model_is_refused_with_a_sentence() -> None:
-    slot = saved({"model": nn.Linear(2, 2)}, Mark(1, 5, 0, 1))
-    with pytest.raises(MismatchError, match="only the checkpoint has model"):
-        load({"model": nn.Linear(2, 2, bias=False)}, slot)
-    with pytest.raises(MismatchError, match=r"model.weight is float32\[2, 2\] in the checkpoint"):
-        load({"model": nn.Linear(3, 2)}, slot)
-    with pytest.raises(MismatchError, match="the checkpoint has model, and the state has net"):
-        load({"net": nn.Linear(2, 2)}, slot)
 
 
 class Twins(nn.Module):

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from dlr.checkpoint.cuda import GpuCopies
-from dlr.checkpoint.memory import Writer
 from dlr.replicas.exchange import Exchange, Seat
 
 OWN = torch.device("cuda:1")
@@ -91,23 +90,6 @@ def test_a_save_makes_a_context_on_no_other_gpu(cuda: Cuda) -> None:
     copies.finish()
     copies.close()
     assert cuda.contexts == {OWN.index} and cuda.current == 0
-
-
-def test_slots_are_registered_on_the_gpu_of_the_state(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    slots: Any = [SimpleNamespace(map_pages=lambda: None)]
-    writer, registered = Writer(slots), list[int]()
-    at_once = SimpleNamespace(submit=lambda act, *arguments: act(*arguments))
-    monkeypatch.setattr(writer, "_summing", at_once)
-    monkeypatch.setattr(writer, "_copying", at_once)
-    monkeypatch.setattr(writer._on_gpu, "prepare", lambda slot, device: registered.append(device))
-    state: Any = SimpleNamespace(
-        tensors={"host": torch.zeros(1), "model": SimpleNamespace(is_cuda=True, device=OWN)}
-    )
-    monkeypatch.setattr(writer, "_layout_of", lambda _: SimpleNamespace(header=None))
-    monkeypatch.setattr(writer, "_views_of", lambda *_: [])
-    writer.expect(state)
-    writer.prepare()
-    assert registered == [OWN.index]
 
 
 def test_the_threads_of_replica_groups_use_their_own_gpu(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,25 +9,16 @@ from typing import Any
 
 import pytest
 
-from agent.slots.slot import Mark
 from dlr.checkpoint import Checkpointer, StorageError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import RemoteFiles, files_at
-from dlr.checkpoint.saver import persist
 from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.buckets import Bucket
-from tests.checkpoint.states import assert_whole, saved, set_step, state, steps_in
-from tests.checkpoint.states import request as asked
+from tests.checkpoint.states import assert_whole, save, set_step, state, steps_in
 
 pytestmark = pytest.mark.real
 
 HERE = Surroundings(0, 1, "", "a")
-
-
-def save(url: str, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
-    slot = saved(state(step), mark := Mark(round, step, 0, 1))
-    persist(asked(slot, mark, url, keep, job), lambda: None)
-    slot.close()
 
 
 @pytest.mark.named

@@ -10,7 +10,6 @@ import pickle
 import signal
 import stat
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -42,15 +41,9 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
+from tests.agent.patience import wait_for
 from tests.checkpoint import savers
-from tests.checkpoint.states import assert_whole, request, saved, state, steps_in, write
-
-
-def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
-    mark = Mark(round, step, 0, 1)
-    slot = saved(state(step), mark)
-    persist(request(slot, mark, path, keep, job), lambda: None)
-    slot.close()
+from tests.checkpoint.states import assert_whole, request, save, saved, state, steps_in, tell, write
 
 
 def here(job: str = "") -> Surroundings:
@@ -77,8 +70,7 @@ def test_memory_that_starts_have_ended_with_gives_way_to_storage_and_is_not_give
 ) -> None:
     slot = saved(state(7), Mark(1, 7, 0, 1))
     resume = {"round": 1, "step": 7, "world_size": 1, "slot": slot.path, "is_last_resort": True}
-    (tmp_path / "file").write_text(json.dumps({"round": 4, "slots": [], "resume": resume}))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    tell(monkeypatch, tmp_path, resume=resume)
     if stored is not None:
         save(tmp_path / "path", stored)
     checkpointer = Checkpointer(tmp_path / "path", made := state(0), persist_every=None)
@@ -97,16 +89,6 @@ def test_a_checkpoint_of_another_model_is_named_with_its_path(tmp_path: Path) ->
         f"the checkpoint {tmp_path / 'step-5'} does not fit: the checkpoint has model, optimizer, step, and the "
         "state has model; go on with the model and optimizer that it is of, or give this run a path of its own"
     )
-
-
-def test_a_path_that_two_jobs_share_is_refused_with_both_names(tmp_path: Path) -> None:
-    assert choose(files_at(tmp_path), here("ns/one")) is None
-    with pytest.raises(
-        StorageError, match="has the checkpoints of job ns/one, and this is job ns/two: give each"
-    ):
-        choose(files_at(tmp_path), here("ns/two"))
-    assert choose(files_at(tmp_path), here("ns/one")) is None
-    assert choose(files_at(tmp_path), here()) is None
 
 
 @pytest.mark.parametrize("owner", ['{"job": "ns/one"}', "{", None])
@@ -211,10 +193,7 @@ def test_what_training_goes_on_from_after_a_failure_is_written_to_storage_too(
     mark = Mark(1, 6, 0, 1)
     saving = after_failure(tmp_path, saved(state(6), mark), mark)
     saving.persist_resumed()
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "step-6" / ".metadata").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for((tmp_path / "step-6" / ".metadata").exists)
     assert storage.read_manifest(files_at(tmp_path), 6).attempt == f"{AFTER_FAILURE}2"
     saving.close()
 
@@ -230,10 +209,7 @@ def test_no_process_writes_into_a_slot_that_is_written_to_storage_after_a_failur
     saving.persist_resumed()
     assert not of_process.lock(shared=False)
     saving.close()
-    deadline = time.monotonic() + 300
-    while not of_process.lock(shared=False):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: of_process.lock(shared=False))
 
 
 def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_a_new_checkpoint(

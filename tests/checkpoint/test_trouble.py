@@ -29,7 +29,7 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
 from dlr.checkpoint.surroundings import Surroundings, Trouble, quantity
 from tests.checkpoint import at_once
-from tests.checkpoint.states import request, saved, state, steps_in
+from tests.checkpoint.states import request, save, saved, state, steps_in, tell
 from tests.cli.scripted import Clock
 
 
@@ -59,9 +59,7 @@ def test_a_slot_that_is_too_small_is_told_with_the_size_that_would_do(
 ) -> None:
     descriptor = os.memfd_create("small")
     os.ftruncate(descriptor, 8192)
-    given = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "slots_of_pod": 600}
-    (tmp_path / "file").write_text(json.dumps(given))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    tell(monkeypatch, tmp_path, f"/proc/self/fd/{descriptor}", slots_of_pod=600)
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
     checkpointer.step(1)
     message = told(record)["SlotTooSmall"]
@@ -76,9 +74,7 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = [private_slot(capture(state(1))) for _ in range(3)]
-    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": None, "lost_step": 120}
-    (tmp_path / "file").write_text(json.dumps(given))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    tell(monkeypatch, tmp_path, *slots, lost_step=120)
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
     assert checkpointer.load() is None
     assert told(record)["CheckpointLost"].startswith(
@@ -90,8 +86,7 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     checkpointer.step(2)
     checkpointer.close()
     assert not told(record)["CheckpointLost"]
-    mark = Mark(1, 9, 0, 1)
-    persist(request(saved(state(9), mark), mark, tmp_path / "path"), lambda: None)
+    save(tmp_path / "path", 9)
     again = Checkpointer(tmp_path / "path", state(0), persist_every=None)
     assert again.load() == 9, "storage has one, so nothing is lost"
     assert not told(record)["CheckpointLost"]
@@ -115,8 +110,7 @@ def test_a_value_that_cannot_be_saved_is_named_and_then_that_it_can_be_again(
 
 
 def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(tmp_path: Path) -> None:
-    slot = saved(state(5), mark := Mark(1, 5, 0, 1))
-    persist(request(slot, mark, tmp_path), lambda: None)
+    save(tmp_path, 5)
     checkpointer = Checkpointer(tmp_path, made := state(0), persist_every=None)
     with pytest.raises(RuntimeError, match=r"has checkpoints of an earlier run, up to step 5, and training"):
         checkpointer.step(1)
@@ -145,9 +139,7 @@ def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
 ) -> None:
     """Two would write over one another, and what another one loaded after a failure could be either's."""
     slots = [private_slot(capture(state(1))) for _ in range(3)]
-    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": None}
-    (tmp_path / "file").write_text(json.dumps(given))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    tell(monkeypatch, tmp_path, *slots)
     checkpointer = Checkpointer(tmp_path / "a", state(1), every=1, persist_every=2)
     with pytest.raises(RuntimeError, match="the agent's memory is for one: give it all of the state"):
         Checkpointer(tmp_path / "b", state(1))
@@ -173,9 +165,7 @@ def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storag
 ) -> None:
     """As before the first save: nobody knew that the state does not fit, and all steps were lost."""
     slots = [private_slot(capture({"epoch": 1})) for _ in range(3)]
-    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": None}
-    (tmp_path / "file").write_text(json.dumps(given))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    tell(monkeypatch, tmp_path, *slots)
     monkeypatch.setattr(leaving, "boundary", lambda step: "memory" if step == 3 else None)
     checkpointer = Checkpointer(tmp_path / "path", state(3), every=100, persist_every=None)
     checkpointer.load()

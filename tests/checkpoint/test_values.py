@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import json
 import os
 import pathlib
 import pickle
@@ -30,7 +29,7 @@ from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
 from dlr.checkpoint.state import RNG, VALUES, capture
 from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
-from tests.checkpoint.states import load, saved, state
+from tests.checkpoint.states import load, saved, state, tell
 
 many = settings(max_examples=50, deadline=None)
 
@@ -521,8 +520,7 @@ def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
     def begin(slot: Slot) -> Checkpointer:
         resume = {"round": 1, "step": 7, "world_size": 1, "slot": slot.path}
-        (tmp_path / "file").write_text(json.dumps({"round": 4, "slots": [], "resume": resume}))
-        monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+        tell(monkeypatch, tmp_path, resume=resume)
         made.append(Checkpointer(tmp_path / "path", state(0), persist_every=None))
         return made[-1]
 

@@ -25,14 +25,8 @@ from dlr.checkpoint.persistence import Saver
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings
-from tests.checkpoint.states import request, saved, state, steps_in
+from tests.checkpoint.states import request, save, saved, state, steps_in
 from tests.checkpoint.talking import Talking
-
-
-def save(path: Path | str, step: int, keep: int | None = None, round: int = 1) -> None:
-    slot = saved(state(step), mark := Mark(round, step, 0, 1))
-    persist(request(slot, mark, path, keep), lambda: None)
-    slot.close()
 
 
 def test_a_checkpoint_of_which_a_file_was_removed_or_cut_before_it_was_complete_is_none(
@@ -64,13 +58,6 @@ def test_what_a_writer_prints_is_taken_for_no_answer_of_its_saver(tmp_path: Path
         assert (error is None) == (path.name == "run"), error
     saver.close()
     assert steps_in(tmp_path / "run") == [3, 1]
-
-
-@pytest.mark.parametrize(
-    "line", ["noise", "7", "[]", '{"number": 0, "done": true}', '{"number": 1}', "[" * 9999]
-)
-def test_a_line_of_a_saver_may_be_no_answer_to_the_request(line: str) -> None:
-    assert persistence._answer_to(1, line) is None
 
 
 @pytest.mark.real

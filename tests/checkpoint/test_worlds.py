@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from dlr.checkpoint.saver import persist
-from tests.checkpoint import training
 from tests.checkpoint.states import request as request_of
-from tests.checkpoint.worlds import Slots, lines, run, start
+from tests.checkpoint.worlds import Slots, assert_undisturbed, lines, run, start
 
 pytestmark = pytest.mark.real
 
@@ -38,42 +37,25 @@ def persist_held(slots: Slots, path: Path) -> None:
         thread.join()
 
 
+def train_in_worlds(folder: Path, sizes: tuple[int, int, int], *arguments: str) -> None:
+    """Train five steps in worlds of these sizes: the second goes on from memory, and the last from storage."""
+    slots, final = Slots(), str(folder / "final")
+    run(folder, sizes[0], "--steps", "2", *arguments, slots=slots, round=1)
+    run(folder, sizes[1], "--steps", "3", *arguments, slots=slots, round=2)
+    persist_held(slots, folder / "path")
+    run(folder, sizes[2], "--steps", "5", *arguments, "--final", final, round=3)
+    assert starts(folder) == [(0, "fresh"), (2, "trained"), (3, "trained")]
+
+
 @pytest.mark.parametrize("model", ["ddp", "fsdp"])
 def test_three_ranks_then_two_then_three_from_memory_and_from_storage(tmp_path: Path, model: str) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    parts.mkdir()
-    training.main(
-        [str(whole), str(tmp_path / "nowhere"), "--steps", "5", "--model", "plain", "--final", f"{whole}"]
-    )
-    slots = Slots()
-    run(parts, 3, "--steps", "2", "--model", model, slots=slots, round=1)
-    run(parts, 2, "--steps", "3", "--model", model, slots=slots, round=2)
-    persist_held(slots, parts / "path")
-    run(parts, 3, "--steps", "5", "--model", model, "--final", str(parts / "final"), round=3)
-
-    assert starts(parts) == [(0, "fresh"), (2, "trained"), (3, "trained")]
-    expected, found = torch.load(whole), torch.load(parts / "final")
-    assert len(found) == len(expected)
-    for name, tensor in found.items():
-        torch.testing.assert_close(tensor, expected[name.removeprefix("module.")], rtol=1e-5, atol=1e-6)
+    train_in_worlds(tmp_path, (3, 2, 3), "--model", model)
+    assert_undisturbed(tmp_path, 5)
 
 
 def test_tensor_parallelism_hsdp_and_both_on_four_ranks_then_two_then_four(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    parts.mkdir()
-    arguments = ("--model", "meshes", "--width", "6")
-    training.main([str(whole), str(tmp_path / "nowhere"), "--steps", "4", "--final", f"{whole}", *arguments])
-    slots = Slots()
-    run(parts, 4, "--steps", "2", *arguments, slots=slots, round=1)
-    run(parts, 2, "--steps", "3", *arguments, slots=slots, round=2)
-    persist_held(slots, parts / "path")
-    run(parts, 4, "--steps", "4", *arguments, "--final", str(parts / "final"), round=3)
-
-    assert starts(parts) == [(0, "fresh"), (2, "trained"), (3, "trained")]
-    expected, found = torch.load(whole), torch.load(parts / "final")
-    assert found.keys() == expected.keys()
-    for name, tensor in found.items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+    train_in_worlds(tmp_path, (4, 2, 4), "--model", "meshes", "--width", "6")
+    assert_undisturbed(tmp_path, 5, "meshes", "--width", "6")
 
 
 def test_ranks_that_are_killed_go_on_bitwise_as_if_they_had_not_been(tmp_path: Path) -> None:

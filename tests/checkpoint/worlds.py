@@ -163,13 +163,12 @@ def lines(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"out.{rank}").read_text().splitlines()]
 
 
-def assert_undisturbed(folder: Path, steps: int) -> None:
+def assert_undisturbed(folder: Path, steps: int, model: str = "plain", *arguments: str) -> None:
     """Make sure that `final` in the folder is what one process alone comes to in so many steps."""
     whole, nowhere = folder / "whole", folder / "nowhere"
-    training.main(
-        [str(whole), str(nowhere), "--steps", str(steps), "--model", "plain", "--final", str(whole)]
-    )
+    of_training = ["--steps", str(steps), "--model", model, "--final", str(whole), *arguments]
+    training.main([str(whole), str(nowhere), *of_training])
     expected, found = torch.load(whole), torch.load(folder / "final")
     assert len(found) == len(expected)
     for name, tensor in found.items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(tensor, expected[name.removeprefix("module.")], rtol=1e-5, atol=1e-6)

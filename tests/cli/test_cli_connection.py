@@ -200,12 +200,3 @@ def test_a_token_that_no_header_can_have_is_one_sentence(tmp_path: Path, token: 
     with pytest.raises(Unauthorized, match="cannot be sent: it has a line break or ") as raised:
         connect(str(path), None, None).authorization()
     assert token not in str(raised.value)
-
-
-def test_kubeconfig_that_is_a_folder_or_missing_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match="cannot be read: Is a directory"):
-        connect(str(tmp_path), None, None)
-    with pytest.raises(ApiError, match=r"--kubeconfig names .*nowhere, which does not exist"):
-        connect(str(tmp_path / "nowhere"), None, None)
-    with pytest.raises(ApiError, match=r"\$KUBECONFIG names"):
-        connect(None, None, None, {"KUBECONFIG": "/nowhere/at/all"})

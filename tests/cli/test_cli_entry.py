@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import deploy
 from crds import names
-from dlr.commands.application import Commands, application
+from dlr.commands.application import Commands
 from dlr.commands.dispatch import other_distribution
 from dlr.commands.job.commands import JobCommands
 from dlr.commands.lazy import LazyGroup
@@ -101,16 +100,6 @@ def test_kubectl_runs_it_as_a_plugin() -> None:
     helped = kubectl("job", "status", "--help")
     assert "Usage: kubectl dlr job status" in helped.stdout
     assert kubectl("job", "list").stderr.startswith("dlr: No cluster is configured")
-
-
-def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"_DLR_COMPLETE": "complete_bash", "COMP_WORDS": "dlr job ", "COMP_CWORD": "2"}
-    shown = CliRunner().invoke(application, [], env=environment, prog_name="dlr")
-    looks, changes = (
-        {"list", "status", "logs", "stacks", "events", "timeline", "diagnose"},
-        {"submit", "launch", "scale", "suspend", "resume", "delete"},
-    )
-    assert set(shown.output.split()) == looks | changes
 
 
 @pytest.mark.real

@@ -133,11 +133,6 @@ class TestList:
         assert first.split()[:-2] == ["digits", "Restarting", "2/3,", "1", "failed", "3", "2", "formed"]
         assert second.split()[:-2] == ["new", "Unobserved", "2", "-", "-"]
 
-    def test_says_why_a_job_does_not_train(self, server: Script, dlr: Dlr) -> None:
-        why = "2 Pods cannot be scheduled: 0/3 nodes are available (digits-worker-0)"
-        server.answers[f"GET {JOBS}"] = listing(job(phase="Pending", reason="Unschedulable", message=why))
-        assert dlr("job", "list").out.splitlines()[1].endswith(f"  Unschedulable: {why}")
-
     def test_pages_are_followed(self, server: Script, dlr: Dlr) -> None:
         first = listing(job("a")) | {"metadata": {"continue": "more"}}
         server.answers["GET /apis/elastic.iml.github.io/v1alpha1/elasticjobs"] = [first, listing(job("b"))]

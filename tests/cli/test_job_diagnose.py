@@ -39,16 +39,6 @@ def case(
     )
 
 
-def condition(kind: str, status: str, reason: str, message: str) -> JSON:
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": at(200),
-    }
-
-
 def warning(kind: str, message: str, reason: str | None = None) -> JSON:
     found = {"type": kind, "message": message, "since": at(200)}
     return found | ({"reason": reason} if reason else {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,8 +18,6 @@ from dlr.job.case import Case
 from dlr.job.report import sort_workers
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
-
-JSON = dict[str, Any]
 
 
 def drawn(case: Case, width: int = 200, height: int = 60, *, terminal: bool = True) -> list[str]:

@@ -16,16 +16,6 @@ def waiting(*ranks: int, step: int | None = 9) -> list[JSON]:
     return [{"rank": rank, "inCollective": True, "step": step, "frames": "all_reduce"} for rank in ranks]
 
 
-def test_ranks_that_wait_at_one_place_are_one_entry() -> None:
-    stacks = [*waiting(0, 1, 2, 5), {"rank": 3, "step": 9, "frames": "acquire"}]
-    assert stack_lines(merge(stacks)) == [
-        "rank 3, step 9:",
-        "    acquire",
-        "ranks 0-2,5, step 9, waiting for other ranks:",
-        "    all_reduce",
-    ]
-
-
 def test_rank_that_the_others_left_behind_comes_before_them() -> None:
     assert [place.ranks for place in merge([*waiting(0, 1, 2), *waiting(3, step=7)])] == [[3], [0, 1, 2]]
 

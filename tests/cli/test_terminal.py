@@ -18,6 +18,7 @@ from dlr.commands.application import application, with_options_behind
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
 from dlr.commands.output import table
 from dlr.kube import waiting
+from tests.agent.patience import wait_for
 from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing
 
 JSON = dict[str, Any]
@@ -39,17 +40,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return found
 
 
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 300
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.mark.real
 def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Terminal) -> None:
     with waiting.waiting_for("the drawing"), waiting.waiting_for("something within"):
-        until(lambda: re.search(r"waiting for the drawing, \d+ s", terminal.getvalue()))
+        wait_for(lambda: re.search(r"waiting for the drawing, \d+ s", terminal.getvalue()))
     assert "something within" not in terminal.getvalue()
     assert terminal.getvalue().endswith(waiting.CLEAR_LINE)
 
@@ -69,7 +63,7 @@ def test_what_is_quick_or_not_to_be_told_says_nothing(
 @pytest.mark.real
 def test_a_slow_api_server_is_told_of(server: Script, dlr: Dlr, terminal: Terminal) -> None:
     def slow(_: Request) -> JSON:
-        until(lambda: "waiting for the API server at http://127.0.0.1:" in terminal.getvalue())
+        wait_for(lambda: "waiting for the API server at http://127.0.0.1:" in terminal.getvalue())
         return listing(job())
 
     server.answers[JOBS] = slow
@@ -137,6 +131,11 @@ def completed(words: str) -> list[str]:
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
     return CliRunner().invoke(application, [], env=environment, prog_name="dlr").output.split()
+
+
+def test_shell_completion_knows_the_commands() -> None:
+    looks = {"list", "status", "logs", "stacks", "events", "timeline", "diagnose"}
+    assert set(completed("dlr job ")) == looks | {"submit", "launch", "scale", "suspend", "resume", "delete"}
 
 
 def test_names_of_jobs_nodes_namespaces_and_contexts_are_completed(server: Script) -> None:

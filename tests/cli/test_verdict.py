@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,13 +27,11 @@ from dlr.job.timeline.drawing import svg_file
 from dlr.job.tones import TONE_OF, TONES
 from dlr.job.verdict import Verdict, verdict
 from reconcilers.conditions.reported import far_behind
-from tests.cli.scripted import Script, job, listing, worker
-from tests.cli.test_job_diagnose import script as scripted_diagnosis
+from tests.cli.scripted import job, worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, troubled_events, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
-Dlr = Callable[..., Any]
 
 
 def case(made: JSON, workers: list[JSON] | None = None) -> Case:
@@ -311,16 +307,6 @@ def test_all_outputs_print_one_text_whose_word_has_a_tone(made: JSON) -> None:
     assert set(outputs(made).values()) == {found.text}
     if TONE_OF[found.word].name == "good" and not made["status"]["phase"].finished:
         assert not {each["type"] for each in made["status"]["warnings"]} & {"Slow", "CheckpointsFailing"}
-
-
-def test_the_commands_print_the_same_text(server: Script, dlr: Dlr, tmp_path: Path) -> None:
-    scripted_diagnosis(server, troubled_job(failures={"UserError": 7, "Killed": 1}), troubled_workers())
-    server.answers["GET /api/v1/nodes"] = listing()
-    status, page = (dlr("job", command, "digits").out for command in ("status", "diagnose"))
-    timeline = dlr("job", "timeline", "digits", "--text").out
-    for out in (status, page, timeline):
-        assert "8 failures cost 42s" in out, out
-    assert "Failures UserError 7, Killed 1" in " ".join(status.split())
 
 
 @settings(max_examples=40)

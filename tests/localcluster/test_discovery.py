@@ -6,7 +6,6 @@ import orjson
 import pytest
 
 from localcluster.builtin import BUILTIN_TYPES
-from localcluster.discovery import api_group, api_groups, api_resources, api_versions
 from localcluster.openapi import OpenApi
 from localcluster.resource import Registry, ResourceType
 from localcluster.schema_nodes import references
@@ -32,20 +31,6 @@ THING = ResourceType(
 @pytest.fixture
 def registry() -> Registry:
     return Registry((*BUILTIN_TYPES, THING))
-
-
-def test_groups_and_their_resources_are_named(registry) -> None:
-    assert api_versions("127.0.0.1:6443")["versions"] == ["v1"]
-    groups = api_groups(registry)["groups"]
-    assert [group["name"] for group in groups] == list(registry.groups())
-    assert api_group(registry, "g.example.com")["preferredVersion"] == {
-        "groupVersion": "g.example.com/v1alpha1",
-        "version": "v1alpha1",
-    }
-    names = [entry["name"] for entry in api_resources(registry, "g.example.com", "v1alpha1")["resources"]]
-    assert names == ["things", "things/scale", "things/status"]
-    [eviction] = [e for e in api_resources(registry, "", "v1")["resources"] if e["name"] == "pods/eviction"]
-    assert (eviction["group"], eviction["version"], eviction["kind"]) == ("policy", "v1", "Eviction")
 
 
 def documents(registry):

@@ -9,26 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from controller.api.calls import MERGE_PATCH
 from controller.contact import Contact
 from controller.errors import NotFound, Unavailable
 from localcluster.client.informer import Change
-from localcluster.node_lifecycle import NodeLifecycle, eviction_delay_seconds, is_silent, wanted_taints
+from localcluster.node_lifecycle import NodeLifecycle, eviction_delay_seconds, wanted_taints
 from localcluster.patches import merge_patch
 
 JSON = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
-times = st.floats(0, 1000)
-
-
-@given(times, times, times)
-def test_a_node_is_silent_only_while_we_listen(pulse: float, listening: float, now: float) -> None:
-    if is_silent(pulse, listening, now, 40):
-        assert now - pulse > 40
-        assert now - listening > 40
 
 
 def node(ready: str, *taints: JSON) -> JSON:

@@ -6,11 +6,9 @@ import asyncio
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,12 +20,12 @@ from controller.resources import CONFIGMAPS
 from localcluster.client.api import ApiClient
 from localcluster.paths import Home, write_private
 from localcluster.supervisor import Addon, ClusterError, down, up
+from tests.agent.patience import wait_for
 from tests.localcluster.running import living, observing, read, shell, until_living, until_none_living
 from tests.ports import free_port
 
 pytestmark = pytest.mark.real
 
-WAIT_SECONDS = 300.0
 PARTS = ("supervisor", "apiserver", "nodes", "addon")
 
 
@@ -36,10 +34,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
     home = Home(tmp_path / "home")
     yield home
     down(home)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while (left := living(str(home.root))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
+    wait_for(lambda: not living(str(home.root)), lambda: f"the end of {living(str(home.root))}")
 
 
 def start(home: Home, **settings: Any) -> None:
@@ -65,14 +60,6 @@ def pid(home: Home, part: str) -> int:
 
 def has_new_pid(home: Home, part: str, before: int) -> bool:
     return read(home.pidfile(part)) not in ("", str(before))
-
-
-def until(check: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (found := check()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def is_alive(number: int) -> bool:
@@ -115,11 +102,11 @@ def test_a_killed_part_is_started_again(home: Home, part: str) -> None:
     start(home)
     before = {name: pid(home, name) for name in PARTS}
     os.kill(before[part], signal.SIGKILL)
-    until(lambda: has_new_pid(home, part, before[part]))
+    wait_for(lambda: has_new_pid(home, part, before[part]))
     for other in set(PARTS) - {part}:
         assert pid(home, other) == before[other]
         assert is_alive(before[other])
-    until(lambda: not is_alive(before[part]))
+    wait_for(lambda: not is_alive(before[part]))
 
 
 async def test_nothing_survives_a_killed_supervisor_and_no_object_is_lost(home: Home) -> None:
@@ -142,7 +129,7 @@ async def test_nothing_survives_a_killed_supervisor_and_no_object_is_lost(home: 
 def test_a_pid_that_now_belongs_to_another_process_does_not_mislead(home: Home) -> None:
     start(home)
     os.kill(pid(home, "supervisor"), signal.SIGKILL)
-    until(lambda: not living(str(home.root)))
+    wait_for(lambda: not living(str(home.root)))
     bystander = subprocess.Popen(["sleep", "1000"])
     try:
         for part in PARTS:
@@ -161,16 +148,6 @@ def test_down_ends_parts_that_do_not_answer(home: Home) -> None:
     for part in ("apiserver", "addon"):
         os.kill(pid(home, part), signal.SIGSTOP)
     down(home)
-
-
-def test_a_port_in_use_is_said_in_one_sentence(home: Home) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(
-            ClusterError, match=f"^port {port} on 127.0.0.1 is in use by another process; choose"
-        ):
-            start(home, port=port)
-    until(lambda: not living(str(home.root)))
 
 
 def test_the_port_stays_the_same_across_restarts(home: Home) -> None:
@@ -197,4 +174,4 @@ def test_a_refused_manifest_is_said_and_nothing_is_left(home: Home) -> None:
     broken = manifest("x") | {"data": {"key": 5}}
     with pytest.raises(ClusterError, match="ConfigMap x is refused by the API server"):
         start(home, manifests=[broken])
-    assert until(lambda: not living(str(home.root)))
+    wait_for(lambda: not living(str(home.root)))

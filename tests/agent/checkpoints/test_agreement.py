@@ -25,6 +25,7 @@ from agent.slots.resume import Checkpoint, Decision, Inventory
 from agent.slots.slot import Slot
 from crds.agent_report import Resumed
 from crds.checkpoint_files import Tier
+from tests.agent.patience import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
@@ -98,10 +99,7 @@ class World:
     def save(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
         """Each process writes a checkpoint, and its replica is waited for."""
         self.write(told, step, turn)
-        deadline = time.monotonic() + 300
-        while any(m is not None and m.to_status().replicated_step != step for m in self.memories):
-            assert time.monotonic() < deadline, "there are no replicas"
-            time.sleep(0.01)
+        wait_for(lambda: all(m is None or m.to_status().replicated_step == step for m in self.memories))
 
     def write(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
         """Each process writes a checkpoint."""

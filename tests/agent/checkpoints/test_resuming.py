@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.agent.conftest import Agent, Agents, kill, training_processes
 from tests.agent.fake_cluster import FakeCluster
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
@@ -39,11 +39,11 @@ class Logs:
         steps = [line for line in self._lines(round_, rank) if line.startswith("step ")]
         return int(steps[-1].split()[1]) if steps else -1
 
-    def wait_steps(self, round_: int, ranks: range, step: int, timeout_seconds: float = 300.0) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while any(self.last_step(round_, rank) < step for rank in ranks):
-            assert time.monotonic() < deadline, f"no step {step} in round {round_}"
-            time.sleep(0.02)
+    def wait_steps(self, round_: int, ranks: range, step: int) -> None:
+        wait_for(
+            lambda: all(self.last_step(round_, rank) >= step for rank in ranks),
+            f"step {step} in round {round_}",
+        )
 
     def _lines(self, round_: int, rank: int) -> list[str]:
         try:

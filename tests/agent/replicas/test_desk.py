@@ -23,6 +23,7 @@ from agent.replicas.desk import ReplicasDesk
 from agent.replicas.facts import Groups, Membership
 from agent.replicas.roster import End
 from crds.agent_report import ReplicasReport
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
@@ -117,13 +118,6 @@ def together(version: int, *agents: Agent) -> Groups:
     return Groups(version, tuple(each.place for each in agents), lead.host, lead.port)
 
 
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def in_thread(call: Callable[[], object]) -> Queue[object]:
     result: Queue[object] = Queue()
 
@@ -191,7 +185,7 @@ def test_the_desk_of_an_agent_that_ends_leaves_no_socket_and_no_thread(agent: Ag
     process = agent.process()
     agent.told.get(timeout=WITHIN_SECONDS)
     agent.desk.close()
-    wait_until(lambda: all("dlr-replicas" not in each.name for each in threading.enumerate()))
+    wait_for(lambda: all("dlr-replicas" not in each.name for each in threading.enumerate()))
     assert not Path(agent.desk.path).parent.exists()
     with pytest.raises(OSError):
         process.channel.open_store(1)
@@ -219,7 +213,7 @@ def test_a_connection_that_makes_no_sense_ends_and_no_other(
     stranger = raw(agent)
     stranger.sendall(text)
     assert is_closed(stranger)
-    wait_until(lambda: "makes no sense" in caplog.text)
+    wait_for(lambda: "makes no sense" in caplog.text)
     agent.process(2, 3).wait_for(1)
     assert agent.desk.to_status() is None, "nobody of rank 1 is ready"
     agent.desk.see(together(2, agent))
@@ -231,7 +225,7 @@ def test_a_line_without_end_is_not_kept(agent: Agent, caplog: pytest.LogCaptureF
     with pytest.raises(OSError):
         for _ in range(100):
             stranger.sendall(b"x" * (1 << 18))
-    wait_until(lambda: "too long" in caplog.text)
+    wait_for(lambda: "too long" in caplog.text)
 
 
 # --- the store -----------------------------------------------------------------------------------------------
@@ -241,7 +235,7 @@ def test_processes_of_two_groups_meet_in_the_leads_store(two: tuple[Agent, Agent
     lead, other = two
     there, here = lead.process().channel.open_store(1), other.process().channel.open_store(1)
     got = in_thread(lambda: here.get("address"))
-    wait_until(lambda: waits(lead))
+    wait_for(lambda: waits(lead))
     assert not here_is_blocked(other)
     there.set("address", b"\x00\xff")
     assert got.get(timeout=WITHIN_SECONDS) == b"\x00\xff"
@@ -264,13 +258,13 @@ def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent
     process = other.process()
     store = process.channel.open_store(1)
     got = in_thread(lambda: store.get("never"))
-    wait_until(lambda: waits(lead))
+    wait_for(lambda: waits(lead))
     begun_at = time.monotonic()
     other.desk.see(together(2, lead, other))
     assert isinstance(got.get(timeout=WITHIN_SECONDS), ConnectionError)
     assert time.monotonic() - begun_at < desk_module.KEY_SECONDS
     assert process.wait_for(2).place == 1
-    wait_until(lambda: not waits(lead))
+    wait_for(lambda: not waits(lead))
     with pytest.raises(ConnectionError):
         store.set("key", "value")
     with pytest.raises(ConnectionError):
@@ -321,7 +315,7 @@ def test_a_process_that_gets_no_more_news_learns_that_instead_of_waiting_for_eve
     process.wait_for(1)
     news = len(process.times)
     agent.desk._carry_out(lambda: [End(key) for key in agent.desk.roster._connections])
-    wait_until(lambda: is_cut_off(process))
-    wait_until(lambda: len(process.times) > news)
+    wait_for(lambda: is_cut_off(process))
+    wait_for(lambda: len(process.times) > news)
     with pytest.raises(ConnectionError, match="cannot follow the replica groups any more"):
         _ = process.channel.membership

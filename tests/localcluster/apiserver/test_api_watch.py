@@ -1,11 +1,8 @@
 """Watches and lists: nothing missed, nothing twice, whatever the selection."""
 
-import aiohttp
 import pytest
 
-from localcluster.apiserver.server import Serving
-from localcluster.paths import Home
-from tests.localcluster.apiserver.api import CONFIG_MAPS, PODS, Api, config_map, pod
+from tests.localcluster.apiserver.api import CONFIG_MAPS, PODS, Api, pod
 
 pytestmark = pytest.mark.real
 
@@ -30,14 +27,3 @@ async def test_lists_of_other_moments_are_refused(api: Api) -> None:
     assert (await api.get(CONFIG_MAPS, resourceVersion=1)).status == 200
     answer = await api.get(CONFIG_MAPS, resourceVersion=current + 100)
     assert (answer.status, answer.body["reason"]) == (504, "Timeout")
-
-
-async def test_a_dropped_watch_is_forgotten(home: Home, api: Api, serving: Serving) -> None:
-    collection = serving.cluster.store.collection("configmaps")
-    with pytest.raises(aiohttp.ClientConnectionError):
-        async with api.watch(CONFIG_MAPS) as events:
-            await events.next()
-            assert len(collection._broad) == 1
-            raise aiohttp.ClientConnectionError
-    await api.created(CONFIG_MAPS, config_map("one"))
-    await api.eventually(CONFIG_MAPS, lambda _: not collection._broad)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.apiserver.database import Database, Row
+from localcluster.apiserver.database import Database
 from localcluster.apiserver.server import CannotListen, serve
-from localcluster.apiserver.store import ChangeType, Store
+from localcluster.apiserver.store import Store
 from localcluster.paths import Home
 from tests.localcluster.apiserver.conftest import start
 
@@ -61,23 +61,4 @@ def test_versions_never_go_back_even_when_the_last_change_was_a_deletion(tmp_pat
     database.close()
     database = Database(tmp_path / "state")
     assert Store(database).version == last
-    database.close()
-
-
-def test_history_is_bounded_and_knows_where_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("localcluster.apiserver.store.HISTORY_MAX_EVENTS", 3)
-    database = Database(tmp_path / "state")
-    store = Store(database)
-    for number in range(5):
-        store.put("configmaps", obj(f"map-{number}"))
-    collection = store.collection("configmaps")
-    assert collection.since(1) is None
-    assert [event.version for event in collection.since(2) or ()] == [3, 4, 5]
-    assert list(collection.since(5) or ()) == []
-    assert {event.type for event in collection.history} == {ChangeType.ADDED}
-    assert Row("configmaps", "a", "map-0", 1, store.get("configmaps", "a", "map-0").raw) in list(
-        database.rows()
-    )
     database.close()
