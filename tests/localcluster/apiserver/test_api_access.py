@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localcluster.apiserver import tokens
+from localcluster.apiserver import rbac, tokens
 from localcluster.apiserver.server import Serving
 from localcluster.apiserver.tokens import Claims, Reference
 from localcluster.paths import Home
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.real
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
@@ -48,6 +49,11 @@ async def grant(api: Api, *rules: dict[str, Any]) -> None:
         "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}],
     }
     await api.created(f"{RBAC}/namespaces/default/rolebindings", binding)
+
+
+def path_asked(path: str, verb: str = "get") -> dict[str, Any]:
+    """What an access review asks about a path that is no resource."""
+    return {"nonResourceAttributes": {"path": path, "verb": verb}}
 
 
 def rule(groups: list[str], resources: list[str], verbs: list[str], names: list[str] | None = None) -> dict:
@@ -99,6 +105,24 @@ async def test_a_token_review_knows_no_false_token(api: Api) -> None:
         assert (
             answer.status == 400 and answer.message == "token is required for TokenReview in authentication"
         )
+
+
+async def allowed(api: Api, **spec: Any) -> bool:
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+    answer = await api.post(ACCESS_REVIEWS, {**kind, "metadata": {"creationTimestamp": None}, "spec": spec})
+    assert answer.status == 201 and answer.body["spec"] == spec, answer.body
+    return bool(answer.body["status"]["allowed"])
+
+
+async def test_what_is_remembered_of_reviewed_users_is_bounded(
+    api: Api, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rbac, "KNOWN_RULES_MAX", 5)
+    for number in range(20):
+        assert not await allowed(api, user=f"user{number}", **path_asked("/x"))
+        assert not await allowed(api, user="long" * 1000 + str(number), **path_asked("/x"))
+    known = serving.cluster.authorizer._rules
+    assert len(known) <= 5 and all(len(name) < 1000 for name, _, _ in known)
 
 
 async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:
