@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -155,8 +156,12 @@ class FakeCluster:
         return self.agent(index, f"{CHECK}-check")
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 300.0) -> None:
+        def ends() -> Any:
+            assert not self.server.faults, self.server.faults[0]
+            return condition()
+
         with self.changed:
-            if not self.changed.wait_for(condition, timeout_seconds):
+            if not self.changed.wait_for(ends, timeout_seconds):
                 seen = {name: worker["status"].get("agent") for name, worker in self.workers.items()}
                 raise AssertionError(f"waited {timeout_seconds} s for {what}: {json.dumps(seen, indent=1)}")
 
@@ -273,6 +278,7 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._connections: set[Any] = set()
         self._broken = False
+        self.faults: list[str] = []
 
     def break_connections(self) -> None:
         with self._lock:
@@ -294,7 +300,8 @@ class _Server(ThreadingHTTPServer):
             self.RequestHandlerClass(wrapped, client_address, self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # clients come and go
+        """Keep a fault of ours for whoever waits; clients that go are none."""
+        self.faults.append(traceback.format_exc())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -317,7 +324,6 @@ class _Handler(BaseHTTPRequestHandler):
             if query.get("watch"):
                 self._watch(resource, int(query["resourceVersion"]), float(query["timeoutSeconds"]))
                 return
-            cluster.lists += 1
             with cluster.changed:
                 version = str(cluster.version)
                 thing = cluster.world if resource == "elasticworlds" else cluster.check
