@@ -16,8 +16,8 @@ from agent.slots.format import Mark
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.state import capture
-from tests.checkpoint.states import load
-from tests.checkpoint.test_background import given, newest, slots_for
+from tests.checkpoint.states import load, tell
+from tests.checkpoint.test_background import newest, slots_for
 from tests.checkpoint.worlds import Slots, lines, run, start
 
 LONG_CYCLES = 2_000_000_000
@@ -140,7 +140,7 @@ def test_a_step_can_be_captured_into_a_graph(
     """Before the first save, or while one is under way; then its replays are what training consists of."""
     training = Captures()
     training.warm_up()
-    given(slots_for(training.state), tmp_path, monkeypatch)
+    tell(monkeypatch, tmp_path, *slots_for(training.state), round=1)
     checkpointer = Checkpointer(tmp_path / "path", training.state, every=1, persist_every=None)
     assert checkpointer.load() is None
     graph = training.capture() if when == "before" else None
