@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from tests.controller.fake_api import connection_to
 from tests.reconcilers import build
 
 WORKERS = 200
+METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 Object = dict[str, Any]
 
 
@@ -190,3 +193,10 @@ async def test_each_controller_serves_another_namespace_next_and_checks_of_admin
         served = [(await controller._queue.get()).namespace for _ in range(3)]
         expected = ["ops", "evil", "team-a"] if controller.name == "nodecheck" else ["evil", "team-a", "ops"]
         assert served == expected, controller.name
+
+
+async def test_the_page_of_metrics_names_every_controller(town: Town) -> None:
+    (named,) = re.findall(
+        r"select by `controller`, which is one of (.*?)\.\n", METRICS.read_text(), re.DOTALL
+    )
+    assert set(re.findall(r"`(\w+)`", named)) == {each.name for each in town.manager._controllers}
