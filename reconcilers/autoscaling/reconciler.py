@@ -74,12 +74,9 @@ class AutoscalingReconciler(Reconciler):
         Raises:
             Conflict: the job has changed since it was read.
         """
-        metadata, version = job.metadata, job.metadata.resource_version
+        version = job.metadata.resource_version
         if plan.status_patch:
-            name, namespace = metadata.name, metadata.namespace
-            written = await write_status(
-                self._client, ELASTICJOBS, name, namespace, version, plan.status_patch
-            )
+            written = await write_status(self._client, ELASTICJOBS, raw, plan.status_patch)
             version = written["metadata"]["resourceVersion"]
         tell(self._recorder, raw, [plan.event] if plan.event is not None else ())
         if plan.write is not None and not await self._scale.write(job, raw, version, plan.write):

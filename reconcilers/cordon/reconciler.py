@@ -120,8 +120,7 @@ class NodeCordonReconciler(Reconciler):
         if all(condition in current.values() for condition in conditions):
             return
         others = [c for c in raw.get("status", {}).get("conditions", ()) if c["type"] not in CONDITIONS]
-        patch, version = {"conditions": [*others, *conditions]}, raw["metadata"]["resourceVersion"]
-        await write_status(self._client, NODES, wanted.name, None, version, patch)
+        await write_status(self._client, NODES, raw, {"conditions": [*others, *conditions]})
         self._recorder.event(raw, statement.event_type, statement.event_reason, statement.message)
         finding = wanted.stated
         source = self._findings.source(finding) if finding is not None else None

@@ -145,11 +145,9 @@ class ReplicaGroupsReconciler(Reconciler):
         Raises:
             Conflict: the job has changed.
         """
-        metadata = raw["metadata"]
-        name, namespace, version = metadata["name"], metadata["namespace"], metadata["resourceVersion"]
-        written = await write_status(self._client, ELASTICJOBS, name, namespace, version, status_patch)
+        written = await write_status(self._client, ELASTICJOBS, raw, status_patch)
         if status_patch:
-            self._written_at.put(metadata["uid"], self._clock.monotonic())
+            self._written_at.put(raw["metadata"]["uid"], self._clock.monotonic())
         return written
 
     async def _renew(self, job: Object, index: int, made: dict[int, str]) -> None:

@@ -100,7 +100,7 @@ class ElasticJobReconciler(Reconciler):
         Raises:
             Conflict: the job has changed.
         """
-        await self._write(seen.job, {})
+        await self._write(seen.raw, {})
         try:
             await carry_out(self._client, self._recorder, seen.raw, [check])
         except Refused as error:
@@ -111,11 +111,11 @@ class ElasticJobReconciler(Reconciler):
 
     async def _apply(self, seen: Seen, plan: Plan) -> None:
         if plan.first:
-            await self._write(seen.job, {})
+            await self._write(seen.raw, {})
             await self._carry_out(seen, plan.first)
         world, version = list[Act](), seen.job.metadata.resource_version
         if plan.status_patch or plan.acts or self._writes_of_world(seen.raw):
-            written = await self._write(seen.job, plan.status_patch)
+            written = await self._write(seen.raw, plan.status_patch)
             version = written["metadata"]["resourceVersion"]
             world = list(self._writes_of_world(seen.raw | {"status": written.get("status", {})}))
         tell(self._recorder, seen.raw, plan.events)
@@ -147,7 +147,7 @@ class ElasticJobReconciler(Reconciler):
         written_at = self._written_at.get(job.metadata.uid)
         return inf if written_at is None else self._clock.monotonic() - written_at
 
-    async def _write(self, job: ElasticJob, status_patch: Object) -> Object:
+    async def _write(self, raw: Object, status_patch: Object) -> Object:
         """Write the status. An empty patch changes nothing, but fails if the job is not as it was seen.
 
         Returns:
@@ -156,9 +156,7 @@ class ElasticJobReconciler(Reconciler):
         Raises:
             Conflict: it is not.
         """
-        metadata = job.metadata
-        name, namespace, version = metadata.name, metadata.namespace, metadata.resource_version
-        written = await write_status(self._client, ELASTICJOBS, name, namespace, version, status_patch)
+        written = await write_status(self._client, ELASTICJOBS, raw, status_patch)
         if status_patch:
-            self._written_at.put(metadata.uid, self._clock.monotonic())
+            self._written_at.put(raw["metadata"]["uid"], self._clock.monotonic())
         return written

@@ -410,8 +410,7 @@ class NodeCheckReconciler(Reconciler):
         patch = await computed(len(turn.status.nodes), _status_patch, turn.raw, status)
         if not patch:
             return
-        name, namespace, version = metadata.name, metadata.namespace, metadata.resource_version
-        await write_status(self._client, NODECHECKS, name, namespace, version, patch)
+        await write_status(self._client, NODECHECKS, turn.raw, patch)
         for event in turn.events:
             self._recorder.event(turn.raw, *event)
 

@@ -98,19 +98,20 @@ async def _do(client: Client, recorder: EventRecorder, about: Object, act: Act) 
     tell(recorder, about, act.events)
 
 
-async def write_status(
-    client: Client, resource: Resource, name: str, namespace: str | None, version: str, patch: Object
-) -> Object:
-    """Merge a patch into a status, and return the object as it is stored now.
+async def write_status(client: Client, resource: Resource, of: Object, patch: Object) -> Object:
+    """Merge a patch into the status of an object, and return the object as it is stored now.
 
     Args:
-        version: the resourceVersion that the patch was decided from.
+        of: the object that the patch was decided from.
 
     Raises:
-        Conflict: the object has changed since.
+        Conflict: it has changed since.
     """
-    body = {"metadata": {"resourceVersion": version}, "status": patch}
-    return await client.patch(resource, name, body, namespace, subresource="status")
+    metadata = of["metadata"]
+    body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
+    return await client.patch(
+        resource, metadata["name"], body, metadata.get("namespace"), subresource="status"
+    )
 
 
 @contextmanager

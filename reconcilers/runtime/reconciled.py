@@ -95,8 +95,7 @@ class ReconciledCondition(Reporter):
             condition["lastTransitionTime"] = known["lastTransitionTime"]
         others = [c for c in (raw.get("status") or {}).get("conditions") or () if c is not known]
         patch = {"conditions": [*others, condition], **(shown or {})}
-        name, namespace, version = metadata["name"], metadata.get("namespace"), metadata["resourceVersion"]
-        await write_status(self._client, self._resource, name, namespace, version, patch)
+        await write_status(self._client, self._resource, raw, patch)
 
 
 def sentence(error: Exception) -> str:

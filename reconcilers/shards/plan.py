@@ -31,11 +31,8 @@ LEAST_SECONDS = 0.05
 class StoredSet:
     """A ShardSet as it is stored."""
 
-    name: str
-    """The object's."""
     set_name: str
     uid: str
-    resource_version: str
     status: Object
     state: SetState | None
     """What its status says; None before the first."""

@@ -168,24 +168,23 @@ class ShardsReconciler(Reconciler):
             Forbidden: a stranger's has its name.
         """
         if (stored := write.stored) is not None:
-            name, version = stored.name, stored.resource_version
+            kept = next(each for each in there if each["metadata"]["uid"] == stored.uid)
         else:
             taken = {each["metadata"]["name"] for each in there}
             wanted = new_set(job, write.state.definition.name, taken)
             with telling_refusals(self._recorder, job):
-                made = await ensure(self._client, SHARDSETS, wanted)
-            name, version = made["metadata"]["name"], made["metadata"]["resourceVersion"]
-            if made.get("status") or made["spec"] != wanted["spec"]:
+                kept = await ensure(self._client, SHARDSETS, wanted)
+            if kept.get("status") or kept["spec"] != wanted["spec"]:
+                name = kept["metadata"]["name"]
                 raise Conflict(409, "Conflict", f"the cache has yet to show the ShardSet {name}")
-        await write_status(self._client, SHARDSETS, name, job["metadata"]["namespace"], version, write.patch)
+        await write_status(self._client, SHARDSETS, kept, write.patch)
 
     async def _conclude(self, raw: Object, seen: ShardsSeen, plan: ShardsPlan) -> Result:
         """Write what follows from the sets into the job."""
-        metadata, version = raw["metadata"], raw["metadata"]["resourceVersion"]
+        version = raw["metadata"]["resourceVersion"]
         if plan.conditions:
             status = {"conditions": [each.to_wire() for each in plan.conditions]}
-            name, namespace = metadata["name"], metadata["namespace"]
-            written = await write_status(self._client, ELASTICJOBS, name, namespace, version, status)
+            written = await write_status(self._client, ELASTICJOBS, raw, status)
             version = written["metadata"]["resourceVersion"]
         if plan.scale is not None and not await self._scale.write(seen.job, raw, version, plan.scale):
             return Result(0.0)  # it is refused, and another look says when it is repeated
@@ -233,8 +232,6 @@ def stored_set(raw: Object) -> StoredSet:
     Raises:
         ValueError: its status is none that `to_status` writes.
     """
-    metadata, status = raw["metadata"], raw.get("status") or {}
-    state = of_status(_STATUS.validate_python(status), metadata["uid"]) if status else None
-    return StoredSet(
-        metadata["name"], raw["spec"]["setName"], metadata["uid"], metadata["resourceVersion"], status, state
-    )
+    uid, status = raw["metadata"]["uid"], raw.get("status") or {}
+    state = of_status(_STATUS.validate_python(status), uid) if status else None
+    return StoredSet(raw["spec"]["setName"], uid, status, state)
