@@ -29,7 +29,7 @@ class JobSet:
     restoration: int = 0
     """The number of the last one."""
     uid: str = ""
-    """Of the ShardSet."""
+    """Uid of the ShardSet."""
 
     @property
     def has_failed(self) -> bool:

@@ -57,7 +57,7 @@ class Voice:
     undone: Intervals = NONE
     """What is to be done after that."""
     uid: str = ""
-    """Of the ShardSet that the lease is in; empty if it knows of none."""
+    """Uid of the ShardSet that the lease is in; empty if it knows of none."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class SetState:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     uid: str = ""
-    """Of its ShardSet; empty before that is made."""
+    """Uid of its ShardSet; empty before that is made."""
 
     @property
     def to_try_again(self) -> int:

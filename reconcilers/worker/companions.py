@@ -30,7 +30,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.runtime.refused import is_refusal, not_served
 
 RECHECK_SECONDS = 60.0
-"""Kinds that are few, or that a cluster need not know, are not watched."""
+"""Time between two looks at kinds that are not watched: they are few, or a cluster need not know them."""
 ServiceOf = Callable[[ElasticJob], Object | None]
 
 
