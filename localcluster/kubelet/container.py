@@ -148,6 +148,8 @@ class ContainerProcess:
 
     def _command(self, content: bytes) -> None:
         assert self._shim and self._shim.stdin
+        if self.gone.done():  # its end is not yet recorded by who awaits it
+            return
         with suppress(BrokenPipeError):
             while content:
                 content = content[self._shim.stdin.write(content) :]

@@ -82,6 +82,8 @@ class ContainerLife:
         self._spec: ContainerSpec | None = None
         """Of the process, once it runs."""
         self._stopping = asyncio.Event()
+        self._recorded = asyncio.Event()
+        """The end of the last run is in the record."""
 
     async def run(self) -> int | None:
         """Until nothing more will run. The last exit code; None if stopped before the first run."""
@@ -123,6 +125,12 @@ class ContainerLife:
             self._set(replace(self.record, state=started, ready=False, started=False))
             return started
         process, spec = started
+        try:
+            return await self._end_of(process, spec)
+        finally:
+            self._recorded.set()
+
+    async def _end_of(self, process: ContainerProcess, spec: ContainerSpec) -> Terminated:
         assert self._world is not None
         exit_: Exit = await asyncio.shield(process.exited)
         await self._unless_stopped(self._world.services.latencies.until_relist(time.monotonic()))
@@ -160,6 +168,7 @@ class ContainerLife:
                 retry_seconds = min(2 * retry_seconds, LONGEST_CONFIG_RETRY_SECONDS)
                 continue
             self._spec = spec
+            self._recorded.clear()
             self._set(replace(self.record, state=Running(started_at), started=True, ready=True))
             world.services.normal(world.pod, "Started", f"Started container {self.name}", self.name)
             if ignored := [field for field in IGNORED if self._container.get(field)]:
@@ -219,7 +228,7 @@ class ContainerLife:
         process.terminate()
         if not await grace.allows(asyncio.shield(process.exited)):
             process.kill()
-        await asyncio.shield(process.exited)
+        await self._recorded.wait()
 
     # --- between runs ---
 

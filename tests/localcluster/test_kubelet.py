@@ -197,6 +197,17 @@ async def test_a_deadline_ends_the_pod(seen: Observer, name: str) -> None:
     assert terminated(pod)["exitCode"] == 143
 
 
+async def test_exit_of_a_container_that_outlived_its_grace_is_reported(seen: Observer, name: str) -> None:
+    stubborn = shell(f"trap '' TERM; echo {name}; while :; do sleep 0.1; done")
+    await seen.create(name, stubborn, terminationGracePeriodSeconds=1)
+    await seen.until_phase(name, "Running")
+    while seen.log(name) != [name]:  # noqa: ASYNC110 - the log is a file
+        await asyncio.sleep(0.02)
+    await seen.client.patch(PODS.path("default", name), {"spec": {"activeDeadlineSeconds": 1}})
+    pod = await seen.until_phase(name, "Failed")
+    assert terminated(pod)["exitCode"] == 137
+
+
 async def set_power(seen: Observer, node: str, power: str | None) -> None:
     await seen.client.patch(NODES.path(name=node), {"metadata": {"annotations": {POWER_ANNOTATION: power}}})
 

@@ -34,6 +34,8 @@ def available() -> list[Isolation]:
 
 
 AVAILABLE = available()
+NAMESPACES = [isolation for isolation in AVAILABLE if isolation is not Isolation.NONE]
+"""Without them the nodes process ends what a killed shim leaves: see test_kubelet.py."""
 
 
 @pytest.fixture
@@ -135,9 +137,8 @@ async def test_daemons_end_with_the_main_process(
     assert living(marker) == []
 
 
+@pytest.mark.parametrize("runtime", NAMESPACES, ids=lambda isolation: isolation.value, indirect=True)
 async def test_nothing_survives_a_killed_shim(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
-    if runtime.isolation is Isolation.NONE:
-        pytest.skip("the nodes process does that: see test_kubelet.py")
     process = runtime.create()
     await process.start(described(tmp_path, marker, FAMILY + "sleep 1000"))
     await until_living(marker, 4)
@@ -176,7 +177,7 @@ async def test_a_kill_that_comes_with_the_description_counts(
     assert living(marker) == []
 
 
-async def test_a_command_to_a_shim_that_has_just_ended_is_lost_and_its_end_is_reported(
+async def test_a_command_to_a_shim_that_has_ended_is_lost_and_its_end_is_reported(
     runtime: ContainerRuntime, tmp_path: Path, marker: str
 ) -> None:
     process = runtime.create()
@@ -188,3 +189,5 @@ async def test_a_command_to_a_shim_that_has_just_ended_is_lost_and_its_end_is_re
     process.terminate()
     process.kill()
     assert await finish(process) == 3
+    process.terminate()
+    process.kill()
