@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -24,7 +25,7 @@ from agent.checkpoints.holder import CheckpointMemory
 from agent.connection.listener import Listener
 from agent.environment import InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.failure import write_error_file
-from agent.facts.world import ExitReason, World
+from agent.facts.world import ExitReason, Member, World
 from agent.kube.api import Api
 from agent.link import Link
 from agent.logs import log_to_stderr
@@ -153,13 +154,7 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
         Facts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=Sections(
-            network=interfaces.to_status,
-            replicas=replicas.to_status if replicas is not None else None,
-            asked_stacks=stacks_desk.to_status,
-            memory=memory.to_status if memory is not None else None,
-            lingers=lingering.to_status,
-        ),
+        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering),
     )
     if replicas is not None:
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
@@ -167,22 +162,13 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     grace_seconds, failure_grace_seconds = launch.stop_grace_seconds, launch.failure_grace_seconds
     votes = Votes(membership, reporter, listener, memory, grace_seconds, failure_grace_seconds)
     good_ends = GoodEnds()
-
-    def note_meeting(agents: Store, met: World) -> None:
-        votes.meet(met)
-        good_ends.meet(agents, met.members.index(me.member), met)
-
+    checks = ActiveCheck(link.api, me, reporter)
     handler = DlrRendezvousHandler(
-        me,
-        membership,
-        reporter,
-        ActiveCheck(link.api, me, reporter),
-        store,
-        interfaces,
+        *(me, membership, reporter, checks, store, interfaces),
         join_timeout_seconds=launch.join_timeout_seconds,
         master_port=launch.args.master_port or 0,
         memory=memory,
-        on_meeting=note_meeting,
+        on_meeting=partial(_note_meeting, me.member, votes, good_ends),
     )
     cleanup.callback(handler.shutdown)
     assert config.logs_specs is not None
@@ -207,13 +193,44 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
         warm_start=warm_start,
     )
     cleanup.callback(agent.kill)
+    _start_monitor(progress, reporter, link, memory, cleanup)
+    return Built(agent, membership, reporter)
+
+
+def _sections(
+    interfaces: SocketInterfaces,
+    replicas: ReplicasDesk | None,
+    stacks_desk: StacksDesk,
+    memory: CheckpointMemory | None,
+    lingering: Lingering,
+) -> Sections:
+    return Sections(
+        network=interfaces.to_status,
+        replicas=replicas.to_status if replicas is not None else None,
+        asked_stacks=stacks_desk.to_status,
+        memory=memory.to_status if memory is not None else None,
+        lingers=lingering.to_status,
+    )
+
+
+def _start_monitor(
+    progress: Progress,
+    reporter: Reporter,
+    link: Link,
+    memory: CheckpointMemory | None,
+    cleanup: contextlib.ExitStack,
+) -> None:
     # The memory of a replacement is touched late: no start waits any more for what that takes.
     touch = memory.touch if memory is not None else lambda: None
     monitor = ProgressMonitor(progress, reporter, lambda: link.view.awaits_checkpoint, touch)
     link.watcher.call_at_changes(monitor.note_news)
     monitor.start()
     cleanup.callback(monitor.stop)
-    return Built(agent, membership, reporter)
+
+
+def _note_meeting(member: Member, votes: Votes, good_ends: GoodEnds, agents: Store, met: World) -> None:
+    votes.meet(met)
+    good_ends.meet(agents, met.members.index(member), met)
 
 
 def _memory(

@@ -139,12 +139,7 @@ class Checkpointer:
         slots = self._given.slots
         self._memory = Writer(slots) if slots else None
         self._loading = Loading(
-            files,
-            self._here,
-            self._trouble,
-            storage_reader,
-            weights_only=weights_only,
-            rng_state=rng_state,
+            files, self._here, self._trouble, storage_reader, weights_only=weights_only, rng_state=rng_state
         )
         self._storage = Persistence(files, self._here, keep, self._trouble, writer)
         self._trouble.works(*_unused(self._here, persist_every))
