@@ -43,7 +43,7 @@ class GpuCopies:
         Args:
             device: the one whose context is there, by its number. A thread has none of its own.
         """
-        with _beside_captures(), suppress(RuntimeError):
+        with beside_captures(), suppress(RuntimeError):
             self._register(slot, device)
 
     def begin(self, slot: Slot, settled: Sequence[Pair], passing: Sequence[Pair]) -> None:
@@ -81,7 +81,7 @@ class GpuCopies:
 
     def finish(self) -> None:
         """Wait for what was begun."""
-        with _beside_captures():
+        with beside_captures():
             for device, event in self._done.items():
                 with torch.cuda.device(device):
                     event.synchronize()
@@ -123,7 +123,7 @@ def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:
 
 
 @contextmanager
-def _beside_captures() -> Iterator[None]:
+def beside_captures() -> Iterator[None]:
     """Leave alone a CUDA graph that another thread captures meanwhile.
 
     By default any thread's call that allocates or registers memory breaks off a capture of the process.

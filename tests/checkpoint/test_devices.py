@@ -1,4 +1,4 @@
-"""Threads begin on GPU 0: each call of CUDA's runtime is made on the GPU that the state is on, by a false CUDA."""
+"""Threads beside training, by a false CUDA: each calls it on the GPU that the state is on, and none spoils a capture."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dlr.checkpoint.cuda import GpuCopies
+from dlr.replicas import transfer
 from dlr.replicas.exchange import Exchange, Seat
 
 OWN = torch.device("cuda:1")
@@ -92,16 +93,52 @@ def test_a_save_makes_a_context_on_no_other_gpu(cuda: Cuda) -> None:
     assert cuda.contexts == {OWN.index} and cuda.current == 0
 
 
-def test_the_threads_of_replica_groups_use_their_own_gpu(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exchange() -> Exchange:
-        none: Any = None
-        return Exchange(Seat(1, 0, 0, 2), none, OWN, lambda: False, threading.Condition(), none)
+def test_the_threads_of_replica_groups_use_their_own_gpu_and_spoil_no_capture(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, bool]] = []
+    is_relaxed = False
 
-    (made := exchange())._tasks.put(None)
+    @contextlib.contextmanager
+    def relaxed() -> Iterator[None]:
+        nonlocal is_relaxed
+        is_relaxed = True
+        yield
+        is_relaxed = False
+
+    def note(*_: Any) -> Any:
+        seen.append((cuda.current, is_relaxed))
+
+    monkeypatch.setattr(transfer, "beside_captures", relaxed)
+    none: Any = None
+    made = Exchange(Seat(1, 0, 0, 2), none, OWN, lambda: False, threading.Condition(), none)
+    made._put(note), made._tasks.put(None)
     made._run()
-    assert cuda.current == OWN.index
-    cuda.current = 0
-    made = exchange()
-    monkeypatch.setattr(made, "_groups", lambda *_: (None, None))
-    made.connect((0, 1))
-    assert cuda.current == OWN.index
+    transfer.Transfer(note, note, note, OWN).run()
+    assert seen == [(OWN.index, True)] * 3 + [(0, False)], "connected, sent, and over"
+
+
+def test_buckets_are_enqueued_one_behind_the_other(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `wait` of a group without a watchdog keeps the host waiting for each."""
+    order: list[str] = []
+
+    class Work:
+        def get_future(self) -> Any:
+            return SimpleNamespace(wait=lambda: order.append("the stream waits"))
+
+        def wait(self) -> None:
+            order.append("the host waits")
+
+    none: Any = None
+    made = Exchange(Seat(1, 0, 0, 2), none, OWN, lambda: False, threading.Condition(), none)
+    made._data = SimpleNamespace(allreduce=lambda _: Work())
+    event = SimpleNamespace(query=lambda: order.append("polled") or True)
+    stream = SimpleNamespace(device=OWN, wait_event=cuda.nothing, record_event=lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    made._streams[OWN] = stream
+    flat: Any = SimpleNamespace(device=OWN, record_stream=cuda.nothing)
+    sent = [made.send(flat), made.send(flat)]
+    made._tasks.put(None)
+    made._run()
+    made._poll([task.result for task in sent])
+    assert order == ["the stream waits", "the stream waits", "polled", "polled"]
