@@ -86,6 +86,20 @@ def test_a_save_takes_what_the_stream_has_computed_and_the_host_waits_for_nothin
     assert held(writer) == 2
 
 
+def test_a_slot_is_registered_by_its_first_save_and_given_back_at_the_end(writer: Writer) -> None:
+    made = on_gpu(1)
+    writer.expect(capture(made)), writer.prepare()
+    writer._summing.submit(int).result()
+    registered = [sum(slot.whole().is_pinned() for slot in writer._slots)]
+    for step in range(1, 5):
+        writer.save(Mark(1, step, 0, 1), capture(made))
+        registered.append(sum(slot.whole().is_pinned() for slot in writer._slots))
+        writer.wait()
+    assert registered == [0, 1, 2, 3, 3]
+    writer.close()
+    assert not any(slot.whole().is_pinned() for slot in writer._slots)
+
+
 def test_all_kinds_of_numbers_come_back() -> None:
     kinds = (torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4m3fn)
     state: dict[str, Any] = {str(kind): torch.rand(7, 5, device="cuda").mul(9).to(kind) for kind in kinds}
