@@ -256,7 +256,8 @@ class Incoming:
         """Receive the tensors of one type of device; on a GPU without room for them, in host memory."""
         place = torch.device("cpu") if device_type == "cpu" else self._device
         try:
-            data = torch.empty(nbytes, dtype=torch.uint8, device=place)
+            on_device = place.type == "cpu" or nbytes <= _room_on(place)
+            data = torch.empty(nbytes, dtype=torch.uint8, device=place if on_device else "cpu")
         except torch.OutOfMemoryError:
             data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         for begin in range(0, nbytes, CHUNK_BYTES):
@@ -283,6 +284,12 @@ class Incoming:
                     arrived.record_stream(torch.cuda.current_stream(arrived.device))
 
         restore(state, self._values, None, [part for part, _ in self._found.values()], fill)
+
+
+def _room_on(device: torch.device) -> int:
+    """Return how large a state a GPU has room for: half of what is free, as training goes on beside it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return (free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)) // 2
 
 
 def _part(fields: dict[str, Any]) -> Part:

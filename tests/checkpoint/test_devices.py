@@ -175,3 +175,27 @@ def test_buckets_are_enqueued_one_behind_the_other(cuda: Cuda, monkeypatch: pyte
     made._run()
     made._poll([task.result for task in sent])
     assert order == ["the stream waits", "the stream waits", "polled", "polled"]
+
+
+@pytest.mark.parametrize(("free", "place"), [(2_000, "cuda"), (1_999, "cpu")])
+def test_a_state_is_received_on_a_gpu_where_training_has_room_beside_it(
+    free: int, place: str, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same GPU a step goes on meanwhile, which may not fail for want of memory."""
+    found: list[str] = []
+
+    def empty(nbytes: int, *, dtype: Any, device: Any) -> torch.Tensor:
+        found.append(torch.device(device).type)
+        return torch.zeros(0)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    for name, value in {
+        "mem_get_info": lambda _: (free - 500, 80_000),
+        "memory_reserved": lambda _: 1_500,
+        "memory_allocated": lambda _: 1_000,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "empty_like", lambda piece, *, device: piece.clone())
+    connection: Any = SimpleNamespace(broadcast=cuda.nothing)
+    transfer.Incoming(OWN)._receive_bytes(connection, 1_000, "cuda")
+    assert found == [place]

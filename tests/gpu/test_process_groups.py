@@ -22,10 +22,10 @@ from agent.torch_compat import process_groups
 from dlr.replicas.transfer import Connection as StateConnection
 from dlr.replicas.transfer import own_stream
 
-WATCHDOG_SECONDS = 75.0
-"""Longer than a watchdog with torch's own settings waits until it ends its process."""
-HEARTBEAT_SECONDS = 20
-"""Time limit of the default group's monitor, which ends the process so long after a watchdog's signal."""
+DUMP_SECONDS, HEARTBEAT_SECONDS = 1, 5
+"""After four times the first a watchdog ends its process, and after the second the default group's monitor."""
+WATCHDOG_SECONDS = 30.0
+"""Longer than both take, stacks of C++ that they write included."""
 
 
 def start(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, Connection]:
@@ -55,6 +55,7 @@ def reduce_with_a_peer_that_dies(pipe: Connection, rank: int, port: int, delay_s
     torch.cuda.set_device(0)
     store = store_of(port, 2, is_master=rank == 0)
     os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = str(HEARTBEAT_SECONDS)
+    os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] = str(1_000 * DUMP_SECONDS)
     dist.init_process_group("nccl", store=dist.PrefixStore(f"own{rank}", store), rank=0, world_size=1)
     dist.all_reduce(torch.ones(1, device="cuda"))
     group = nccl(dist.PrefixStore("data", store), rank, 2)
