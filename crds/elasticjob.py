@@ -67,6 +67,11 @@ class ElasticJob(Model):
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
 
     @property
+    def stops(self) -> bool:
+        """Whether the job should have no Pods: it is suspended, or deleted and held by a finalizer."""
+        return self.spec.suspend or self.metadata.deletion_timestamp is not None
+
+    @property
     def group_count(self) -> int:
         """Number of replica groups, as `crds.grouping.group_count` reads it from a plain object."""
         groups = self.spec.elastic_policy.replica_groups

@@ -46,6 +46,7 @@ OTHER_UNITS, WORKER_UNITS = 1_000_000, 250
 MOST_CONTAINERS = 64
 """Containers of a Pod, ours first; a template of an ElasticJob has no more."""
 MOST_OWNERS = 64
+HELD = ("finalizers",)
 _OWNER = ("apiVersion", "kind", "name", "uid", "controller")
 _SCALARS = (
     *(
@@ -122,10 +123,10 @@ def kept_of_node(node: Object) -> Object:
 
 
 SHAPES: Mapping[Resource, Shape] = {
-    ELASTICJOBS: Shape({"spec": MOST_SPEC, "status": 200_000}, kept_of_job, writers=True),
-    NODECHECKS: Shape({"spec": MOST_SPEC, "status": 400_000}, kept_of_check),
+    ELASTICJOBS: Shape({"spec": MOST_SPEC, "status": 200_000}, kept_of_job, writers=True, metadata=HELD),
+    NODECHECKS: Shape({"spec": MOST_SPEC, "status": 400_000}, kept_of_check, metadata=HELD),
     SCALEPLANS: Shape({"spec": MOST_SPEC, "status": 5_000}, kept_of_check),
-    ELASTICWORKERS: Shape({"spec": 2_000, "status": 20_000}, kept_of_worker),
+    ELASTICWORKERS: Shape({"spec": 2_000, "status": 20_000}, kept_of_worker, metadata=HELD),
     ELASTICWORLDS: Shape({"spec": 400_000}),
     SHARDSETS: Shape({"spec": 100, "status": 50_000}),
     PODS: Shape({"spec": MOST_SPEC + 10_000, "status": 20_000}, kept_of_pod),

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from pydantic import ValidationError
 
-from controller.wording import counted, first_line
+from controller.wording import counted, first_line, some_of
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.grouping import is_grouped
@@ -91,8 +91,16 @@ def _failed(case: Case) -> Iterator[Finding]:
     yield Finding(reason, sentence(f"The job failed ({reason})" + (f": {detail}" if detail else "")))
 
 
+def _deleted(case: Case) -> Iterator[Finding]:
+    metadata = case.job["metadata"]
+    if metadata.get("deletionTimestamp") and (held := metadata.get("finalizers")):
+        statement = f"The job is deleted, and stays without Pods until its finalizers {some_of(held, 3)} go"
+        advice = "Let who set them remove them, or do it by kubectl edit"
+        yield Finding("Deleted", sentence(statement), (sentence(advice),))
+
+
 def _suspended(case: Case) -> Iterator[Finding]:
-    if report.phase(case.job) == "Suspended":
+    if report.phase(case.job) == "Suspended" and not case.job["metadata"].get("deletionTimestamp"):
         since = age(report.phase_since(case.job), case.now)
         statement = sentence(f"The job has been suspended for {since}, by spec.suspend")
         advice = sentence(f"Let it go on: dlr job resume {case.in_command}")
@@ -321,8 +329,10 @@ def _troubles(case: Case) -> Iterator[Finding]:
 TROUBLES = {
     "CheckpointsFailing": ("Checkpoints do not get where they are to be", "and its checkpoints fail"),
     "AgentsSilent": ("Agents are silent", "some of which are silent"),
+    "AgentsUnheard": ("Pods run without an agent", "and some Pods run without an agent"),
     "WorkersGivenUp": ("Workers are given up", "and some are given up"),
     "SidecarsFailed": ("A sidecar has failed", "and a sidecar has failed"),
+    "GroupsNotMade": ("Some groups are missing", "and some groups are missing"),
     "GroupsLate": ("Groups are late", "and late ones are left out"),
     "ProcessLingers": ("A script is over, and its process is not", "of which one is over and does not end"),
     "NoSteps": ("It is unknown whether training gets on", "and reports no step"),
@@ -421,6 +431,7 @@ def _at(failure: WorkerFailure, culprit: Culprit) -> bool:
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _unobserved,
     _failed,
+    _deleted,
     _suspended,
     _loss,
     _nodes,

@@ -61,6 +61,8 @@ class Facts:
     """Why no Pod can be made of the template; None if they can."""
     strangers: Sequence[str] = ()
     """ElasticWorkers that have names of the job's, and that no job owns."""
+    held: Sequence[str] = ()
+    """Deleted ElasticWorkers whose names the job's next ones have, each with what holds it."""
     workers_refused: str = ""
     """Why the API server refuses the job's ElasticWorkers."""
     outdated_pods: int = 0

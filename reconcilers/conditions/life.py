@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from controller.wording import counted
+from controller.wording import counted, some_of
 from crds import names
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
 from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
@@ -47,10 +48,21 @@ def no_replicas(_: Condition | None, new: Condition) -> Event | None:
     return Event("Normal", NO_REPLICAS, new.message) if new.reason == NO_REPLICAS else None
 
 
-def suspended(before: Condition | None, facts: Facts) -> State | None:
-    if facts.job.spec.suspend:
-        return State(TRUE, "Suspended")
+def why_stopped(job: ElasticJob) -> str:
+    """Say why a job has no Pods."""
+    if job.spec.suspend:
+        return "the job is suspended"
+    return f"the job is deleted, held by its finalizers {some_of(job.metadata.finalizers, 3)}"
+
+
+def suspension(before: Condition | None, job: ElasticJob) -> State | None:
+    if job.stops:
+        return State(TRUE, "Suspended", "" if job.spec.suspend else why_stopped(job))
     return None if before is None else State(FALSE, "Resumed")
+
+
+def suspended(before: Condition | None, facts: Facts) -> State | None:
+    return suspension(before, facts.job)
 
 
 def world_formed(_: Condition | None, facts: Facts) -> State:

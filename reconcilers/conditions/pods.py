@@ -34,9 +34,19 @@ def not_made(_: JobWarning | None, facts: Facts) -> Trouble | None:
     if facts.strangers:
         data = ConditionData(count=len(facts.strangers))
         return Trouble(_of_strangers(facts.job, facts.strangers), NAMES_TAKEN, data)
+    if facts.held:
+        message = (
+            f"the deleted ElasticWorker {facts.held[0]}, so the next one of its name cannot be made: let who "
+            f"set them remove them, or do it yourself by kubectl edit elasticworkers{_and_more(facts.held)}"
+        )
+        return Trouble(message, NAMES_TAKEN, ConditionData(count=len(facts.held)))
     if facts.workers_refused:
         return Trouble(f"the API server refuses ElasticWorkers: {facts.workers_refused}", WRITE_REFUSED)
     return None
+
+
+def _and_more(found: Sequence[str]) -> str:
+    return f"; and {counted(len(found) - 1, 'more worker')}" if len(found) > 1 else ""
 
 
 def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:

@@ -79,7 +79,7 @@ def judge(job: ElasticJob, workers: Workers, now: datetime, fault: Fault | None 
     begun = has_begun(job, type_, workers)
     before = warning_of(job.status.warnings, PODS_NOT_ACCEPTED)
     goes_on = before is not None and job.status.observed_generation == job.metadata.generation
-    next_step = SUSPENDED if job.spec.suspend else HAS_BEGUN if begun else NOT_BEGUN
+    next_step = SUSPENDED if job.stops else HAS_BEGUN if begun else NOT_BEGUN
     warning = JobWarning(
         type=PODS_NOT_ACCEPTED,
         reason=reason,

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from statistics import median
 
 from controller.wording import counted, some_of
+from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobState, JobWarning
 from crds.model import ConditionData
 from crds.phases import RendezvousPhase
@@ -29,7 +30,7 @@ from reconcilers.observed.workers import Workers
 
 NON_FINITE_LOSS = "NonFiniteLoss"
 CHECKPOINTS_FAILING = "CheckpointsFailing"
-AGENTS_SILENT = "AgentsSilent"
+AGENTS_SILENT, AGENTS_UNHEARD = "AgentsSilent", "AgentsUnheard"
 HEARTBEAT_LATE, RANKS_BEHIND = "HeartbeatLate", "RanksBehind"
 SIDECARS_FAILED = "SidecarsFailed"
 PROCESS_LINGERS = "ProcessLingers"
@@ -48,6 +49,8 @@ START_UNKNOWN_MESSAGE = (
 PATIENCE_FACTOR = 3
 """Time limit for the first step, in units of `hangTimeoutSeconds`."""
 MOST_NAMED = 3
+UNHEARD_SECONDS = 120.0
+"""Time that a Pod runs until its agent should have reported: imports from a cold disk take a minute."""
 BEHIND_SECONDS = 15.0
 """Time beyond a heartbeat's time-out that a worker is behind the median of all, by its own steps."""
 BEHIND_STEPS = 100
@@ -193,6 +196,44 @@ def agents_silent(_: JobWarning | None, facts: Facts) -> Trouble | None:
         "what keeps these Pods from the API server (a NetworkPolicy, throttling, a webhook, DNS), and delete "
         "one whose training has stopped too"
     )
+
+
+def agents_unheard(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges which Pods have run for long without a word of their agents; those of roles need none."""
+    starts = _unheard(facts.workers) if facts.job.status.cluster is None else {}
+    found = {name: since for name, since in starts.items() if _left_seconds(since, facts.now) <= 0}
+    if not found:
+        return None
+    since, has = min(found.values()), "has" if len(found) == 1 else "have"
+    return Trouble(
+        f"{counted(len(found), 'Pod')} {has} run since {since:%Y-%m-%dT%H:%M:%SZ} and no agent has reported "
+        f"({some_of(list(found), MOST_NAMED)}), so no world has them: the command starts no torchrun, "
+        "dlr run or dlr exec, or the way to the API server is closed (a NetworkPolicy, DNS, a proxy, "
+        "KUBERNETES_SERVICE_HOST); see the Pod's log",
+        data=ConditionData(worker=next(iter(found))),
+    )
+
+
+def seconds_to_hear(workers: Workers, now: datetime) -> float | None:
+    """Return the time left for the agents that have not reported yet."""
+    left = (_left_seconds(since, now) for since in _unheard(workers).values())
+    return min((seconds for seconds in left if seconds > 0), default=None)
+
+
+def _left_seconds(since: datetime, now: datetime) -> float:
+    return UNHEARD_SECONDS - (now - since).total_seconds()
+
+
+def _unheard(workers: Workers) -> dict[str, datetime]:
+    """Return the workers whose Pods run and whose agents have not reported, with when they began."""
+    found = {}
+    for worker in workers.exceptional:
+        status = worker.status
+        runs = status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
+        since = status.history[-1].running_at if runs and status.history else None
+        if since is not None and worker.spec.type == names.WORKER and current_report(worker) is None:
+            found[worker.metadata.name] = since
+    return found
 
 
 def heartbeat_late(_: JobWarning | None, facts: Facts) -> JobWarning | None:

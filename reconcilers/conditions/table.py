@@ -132,6 +132,7 @@ WARNINGS = (
     WarningKind(pods.WORKERS_GIVEN_UP, pods.given_up, event="Warning"),
     WarningKind(slow.SLOW, slow.judge, _withdraw, "Warning", over=_FAST),
     WarningKind(reported.AGENTS_SILENT, reported.agents_silent, _withdraw, "Warning", over=_HEARD),
+    WarningKind(reported.AGENTS_UNHEARD, reported.agents_unheard, _withdraw, "Warning"),
     WarningKind(reported.HEARTBEAT_LATE, reported.heartbeat_late, _withdraw),
     WarningKind(reported.RANKS_BEHIND, reported.ranks_behind, _withdraw, "Warning"),
     WarningKind(reported.SIDECARS_FAILED, reported.sidecars_failed, reported.sidecars_failed, "Warning"),

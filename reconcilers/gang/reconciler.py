@@ -27,7 +27,7 @@ class GangReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp") or is_grouped(raw):
             return Result()
         job = self._parse_job.parse(raw)
-        group, runs = pod_group_of(job), not (job.spec.suspend or job.status.finished)
+        group, runs = pod_group_of(job), not (job.stops or job.status.finished)
         if group is None:
             return Result()
         failures: list[Refused] = []

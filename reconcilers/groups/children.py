@@ -20,11 +20,9 @@ MOST_FALSE = 100
 
 
 def is_halted(job: Object) -> bool:
-    """Return whether the groups should be suspended: the job is, or it has ended."""
-    return bool(job["spec"].get("suspend")) or (job.get("status") or {}).get("phase") in (
-        "Succeeded",
-        "Failed",
-    )
+    """Return whether the groups should be suspended: the job is, or it goes or has ended."""
+    is_over = (job.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return bool(job["spec"].get("suspend") or job["metadata"].get("deletionTimestamp")) or is_over
 
 
 def is_outdated(job: ElasticJob, index: int, group: ElasticJob, halted: bool) -> bool:

@@ -13,6 +13,7 @@ from crds.grouping import group_name
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.replica_groups import Membership, ReplicaGroupStatus
+from reconcilers.conditions.life import why_stopped
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
 from reconcilers.groups.summary import End, Groups, status_of, train_together
@@ -53,20 +54,23 @@ def plan_groups(
     groups: Mapping[int, ElasticJob],
     now: datetime,
     taken: Collection[int] = (),
+    refused: str | None = "",
 ) -> GroupsPlan:
     """Plan all that is to be done about a job with replica groups after this look.
 
     Args:
         groups: the ElasticJobs that it owns, by index.
         taken: indices of groups whose names ElasticJobs have that go.
+        refused: why groups could not be made; None where none was tried yet.
     """
     seen = _seen(job, groups)
     published = job.status.membership or Membership()
     end = _end_of(seen, published, now)
     membership = published if end else decide(published, seen.views, seen.policy.min)
-    status = status_of(seen, membership, end, now)
+    is_complete = len(seen.jobs) == seen.count
+    status = status_of(seen, membership, end, now, refused or ("" if is_complete else refused))
     assert status.phase is not None
-    halted = job.spec.suspend or status.phase.finished
+    halted = job.stops or status.phase.finished
     surplus = [deleted(ELASTICJOBS, groups[index].metadata) for index in seen.surplus]
     there = {*groups, *taken}
     missing = [] if halted else [index for index in range(seen.count) if index not in there]
@@ -77,7 +81,7 @@ def plan_groups(
     ]
     renewed = [*missing, *outdated]
     is_more = len(renewed) > MOST_ACTS or len(surplus) > MOST_ACTS
-    deadline = None if end or job.spec.suspend else seconds_to_deadline(job, now)
+    deadline = None if end or job.stops else seconds_to_deadline(job, now)
     waits = [wait for wait in (deadline, 0.0 if is_more else None) if wait is not None]
     return GroupsPlan(
         validated_patch(stored_status, status),
@@ -130,7 +134,7 @@ def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
     job, before, views = seen.job, seen.job.status, seen.views
     if before.phase is not None and before.finished:
         return End(before.phase, before.reason, before.message)
-    if job.spec.suspend:
+    if job.stops:
         return None
     members = {(each.index, each.round) for each in published.groups}
     still_train = any((view.index, view.round) in members and view.is_able for view in views)
@@ -175,6 +179,8 @@ def _events(seen: Groups, published: Membership, status: ElasticJobStatus) -> It
     elif phase is JobPhase.FAILED:
         yield Event("Warning", status.reason, status.message)
     elif phase is JobPhase.SUSPENDED and before.phase is not None:
-        yield Event("Normal", "Suspended", "the job is suspended: the Pods of its groups are being deleted")
+        yield Event(
+            "Normal", "Suspended", f"{why_stopped(seen.job)}: the Pods of its groups are being deleted"
+        )
     elif before.phase is JobPhase.SUSPENDED and published.version:
         yield Event("Normal", "Resumed", "the job is resumed: the Pods of its groups are being created")

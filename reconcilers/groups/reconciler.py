@@ -14,7 +14,7 @@ from math import inf
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, Forbidden, NotFound
+from controller.errors import AlreadyExists, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
@@ -26,11 +26,12 @@ from reconcilers.groups.children import false_groups, group_job, renewal, with_u
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.job.published import seconds_to_write, writes_of_world
 from reconcilers.observed.groups import made_group
-from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids
+from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids, spares_its_own
 from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.runtime.refused import is_refusal
 
 WORKERS_OF_A_GROUP = 5
 """Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
@@ -50,12 +51,16 @@ class ReplicaGroupsReconciler(Reconciler):
         """Time of the last write of each job's status, on the monotonic clock."""
         self._made: Memory[dict[int, str]] = self._jobs.memory()
         """Uids of the groups that this process has made for each job, by index, until its status has them."""
+        self._refused: Memory[str] = self._jobs.memory()
+        """Why groups of each job were last refused; empty where none were."""
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
-        if raw is None or raw["metadata"].get("deletionTimestamp") or not is_grouped(raw):
-            return Result()  # garbage collection takes the groups of one that is deleted
+        if raw is None or spares_its_own(raw) or not is_grouped(raw):
+            return Result()
         job, now = self._parse.parse(raw), self._clock.now()
+        if job.metadata.deletion_timestamp is not None and job.status.finished:
+            return Result()  # garbage collection takes the groups of one that is deleted
         metadata = job.metadata
         remaining = seconds_to_expiry(job, now)
         if remaining is not None and remaining <= 0:
@@ -85,7 +90,8 @@ class ReplicaGroupsReconciler(Reconciler):
         """
         metadata = job.metadata
         groups = self._groups_of(metadata.name, found)
-        return plan_groups(job, raw.get("status") or {}, groups, now, self._taken(job))
+        refused = self._refused.get(metadata.uid)
+        return plan_groups(job, raw.get("status") or {}, groups, now, self._taken(job), refused)
 
     def _uids(self, job: ElasticJob) -> dict[int, str]:
         """The uids of the ElasticJobs that the controller made for the job's groups, by index."""
@@ -134,10 +140,22 @@ class ReplicaGroupsReconciler(Reconciler):
             for act in writes_of_world(raw, world):
                 await carry_out(self._client, self._recorder, raw, [act])
             await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
-            made: dict[int, str] = {}
-            await in_parallel(self._renew(raw, index, made) for index in plan.renewed)
+            await self._renew_all(raw, plan.renewed)
+
+    async def _renew_all(self, job: Object, indices: Sequence[int]) -> None:
+        """Make groups, or make them what the job wants. Of those that are made the job has the uids, whatever
+        is refused beside them: else they would be taken for false ones."""
+        made: dict[int, str] = {}
+        refused = ""
+        try:
+            await in_parallel(self._renew(job, index, made) for index in indices)
+        except Refused as error:
+            refused = str(error) if is_refusal(error) else ""
+            raise
+        finally:
+            self._refused.put(job["metadata"]["uid"], refused)
             if made:
-                await self._write(raw, {"groups": with_uids(raw, made)})
+                await self._write(job, {"groups": with_uids(job, made)})
 
     async def _write(self, raw: Object, status_patch: Object) -> Object:
         """Write the status, and return the whole job as it is stored now.
@@ -164,7 +182,9 @@ class ReplicaGroupsReconciler(Reconciler):
         wanted = group_job(job, index)
         name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
         uid = job["metadata"]["uid"]
-        known = self._made.get(uid) or self._made.put(uid, {})
+        known = self._made.get(uid)
+        if known is None:
+            known = self._made.put(uid, {})
         if self._jobs.get(namespace, name) is None:
             try:
                 created = await self._client.create(ELASTICJOBS, wanted)

@@ -25,6 +25,7 @@ from reconcilers.conditions.life import (
     SUSPENDED,
     WORKERS_READY,
     WORLD_FORMED,
+    suspension,
 )
 from reconcilers.conditions.scaled import SCALED
 from reconcilers.failure.totals import failures_of
@@ -73,6 +74,7 @@ def status_of(
     membership: Membership,
     end: End | None,
     now: datetime,
+    refused: str | None = "",
 ) -> ElasticJobStatus:
     """Return the status that a look ends with."""
     job, before, each = groups.job, groups.job.status, list(groups.jobs.values())
@@ -87,7 +89,7 @@ def status_of(
     counts = _replicas(job, each)
     late = set(late_groups(membership, groups.views))
     published = before.membership or Membership()
-    own = [] if end else warnings_of(before.warnings, published, membership, groups.views, now)
+    own = [] if end else warnings_of(before.warnings, published, membership, groups.views, now, refused)
     status = before.model_copy(
         update={
             "phase": phase,
@@ -117,7 +119,7 @@ def status_of(
 
 
 def _phase(job: ElasticJob, membership: Membership) -> JobPhase:
-    if job.spec.suspend:
+    if job.stops:
         return JobPhase.SUSPENDED
     if membership.groups:
         return JobPhase.RUNNING
@@ -193,10 +195,9 @@ def _conditions(
         states[NODES_CHECKED] = checked
     if (size := _scaled(groups, phase, membership, counts)) is not None:
         states[SCALED] = size
-    if job.spec.suspend and end is None:
-        states[SUSPENDED] = State(TRUE, "Suspended")
-    elif end is None and condition_of(job.status.conditions, SUSPENDED) is not None:
-        states[SUSPENDED] = State(FALSE, "Resumed")
+    was_suspended = condition_of(job.status.conditions, SUSPENDED)
+    if end is None and (state := suspension(was_suspended, job)) is not None:
+        states[SUSPENDED] = state
     if end is not None:
         type_ = SUCCEEDED if end.phase is JobPhase.SUCCEEDED else FAILED
         states[type_] = State(TRUE, end.reason, end.message)

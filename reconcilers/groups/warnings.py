@@ -14,7 +14,8 @@ from reconcilers.observed.conditions import warning_of
 
 GROUPS_LATE = "GroupsLate"
 EXCHANGE_BROKEN = "ExchangeBroken"
-WARNINGS = (GROUPS_LATE, EXCHANGE_BROKEN)
+GROUPS_NOT_MADE = "GroupsNotMade"
+WARNINGS = (GROUPS_NOT_MADE, GROUPS_LATE, EXCHANGE_BROKEN)
 
 
 def late_groups(membership: Membership, views: Sequence[GroupView]) -> list[int]:
@@ -29,13 +30,22 @@ def warnings_of(
     membership: Membership,
     views: Sequence[GroupView],
     now: datetime,
+    refused: str | None = "",
 ) -> list[JobWarning]:
     """Return the warnings of a job that goes on."""
     found = [
+        _refused(warning_of(before, GROUPS_NOT_MADE), refused, now),
         _late(warning_of(before, GROUPS_LATE), membership, views, now),
         _broken(warning_of(before, EXCHANGE_BROKEN), published, membership, views, now),
     ]
     return [each for each in found if each is not None]
+
+
+def _refused(old: JobWarning | None, why: str | None, now: datetime) -> JobWarning | None:
+    if not why:
+        return old if why is None else None
+    message = f"groups cannot be made: {why}"
+    return JobWarning(type=GROUPS_NOT_MADE, message=message, since=_since(old, now))
 
 
 def _late(

@@ -93,7 +93,7 @@ def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozens
     reported, it joins no world, and that it has left is no success. Another Pod need not wait for that one's
     grace period, nor for a dead node.
     """
-    if job.status.phase is not JobPhase.SUSPENDED or job.spec.suspend:
+    if job.status.phase is not JobPhase.SUSPENDED or job.stops:
         return frozenset()
     return frozenset(
         worker.metadata.uid

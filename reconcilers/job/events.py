@@ -10,6 +10,7 @@ from crds.elasticworker import ExitClass
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
+from reconcilers.conditions.life import why_stopped
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job.basis import Basis
@@ -40,7 +41,8 @@ def of_phase(of: Basis, status: ElasticJobStatus) -> Iterator[Event]:
         yield Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", end.reason, end.message)
     elif phase is JobPhase.SUSPENDED:
         if before.phase not in (phase, None):  # a job that begins suspended has no Pods
-            yield Event("Normal", "Suspended", "the job is suspended: its Pods are being deleted")
+            message = f"{why_stopped(of.seen.job)}: its Pods are being deleted"
+            yield Event("Normal", "Suspended", message)
     elif before.phase is JobPhase.SUSPENDED and of.published.round:  # else it begins, and does not go on
         yield Event("Normal", "Resumed", "the job is resumed: its Pods are being created")
 

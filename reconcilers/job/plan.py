@@ -17,6 +17,7 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
 from reconcilers.conditions import refusal, reported
+from reconcilers.conditions.life import why_stopped
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
@@ -84,8 +85,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         return plan_finished(seen, now)
     uptake, slots = workers_to_be(seen, now)
     look = basis_of(seen, slots.surplus, uptake, now)
-    if seen.job.spec.suspend:
-        plan = written(look, suspended(look, dissolve(look.published, "the job is suspended")))
+    if seen.job.stops:
+        plan = written(look, suspended(look, dissolve(look.published, why_stopped(seen.job))))
     else:
         plan = plan_end(look, _success(look)) or _train(look)
     return completed(plan, look, slots, uptake)
@@ -262,6 +263,7 @@ def waits_of_all(look: Basis) -> tuple[float | None, ...]:
     return (
         seconds_to_deadline(look.job, look.now),
         reported.seconds_to_notice(look.job, look.workers.telling_steps, look.now),
+        reported.seconds_to_hear(look.workers, look.now),
         seconds_to_refresh(look.job, look.now, look.seen.account_age_seconds),
     )
 

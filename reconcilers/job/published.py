@@ -54,6 +54,8 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
         stored: the ElasticWorld of its name, which may be left of an earlier job.
     """
     wanted = world_of(job)
+    if stored is None and job["metadata"].get("deletionTimestamp"):
+        return ()  # garbage collection has taken it, and would take another
     if stored is None:
         return (create(ELASTICWORLDS, wanted),)
     metadata = stored["metadata"]

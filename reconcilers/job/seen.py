@@ -29,7 +29,7 @@ from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE, WorkerLimit
-from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, held_by, is_strangers, owner_uids, spares_its_own
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import current_report
@@ -131,6 +131,8 @@ class Seen:
     """Slots of the job whose names other workers have: they are made when those are gone."""
     strangers: tuple[str, ...] = ()
     """Names of those of them that do not go by themselves, since no job owns them."""
+    held: tuple[str, ...] = ()
+    """Those of them that are deleted and do not go, each with what holds it."""
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
     checks: JobChecks = field(default_factory=JobChecks)
@@ -205,11 +207,14 @@ class JobReader:
         return raw is not None and is_grouped(raw)
 
     async def of(self, request: Request) -> Seen | None:
-        """None if the job is gone, or going: garbage collection takes everything that it made."""
+        """None if the job is gone, or goes after its end or without what it made. Another one that goes is
+        held by a finalizer, and garbage collection takes nothing yet: it is seen as suspended."""
         raw = self._jobs.get(request.namespace, request.name)
-        if raw is None or raw["metadata"].get("deletionTimestamp"):
+        if raw is None or spares_its_own(raw):
             return None
         job = self._parse_job.parse(raw)
+        if job.metadata.deletion_timestamp is not None and job.status.finished:
+            return None
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
         there = max(len(found), len(self._named_after(job)))  # an earlier job's may be yet to go
@@ -226,13 +231,14 @@ class JobReader:
         if job.status.finished:
             return Seen(job, raw, workers)
         pods, outdated = self._pods_of(job, workers)
-        taken, strangers = self._taken(job, workers)
+        taken, strangers, held = self._taken(job, workers)
         return Seen(
             job=job,
             raw=raw,
             workers=workers,
             taken=taken,
             strangers=strangers,
+            held=held,
             vacant=self._vacant.of(job),
             pods=pods,
             outdated_pods=outdated,
@@ -275,12 +281,14 @@ class JobReader:
         world = self._worlds.get(job.metadata.namespace, job.metadata.name) or {"spec": {}}
         return bool((world["spec"].get("asked") or {}).get("hang"))
 
-    def _taken(self, job: ElasticJob, workers: Workers) -> tuple[frozenset[Slot], tuple[str, ...]]:
-        """Return `Seen.taken` and `Seen.strangers`: an earlier job of the name may have left its workers."""
+    def _taken(
+        self, job: ElasticJob, workers: Workers
+    ) -> tuple[frozenset[Slot], tuple[str, ...], tuple[str, ...]]:
+        """Return `taken`, `strangers` and `held`: an earlier job of the name may have left its workers."""
         metadata, there = job.metadata, workers.by_slot
         wanted = ((type_, index) for type_ in training_types(job) for index in present_slots(job, type_))
         ours = {"metadata": companion_metadata(job)}
-        taken, strangers = list[Slot](), list[str]()
+        taken, strangers, held = list[Slot](), list[str](), list[str]()
         for type_, index in wanted:
             if (type_, index) in there:
                 continue
@@ -288,7 +296,8 @@ class JobReader:
             if (found := self._workers.get(metadata.namespace, name)) is not None:
                 taken.append((type_, index))
                 strangers += [name] * is_strangers(found, ours)
-        return frozenset(taken), tuple(strangers)
+                held += [f"{name} is {why}" for why in (held_by(found["metadata"]),) if why]
+        return frozenset(taken), tuple(strangers), tuple(held)
 
     def _named_after(self, job: ElasticJob) -> list[Object]:
         """The ElasticWorkers of jobs of this name."""

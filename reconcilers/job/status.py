@@ -134,6 +134,7 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous | None, **decided: Any)
         now=of.now,
         pods_not_accepted=None if of.refusal is None else of.refusal.warning,
         strangers=of.seen.strangers,
+        held=of.seen.held,
         workers_refused=of.seen.workers_refused,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
@@ -211,7 +212,7 @@ def replica_group_of(
     if group_of(job) is None or world is None:
         return None
     members = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
-    if job.spec.suspend:
+    if job.stops:
         members = {each.spec.index for each in workers.training if runs_round(each, world.round)}
     reports = [current_report(each) for each in workers.training if each.spec.index in members]
     parts = [each.replicas for each in reports if each is not None and each.replicas is not None]

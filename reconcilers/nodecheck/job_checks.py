@@ -331,7 +331,7 @@ class JobChecksView:
         name = active.metadata.name if active is not None else published
         others = [raw for raw in found if raw["metadata"]["name"] != name]
         is_sure = len(others) < len(found) and (active is None or name == published)
-        if name is None or is_sure or job.spec.suspend:
+        if name is None or is_sure or job.stops:
             return found
         try:
             raw = await self._client.get(NODECHECKS, name, job.metadata.namespace)

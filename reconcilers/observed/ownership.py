@@ -12,11 +12,16 @@ from controller.client import Client
 from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.resources import Object, Resource
 from controller.store import Store
+from controller.wording import some_of
 
 BY_JOB = "job"
 """Index of ElasticWorkers, Pods and NodeChecks, by namespace and name of their job."""
 BY_OWNER = "owner"
 """Index of Pods and ElasticWorkers, by `owner_uids`."""
+
+
+_ORPHAN, _FOREGROUND = "orphan", "foregroundDeletion"
+"""Garbage collection's own finalizers: of an object that is deleted without what it owns, and after that."""
 
 
 class Leftover(Exception):
@@ -106,6 +111,18 @@ def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Obj
     """Returns the workers of a job or check. An object of another namespace that names its uid is not its
     worker, and goes with the next garbage collection."""
     return in_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
+
+
+def spares_its_own(obj: Object) -> bool:
+    """Whether an object is being deleted without what it owns (`--cascade=orphan`)."""
+    return _ORPHAN in (obj["metadata"].get("finalizers") or ())
+
+
+def held_by(metadata: Object) -> str:
+    """Return whose finalizers keep an object that is deleted, in a few words; empty where nobody's do."""
+    others = [each for each in metadata.get("finalizers") or () if each not in (_ORPHAN, _FOREGROUND)]
+    is_held = bool(metadata.get("deletionTimestamp") and others)
+    return f"held by its finalizers {some_of(others, 3)}" if is_held else ""
 
 
 def staying(found: Iterable[Object]) -> Iterator[Object]:

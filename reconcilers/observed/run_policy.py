@@ -63,7 +63,7 @@ def seconds_to_cleaning(
     """
     phase, policy = job.status.phase, job.spec.run_policy.clean_pod_policy
     if not job.status.finished:
-        return None if job.spec.suspend and phase is not JobPhase.SUSPENDED else 0.0
+        return None if job.stops and phase is not JobPhase.SUSPENDED else 0.0
     if policy is CleanPodPolicy.NONE or (policy is CleanPodPolicy.RUNNING and pod_ended):
         return None
     if pod_ended or (phase is JobPhase.SUCCEEDED and not has_agent):

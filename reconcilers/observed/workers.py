@@ -146,7 +146,7 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
         keep = {*wanted.get(type_, ()), *(members if type_ == names.WORKER else ())}
         missing += [(type_, index) for index in wanted.get(type_, ()) if index not in there]
         surplus += [worker for index, worker in there.items() if index not in keep]
-    return WorkerPlan(() if job.spec.suspend else tuple(missing), tuple(surplus))
+    return WorkerPlan(() if job.stops else tuple(missing), tuple(surplus))
 
 
 def worker_name(job: str, type_: str, index: int) -> str:

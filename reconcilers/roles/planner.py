@@ -48,7 +48,7 @@ def plan_cluster(seen: Seen, now: datetime) -> Plan:
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
     look = basis_of(seen, slots.surplus, uptake, now, cluster_fault(seen.job))
     look = replace(look, table=TABLE, spare=spare_workers(look.job, look.workers))
-    if seen.job.spec.suspend:
+    if seen.job.stops:
         plan = written(look, suspended(look, None))
     else:
         plan = plan_end(look, ending(look.job, look.workers)) or _train(look)

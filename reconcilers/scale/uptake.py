@@ -144,7 +144,7 @@ def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
     count = slot_count(spec)
     by = count - slot_count(spec, known.desired) if known is not None else 0
     slots = slots_of(job, type_).grown(by, count, vacant)
-    return slots.moving(() if job.spec.suspend else slots.moves, count, vacant)
+    return slots.moving(() if job.stops else slots.moves, count, vacant)
 
 
 def _count_before(job: ElasticJob) -> int | None:

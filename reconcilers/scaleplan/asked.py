@@ -59,7 +59,7 @@ def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
     if job.status.finished:
         ended = "has succeeded" if job.status.phase is JobPhase.SUCCEEDED else "has failed"
         return Refusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
-    if job.spec.suspend:
+    if job.stops:
         return Refusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
     return _of_groups(name, job)
 

@@ -24,7 +24,7 @@ from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
 from reconcilers.observed.builder import grace_seconds
-from reconcilers.observed.ownership import owner_uids
+from reconcilers.observed.ownership import owner_uids, spares_its_own
 from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.worker.job_pod import (
@@ -59,7 +59,7 @@ class JobAssignment:
         """Whether the worker may go: it gets no new Pod, and to lose the one it has is no failure."""
         status = self.job.status
         is_halted = status.finished or status.phase is JobPhase.SUSPENDED
-        return self.job.spec.suspend or is_halted or self._replica is None
+        return self.job.stops or is_halted or self._replica is None
 
     @property
     def ended(self) -> WorkerPhase | None:
@@ -177,7 +177,7 @@ class CheckAssignment:
 
     @property
     def released(self) -> bool:
-        return self.check.status.finished
+        return self.check.status.finished or self.check.metadata.deletion_timestamp is not None
 
     @property
     def workers(self) -> int:
@@ -194,6 +194,8 @@ class CheckAssignment:
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken
         node, would hold the node's GPUs for ever."""
+        if self.check.metadata.deletion_timestamp is not None:
+            return None if pod_ended else 0.0
         template, completed = self.check.spec.template, self.check.status.completion_time
         if pod_ended or completed is None:
             return None
@@ -218,8 +220,8 @@ class Assignments:
         self._to_job = to_job
 
     def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
-        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it. And
-        while the owner cannot be read, which its own reconciler reports.
+        """None if the owner is gone, or goes without its workers: garbage collection takes the worker and its
+        Pods, or lets go of it. And while the owner cannot be read, which its own reconciler reports.
 
         Args:
             raw: as the API server has it. A job that is applied again has workers of the same names.
@@ -228,7 +230,7 @@ class Assignments:
         store = self._jobs if spec.job_name is not None else self._checks
         owner = store.get(namespace, spec.job_name or spec.check_name or "")
         metadata = owner["metadata"] if owner is not None else {}
-        if owner is None or metadata.get("deletionTimestamp") or metadata["uid"] not in owners:
+        if owner is None or spares_its_own(owner) or metadata["uid"] not in owners:
             return None
         if spec.job_name is not None:
             job = self._parse_job.parse_or_none(owner)

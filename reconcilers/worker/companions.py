@@ -127,7 +127,7 @@ class CompanionReconciler(Reconciler):
         if is_grouped(raw):
             return Result()  # its groups have what they need
         job, companions = self._parse_job.parse(raw), self._companions
-        runs = not (job.spec.suspend or job.status.finished)
+        runs = not (job.stops or job.status.finished)
         failures: list[Refused] = []
         with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))

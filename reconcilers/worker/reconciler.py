@@ -27,7 +27,14 @@ from reconcilers.observed.builder import pod_name
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.containers import TERMINAL_PHASES, containers_of, may_run, training_container
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, number_label
+from reconcilers.observed.ownership import (
+    BY_OWNER,
+    belongs_to,
+    in_namespace,
+    number_label,
+    spares_its_own,
+    staying,
+)
 from reconcilers.observed.silence import Heartbeat, Silence, why_not_ready
 from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
@@ -96,6 +103,8 @@ class WorkerReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             self._unrecorded.pop(request, None)
             self._ending.pop(request, None)
+            if raw is not None and not spares_its_own(raw):
+                await self._delete_pods_of(raw)
             return Result()
         worker = self._parse_worker.parse(raw)
         assignment = self._assignments.of(worker, raw)
@@ -224,6 +233,15 @@ class WorkerReconciler(Reconciler):
             if incarnation is not None and (incarnation < last or (incarnation == last and not _ended(pod))):
                 waits += filter(None, [await self._delete_pod(pod, assignment)])
         return min(waits, default=None)
+
+    async def _delete_pods_of(self, worker: Object) -> None:
+        """Delete the Pods of a worker that is deleted: a finalizer may hold it, and them, for ever."""
+        namespace = worker["metadata"]["namespace"]
+        pods = self._pods.by_index(BY_OWNER, worker["metadata"]["uid"])
+        for pod in staying(in_namespace(pods, namespace)):
+            metadata = pod["metadata"]
+            with contextlib.suppress(NotFound, Conflict):
+                await self._client.delete(PODS, metadata["name"], namespace, uid=metadata["uid"])
 
     async def _delete_pod(self, pod: Object, assignment: Assignment) -> float | None:
         """Delete a Pod; or the seconds until the next try, if the API server refuses."""

@@ -107,6 +107,15 @@ def test_a_job_that_is_deleted_and_still_there_says_so_and_what_holds_it() -> No
     assert "held" not in report.deletion_line(deleted, NOW)
 
 
+def test_a_job_that_is_deleted_and_stopped_is_not_to_be_resumed() -> None:
+    stopped = troubled_job(phase="Suspended", goodput=None, failures={})
+    stopped["metadata"] |= {"deletionTimestamp": at(0), "finalizers": ["b/c"]}
+    (found,) = (each for each in of(stopped).findings if each.cause in ("Deleted", "Suspended"))
+    assert found.cause == "Deleted"
+    assert found.sentence.text == "The job is deleted, and stays without Pods until its finalizers b/c go."
+    assert "resume" not in " ".join(each.text for each in found.advice)
+
+
 def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
     workers = troubled_workers()
     for each in workers:

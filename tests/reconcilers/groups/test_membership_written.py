@@ -200,6 +200,31 @@ async def test_an_elasticjob_that_the_job_owns_without_controlling_it_is_named_a
     assert f"{JOB}-group-1 is no group of this job: delete it" in told
 
 
+async def test_groups_that_are_made_beside_one_that_is_refused_stay(api: Api) -> None:
+    """Somebody's ElasticJob has the name of one; a quota refuses as well."""
+    for index in range(GROUPS):
+        api.remove(ELASTICJOBS, f"{JOB}-group-{index}")
+    api.put(ELASTICJOBS, merged(api.get(ELASTICJOBS, JOB), {"status": {"groups": []}}))
+    api.put(ELASTICJOBS, job(f"{JOB}-group-1").to_wire())
+    controller = GroupsController(api)
+    with pytest.raises(Forbidden):
+        await controller.look_at_job()
+    made = [api.get(ELASTICJOBS, f"{JOB}-group-{index}")["metadata"]["uid"] for index in (0, 2)]
+    for again in (controller, GroupsController(api)):
+        with pytest.raises(Forbidden):
+            await again.look_at_job()
+        stored = api.get(ELASTICJOBS, JOB)["status"]
+        assert [each["uid"] for each in stored["groups"]] == made
+        assert [api.get(ELASTICJOBS, f"{JOB}-group-{index}")["metadata"]["uid"] for index in (0, 2)] == made
+    (warning,) = stored["warnings"]
+    assert f"{JOB}-group-1 is no group of this job: delete it" in warning["message"]
+    api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    await controller.look_at_job()
+    await controller.look_at_job()
+    assert api.get(ELASTICJOBS, JOB)["status"]["warnings"] == []
+    assert [event.reason for event in api.events].count("FalseGroupDeleted") == 0
+
+
 @pytest.mark.real
 async def test_the_most_groups_are_looked_at_beside_the_event_loop(
     api: Api, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,97 @@
+"""Objects that are deleted, and that finalizers of others hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.resources import PODS, Resource
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
+from tests.reconcilers.api import Api
+from tests.reconcilers.life import JOB, Run, beginning, edit, replicas, submit
+
+HOLDER = "example.com/hold"
+
+
+async def settled(api: Api) -> None:
+    """Play on with a new controller."""
+    run = Run(api)
+    await run.settle()
+    assert run.errors == []
+
+
+async def training() -> Api:
+    api = beginning()
+    submit(api)
+    await settled(api)
+    assert api.get(ELASTICJOBS, JOB)["status"]["phase"] == "Running"
+    return api
+
+
+def hold(api: Api, resource: Resource, name: str, *finalizers: str) -> None:
+    obj = api.get(resource, name)
+    api._put(resource, obj | {"metadata": obj["metadata"] | {"finalizers": list(finalizers)}})
+
+
+def living_pods(api: Api) -> list[str]:
+    return sorted(each["metadata"]["name"] for each in api.list(PODS) if each["status"]["phase"] == "Running")
+
+
+async def test_a_deleted_job_that_a_finalizer_holds_stops_and_says_so() -> None:
+    api = await training()
+    hold(api, ELASTICJOBS, JOB, HOLDER)
+    api.delete(ELASTICJOBS, JOB)
+    await settled(api)
+    assert living_pods(api) == []
+    status = api.get(ELASTICJOBS, JOB)["status"]
+    assert (status["phase"], status["replicaStatuses"]["worker"]["active"]) == ("Suspended", 0)
+    (condition,) = (each for each in status["conditions"] if each["type"] == "Suspended")
+    assert condition["message"] == f"the job is deleted, held by its finalizers {HOLDER}"
+
+
+async def test_a_job_that_is_deleted_in_the_foreground_makes_nothing_again() -> None:
+    api = await training()
+    hold(api, ELASTICJOBS, JOB, HOLDER, "foregroundDeletion")
+    api.delete(ELASTICJOBS, JOB)
+    for resource in (ELASTICWORKERS, ELASTICWORLDS, PODS):
+        for obj in api.list(resource):
+            api.remove(resource, obj)
+    await settled(api)
+    assert [api.list(each) for each in (ELASTICWORKERS, ELASTICWORLDS, PODS)] == [[], [], []]
+    assert api.get(ELASTICJOBS, JOB)["status"]["replicaStatuses"]["worker"]["active"] == 0
+
+
+async def test_pods_of_a_job_that_is_deleted_without_them_train_on() -> None:
+    api = await training()
+    pods = living_pods(api)
+    hold(api, ELASTICJOBS, JOB, HOLDER, "orphan")
+    api.delete(ELASTICJOBS, JOB)
+    await settled(api)
+    assert living_pods(api) == pods != []
+
+
+async def test_the_pod_of_a_deleted_worker_that_a_finalizer_holds_goes() -> None:
+    api = await training()
+    hold(api, ELASTICWORKERS, f"{JOB}-worker-2", HOLDER)
+    edit(api, replicas(2))
+    await settled(api)
+    assert "deletionTimestamp" in api.get(ELASTICWORKERS, f"{JOB}-worker-2")["metadata"]
+    assert living_pods(api) == [f"{JOB}-worker-0-1", f"{JOB}-worker-1-1"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_job_says_what_holds_a_worker_that_it_waits_for(count: int) -> None:
+    api = await training()
+    for index in range(count):
+        hold(api, ELASTICWORKERS, f"{JOB}-worker-{index}", HOLDER)
+        api.delete(ELASTICWORKERS, f"{JOB}-worker-{index}")
+    await settled(api)
+    status = api.get(ELASTICJOBS, JOB)["status"]
+    (warning,) = (each for each in status["warnings"] if each["type"] == "WorkersNotMade")
+    assert f"{JOB}-worker-0 is held by its finalizers {HOLDER}" in warning["message"]
+    assert warning["message"].endswith("; and 1 more worker") is (count == 2)
+    for index in range(count):
+        hold(api, ELASTICWORKERS, f"{JOB}-worker-{index}")
+        api.remove(ELASTICWORKERS, api.get(ELASTICWORKERS, f"{JOB}-worker-{index}"))
+    await settled(api)
+    status = api.get(ELASTICJOBS, JOB)["status"]
+    assert (status["phase"], status["warnings"]) == ("Running", [])
