@@ -37,6 +37,15 @@ def test_world_waits_for_the_last_call_then_forms_with_the_minimum() -> None:
     assert decide(Rendezvous(), due, limits, NOW).rendezvous.members == [0, 1]
 
 
+def test_a_world_has_the_processes_of_all_its_members_however_many_each_has() -> None:
+    """Bug 38."""
+    ready = [
+        replace(participant(index), report=report(index, local_world_size=size))
+        for index, size in enumerate((1, 2))
+    ]
+    assert decide(Rendezvous(), ready, bounds(2), NOW).rendezvous.world_size == 3
+
+
 def test_a_failure_of_an_earlier_round_does_not_break_this_one() -> None:
     stale = participant(1, AgentState.FAILED, 1)
     world = formed(0, 1, round_=2)
