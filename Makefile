@@ -10,6 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_READY := $(VENV)/.demo-ready
 READY := $(VENV)/.ready
+ALL_READY := $(VENV)/.all-ready
+# Frameworks whose needs differ from torch's, each in an environment of its own.
+TENSORFLOW := $(VENV)/tensorflow
+JAX := $(VENV)/jax
 PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers release simulator benchmarks)
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
@@ -58,8 +62,9 @@ named: $(READY)
 		$(shell grep --recursive --files-with-matches --include='*.py' 'mark\.named' e2e tests | sort)
 
 # All other real tests, by file and by folder.
-test-all: $(READY)
-	python -m tests.shards
+test-all: $(ALL_READY)
+	DLR_TENSORFLOW_PYTHON=$(abspath $(TENSORFLOW)/bin/python) DLR_JAX_PYTHON=$(abspath $(JAX)/bin/python) \
+		python -m tests.shards
 
 # Wheel, sdist and chart in dist/; the images too, where their bases are there as OCI layouts (docs/install.md):
 #   make release RELEASE_ARGS="--python-base FOLDER --busybox-base FOLDER"
@@ -90,6 +95,12 @@ $(READY): pyproject.toml tests/without-needs.txt
 	$(PIP_EDITABLE) '.[dev]'
 	$(PIP_INSTALL) --no-deps --requirement tests/without-needs.txt
 	@touch $@ $(DEMO_READY)
+
+$(ALL_READY): $(READY)
+	$(PIP_INSTALL) nbformat nbclient ipykernel
+	$(PYTHON) -m venv $(TENSORFLOW) && $(TENSORFLOW)/bin/python -m pip install --quiet --no-compile tensorflow-cpu
+	$(PYTHON) -m venv $(JAX) && $(JAX)/bin/python -m pip install --quiet --no-compile jax
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,8 +17,9 @@ from controller.salvage import Unreadable
 from controller.shape import Shape
 from controller.shares import MEMORY_UNITS, Shares
 from controller.store import IndexFunction, Key, Memory, Store
-from controller.watch.informer import Informer, WatchTiming
+from controller.watch.informer import Informer
 from controller.watch.intake import Handler, UnreadableHandler
+from controller.watch.reflector import WatchTiming
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")

@@ -1,11 +1,8 @@
 """Keeps the store of one resource as the API server's collection, and tells the handlers of changes.
 
-It lists in pages, and watches from there. What goes wrong is a typed error of the client, and `_recover` says
-what follows from it: a page that does not come is asked for again; if the server refuses it, the list begins
-anew, for its token may be what is wrong. A stream that ends, falls silent or breaks goes on from the last
-resourceVersion, and nothing is missed. When the server has forgotten that version (410, also inside the
-stream), or does not know it yet (its storage was restored), everything is listed again and replaced at one
-stroke. `advance` does one ask, and `run` is the endless loop around it, which alone waits.
+What is asked next, and what follows from a failure, which is a typed error of the client, is decided by the
+`Reflector`; a list replaces the store's content at one stroke. `advance` does one ask, and `run` is the
+endless loop around it, which alone waits.
 """
 
 from __future__ import annotations
@@ -15,24 +12,15 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 import orjson
 
 from controller import clock, salvage
-from controller.api.pages import MOST_WHOLE_BYTES, PageSize
 from controller.api.transport import WatchStream
-from controller.backoff import Backoff
 from controller.client import Client
 from controller.errors import (
     ApiError,
-    Gone,
-    NotFound,
-    PageTooLarge,
-    Refused,
     SilentWatch,
-    TimedOut,
-    Unavailable,
     error_of_status,
 )
 from controller.resources import Object, Resource
@@ -42,26 +30,9 @@ from controller.shares import Shares
 from controller.slices import Slices
 from controller.store import key_of, version_number
 from controller.watch.intake import Intake
+from controller.watch.reflector import Page, Reflector, WatchTiming
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class WatchTiming:
-    """How long to trust a silent watch, and how long to wait after failures.
-
-    Bookmarks come about once a minute at best and are promised by nobody, so a quiet collection idles
-    out now and then: that costs one watch request from the last version, never a list.
-    """
-
-    idle_timeout_seconds: float = 45.0
-    server_timeout_seconds: int = 300
-    useful_stream_seconds: float = 5.0
-    backoff_base_seconds: float = 0.2
-    backoff_cap_seconds: float = 15.0
-    """After refusals, and watches that are of no use: to ask again too soon costs the server a list."""
-    away_cap_seconds: float = 2.0
-    """While the server gives no usable answer. All that happens is seen so much later than it is back."""
 
 
 class Informer:
@@ -92,21 +63,11 @@ class Informer:
         self._namespace = namespace if resource.namespaced else None
         self._label_selector = label_selector
         self._timing = timing or WatchTiming()
-        self._pages = PageSize()
-        self._version: str | None = None
-        """The version up to which the store is complete; None while all has to be listed."""
-        self._is_paged = True
-        self._token: str | None = None
-        """The token of the next page; None for the first."""
+        self._reflector = Reflector(self._timing)
         self._listed: list[Object] = []
         self._listed_unreadable: list[Unreadable] = []
         self._stream: WatchStream | None = None
-        self._stream_brought_news = False
-        self._opened_at = 0.0
         self._stream_scope = AsyncExitStack()
-        base_seconds = self._timing.backoff_base_seconds
-        self._refused = Backoff(base_seconds, self._timing.backoff_cap_seconds)
-        self._away = Backoff(base_seconds, self._timing.away_cap_seconds)
 
     def note_write(self, obj: Object) -> None:
         """Takes over what the server answered to a write of this process, ahead of the watch.
@@ -116,7 +77,10 @@ class Informer:
         """
         if salvage.strange_parts(obj) is not None:
             return
-        written, seen = version_number(obj["metadata"].get("resourceVersion")), version_number(self._version)
+        written, seen = (
+            version_number(obj["metadata"].get("resourceVersion")),
+            version_number(self._reflector.version),
+        )
         if written is None or seen is None or written <= seen or not self._is_watched(obj):
             return
         self.intake.apply(obj, key_of(obj))
@@ -131,9 +95,8 @@ class Informer:
 
     def list_again(self) -> None:
         """`run`, which must have ended, begins with a list. Until that is there, the store stays as it is."""
-        self._begin_list()
+        self._reflector.start()
         self.synced.clear()
-        self._reset_backoffs()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -146,117 +109,56 @@ class Informer:
 
     async def advance(self) -> float:
         """Ask once, and take in what comes; return the seconds to wait before the next ask."""
+        reflector = self._reflector
         try:
-            if self._version is None:
-                await self._read_page()
+            if reflector.version is None:
+                await self._read_page(reflector.page)
                 return 0.0
             if self.intake.wants_list():
                 await self._close_stream()
-                self._begin_list()
+                reflector.list_all()
                 return 0.0
             if self._stream is None:
-                await self._open(self._version)
+                await self._open(reflector.version)
             elif not await self._read(self._stream):
-                return await self._end()
+                await self._close_stream()
+                return reflector.ended(self._loop_time())
             return self.resource.gather_seconds
         except ApiError as error:
-            return await self._recover(error)
+            await self._close_stream()
+            recovery = reflector.failed(error, self._loop_time())
+            if recovery.failure is not None:
+                self._note(recovery.failure)
+            return recovery.wait_seconds
 
-    async def _end(self, failure: ApiError | None = None) -> float:
-        """Close the watch that is over; return the seconds to wait, or a server that ends every watch at once
-        would be asked in a tight loop."""
-        await self._close_stream()
-        if not self._was_useful():
-            return self._refused.next_seconds()
-        self._reset_backoffs()
-        return 0.0 if failure is None else self._after(failure)
-
-    async def _recover(self, error: ApiError) -> float:
-        """Prepare for going on after a failure; return the seconds to wait before that."""
-        if self._version is None:
-            return self._recover_list(error)
-        failure = None if isinstance(error, Gone) else error
-        if failure is not None:
-            self._note(failure)
-        if failure is None or isinstance(error, NotFound) or _version_is_ahead(error):
-            # A watch that is 404 lost its CRD; when that comes back its objects are others.
-            self._begin_list()
-        return self._after(failure) if self._stream is None else await self._end(failure)
-
-    def _recover_list(self, error: ApiError) -> float:
-        is_later_page = self._token is not None
-        if is_later_page and isinstance(error, Gone):
-            self._begin_list(is_paged=False)
-            return 0.0
-        self._note(error)
-        if isinstance(error, Refused if is_later_page else PageTooLarge | TimedOut):
-            self._begin_list()
-        return self._after(error)
-
-    def _begin_list(self, *, is_paged: bool = True) -> None:
-        """Have all listed; in one piece where the server has forgotten its pages."""
-        self.intake.begin_list()
-        self._version = self._token = None
-        self._is_paged = is_paged
-        self._listed, self._listed_unreadable = [], []
-
-    def _after(self, failure: ApiError | None) -> float:
-        """Two back-offs, so that after a long outage a list that is needed then has not to wait for long."""
-        if not isinstance(failure, Unavailable):
-            return self._refused.next_seconds()
-        asked_for = min(failure.retry_after_seconds or 0.0, self._timing.backoff_cap_seconds)
-        return max(self._away.next_seconds(), asked_for)
-
-    def _reset_backoffs(self) -> None:
-        self._refused.reset()
-        self._away.reset()
-
-    def _was_useful(self) -> bool:
-        """Whether the watch lived long enough, or brought news; but not if all has to be listed again."""
-        lived_seconds = asyncio.get_running_loop().time() - self._opened_at
-        if lived_seconds >= self._timing.useful_stream_seconds:
-            return True
-        return self._stream_brought_news and self._version is not None
-
-    async def _read_page(self) -> None:
-        page = await self._fetch_fitting()
+    async def _read_page(self, due: Page) -> None:
+        if due.token is None:
+            self.intake.begin_list()
+            self._listed, self._listed_unreadable = [], []
+        page = await self._client.list_page(
+            self.resource,
+            self._namespace,
+            shape=self._shape,
+            is_split=True,
+            label_selector=self._label_selector,
+            page_size=due.limit,
+            continue_token=due.token,
+            most_bytes=due.most_bytes,
+        )
         await asyncio.sleep(0)  # parsing it took a while
-        items = page["items"]
-        self._pages.arrived(len(items), page.get("bytes", 0))
+        items, metadata = page["items"], page.get("metadata") or {}
+        count = len(items)
         kept, unreadable = await self.intake.read_all(items)
         self._listed += kept
         self._listed_unreadable += unreadable
         self.progressed_at = self._monotonic()
-        metadata = page.get("metadata") or {}
-        self._token = metadata.get("continue") or None
-        if self._token is None:
+        token, version = metadata.get("continue"), metadata.get("resourceVersion")
+        if not token:
             await self.intake.replace(self._listed, self._listed_unreadable)
-            self._listed, self._listed_unreadable, self._is_paged = [], [], True
-            self._version = str(metadata.get("resourceVersion") or "0")
+            self._listed, self._listed_unreadable = [], []
+        if self._reflector.page_arrived(count, page.get("bytes", 0), token, version):
             self.last_error = None
             self.synced.set()
-
-    async def _fetch_fitting(self) -> Object:
-        """The page, asked for in smaller ones as long as it is too large."""
-        while True:
-            try:
-                return await self._client.list_page(
-                    self.resource,
-                    self._namespace,
-                    shape=self._shape,
-                    is_split=True,
-                    label_selector=self._label_selector,
-                    page_size=self._pages.limit if self._is_paged else None,
-                    continue_token=self._token,
-                    most_bytes=self._pages.most_bytes if self._is_paged else MOST_WHOLE_BYTES,
-                )
-            except PageTooLarge as error:
-                if not self._is_paged or self._pages.limit == 1:
-                    raise
-                self._pages.too_large(error)
-            except TimedOut:
-                self._pages.timed_out()
-                raise
 
     async def _open(self, resource_version: str) -> None:
         # Spread, so that the watches of many processes do not all end together.
@@ -270,8 +172,7 @@ class Informer:
                 label_selector=self._label_selector,
             )
         )
-        self._opened_at = asyncio.get_running_loop().time()
-        self._stream_brought_news = False
+        self._reflector.opened(self._loop_time())
 
     async def _read(self, stream: WatchStream) -> bool:
         """Take in what the watch has brought; return whether it goes on.
@@ -288,20 +189,19 @@ class Informer:
                 return False
             lines = []
         if lines is None:
-            if self._was_useful():
+            if self._reflector.is_useful(self._loop_time()):
                 self.progressed_at = self._monotonic()
             return False
         slices = Slices()
         for line in filter(None, lines):
-            await self._take(line)
-            self._stream_brought_news = True
+            self._reflector.event_arrived(await self._take(line))
             self.progressed_at = self._monotonic()
             await slices.pause()
         await self.intake.take_due()
         return True
 
-    async def _take(self, line: bytes) -> None:
-        """Take in one line of the stream.
+    async def _take(self, line: bytes) -> str | None:
+        """Take in one line of the stream; return the version that it brings.
 
         Raises:
             ApiError: it tells of an error, or makes no sense.
@@ -312,14 +212,11 @@ class Informer:
             code = status.get("code")
             raise error_of_status(status, code if isinstance(code, int) else 500)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
-            version = self.intake.receive(event, line)
             self.last_error = None
-        elif event.type == "BOOKMARK":
-            version = self._shape.identity(event.object).resourceVersion
-        else:
-            raise ApiError(f"a watch event of type {event.type!r}")
-        if version:
-            self._version = version
+            return self.intake.receive(event, line)
+        if event.type == "BOOKMARK":
+            return self._shape.identity(event.object).resourceVersion
+        raise ApiError(f"a watch event of type {event.type!r}")
 
     def _note(self, error: ApiError) -> None:
         """The same failure again is no news."""
@@ -331,9 +228,5 @@ class Informer:
         self._stream = None
         await self._stream_scope.aclose()
 
-
-def _version_is_ahead(error: ApiError) -> bool:
-    """The server is behind the resourceVersion we hold (its storage was restored): only a list mends it."""
-    if any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes):
-        return True
-    return "Too large resource version" in str(error)
+    def _loop_time(self) -> float:
+        return asyncio.get_running_loop().time()

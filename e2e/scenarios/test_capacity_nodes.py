@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import ceil
 
 from e2e import capacity, elasticity
@@ -38,10 +39,11 @@ def test_a_job_that_does_not_scale_stops_after_one_try_and_the_next_begins_with_
     )
     elasticity.wait_for_world(observation, [0, 1], "flat-1")
     print(reason)
-    assert reason.startswith("4 workers instead of 2 add ")
+    assert re.match(r"[34] workers instead of 2 add ", reason), "as many as came in time"
     (no_profile,) = observation.events(reason="NoProfile", of="flat-1")
     assert no_profile["message"].startswith("no job of the name flat has trained and finished yet")
-    assert [w.members for w in elasticity.worlds(observation, "flat-1")] == [(0, 1), (0, 1, 2, 3), (0, 1)]
+    before, *larger, after = [world.members for world in elasticity.worlds(observation, "flat-1")]
+    assert before == after == (0, 1) and larger and all(len(members) > 2 for members in larger)
     capacity.end(cluster, observation, "flat-1")
 
     usage = capacity.usage(observation, "flat-1")

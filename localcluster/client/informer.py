@@ -14,7 +14,7 @@ from controller.resources import Resource
 from controller.shape import WHOLE
 from controller.shares import Shares
 from controller.watch import informer
-from controller.watch.informer import WatchTiming
+from controller.watch.reflector import WatchTiming
 from localcluster.client.api import ApiClient
 from localcluster.resource import JSON
 

@@ -15,7 +15,7 @@ from controller.kubeconfig import load_connection
 from controller.leader.lease_namespace import find_lease_namespace
 from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, ROLEBINDINGS, ROLES, SERVICEACCOUNTS
 from controller.shape import WHOLE
-from controller.watch.informer import WatchTiming
+from controller.watch.reflector import WatchTiming
 from tests.conformance.backend import EmbeddedCluster
 from tests.controller.waiting import background, eventually
 

@@ -227,7 +227,7 @@ class LaggingCache(Cache):
 
     def _move(self, informer: Informer, position: int, version: str) -> None:
         self._positions[informer.resource] = position
-        informer._version = version
+        informer._reflector.version = version
 
 
 class GuardedClient(Client):

@@ -1,0 +1,170 @@
+"""What to ask the API server next, to keep a copy of a collection: a machine without I/O and without a clock.
+
+It lists in pages, and watches from there, as client-go's Reflector does. A page that does not come is asked
+for again; if the server refuses it, the list begins again, for its token may be what is wrong. A stream that
+ends, falls silent or breaks goes on from the last resourceVersion, and nothing is missed. When the server has
+forgotten that version (410, also inside the stream), or does not have it yet (its storage was restored),
+everything is listed again.
+https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from controller.api.pages import MOST_WHOLE_BYTES, PageSize
+from controller.backoff import Backoff
+from controller.errors import ApiError, Gone, NotFound, PageTooLarge, Refused, TimedOut, Unavailable
+
+
+@dataclass(frozen=True)
+class WatchTiming:
+    """How long to trust a silent watch, and how long to wait after failures.
+
+    Bookmarks come about once a minute at best and are promised by nobody, so a quiet collection idles
+    out now and then: that costs one watch request from the last version, never a list.
+    """
+
+    idle_timeout_seconds: float = 45.0
+    server_timeout_seconds: int = 300
+    useful_stream_seconds: float = 5.0
+    backoff_base_seconds: float = 0.2
+    backoff_cap_seconds: float = 15.0
+    """After refusals, and watches that are of no use: to ask again too soon costs the server a list."""
+    away_cap_seconds: float = 2.0
+    """While the server gives no usable answer. All that happens is seen so much later than it is back."""
+
+
+class Page(NamedTuple):
+    """A page to ask for."""
+
+    limit: int | None
+    """Greatest number of objects; None for a list in one piece."""
+    token: str | None
+    most_bytes: int
+
+
+class Recovery(NamedTuple):
+    """What follows from a failure."""
+
+    wait_seconds: float
+    """Time until the next ask."""
+    failure: ApiError | None
+    """What went wrong; None where it is part of listing and watching."""
+
+
+class Reflector:
+    """A list as long as `version` is None, then a watch from there."""
+
+    def __init__(self, timing: WatchTiming) -> None:
+        self.version: str | None = None
+        """The version up to which the copy is complete."""
+        self._timing = timing
+        self._pages = PageSize()
+        self._is_paged = True
+        self._token: str | None = None
+        self._opened_at: float | None = None
+        """When the watch was opened, by the caller's clock; None without one."""
+        self._brought_news = False
+        base_seconds = timing.backoff_base_seconds
+        # Two, so that after a long outage a list that is needed then has not to wait for long.
+        self._refused = Backoff(base_seconds, timing.backoff_cap_seconds)
+        self._away = Backoff(base_seconds, timing.away_cap_seconds)
+
+    # --- the list ---
+
+    def list_all(self, *, is_paged: bool = True) -> None:
+        """Begin with the first page; with the whole list in one piece where the server forgets its pages."""
+        self.version = self._token = None
+        self._is_paged = is_paged
+
+    def start(self) -> None:
+        """Begin as a new process does."""
+        self.list_all()
+        self._reset_backoffs()
+
+    @property
+    def page(self) -> Page:
+        """The page that is due."""
+        if self._is_paged:
+            return Page(self._pages.limit, self._token, self._pages.most_bytes)
+        return Page(None, None, MOST_WHOLE_BYTES)
+
+    def page_arrived(self, items: int, size_bytes: int, token: str | None, version: str | None) -> bool:
+        """Take in a page of a list of this version; return whether it was the last."""
+        self._pages.arrived(items, size_bytes)
+        self._token = token or None
+        if self._token is None:
+            self._is_paged, self.version = True, version or "0"
+        return self._token is None
+
+    # --- the watch ---
+
+    def opened(self, now: float) -> None:
+        self._opened_at, self._brought_news = now, False
+
+    def event_arrived(self, version: str | None) -> None:
+        """Take in an event up to this version; none where it cannot be read."""
+        self._brought_news = True
+        self.version = version or self.version
+
+    def is_useful(self, now: float) -> bool:
+        """Whether the watch has lived long enough, or brought news; but not if all has to be listed again."""
+        if self._opened_at is not None and now - self._opened_at >= self._timing.useful_stream_seconds:
+            return True
+        return self._brought_news and self.version is not None
+
+    def ended(self, now: float, failure: ApiError | None = None) -> float:
+        """Take in the end of the watch; return the seconds to wait, or a server that ends every watch at once
+        would be asked in a tight loop."""
+        useful = self.is_useful(now)
+        self._opened_at, self._brought_news = None, False
+        if not useful:
+            return self._refused.next_seconds()
+        self._reset_backoffs()
+        return 0.0 if failure is None else self._after(failure)
+
+    # --- failures ---
+
+    def failed(self, error: ApiError, now: float) -> Recovery:
+        """Take in the failure of what was asked, which ends a watch that is open."""
+        if self.version is None:
+            return self._list_failed(error)
+        failure = None if isinstance(error, Gone) else error
+        if failure is None or isinstance(error, NotFound) or _version_is_ahead(error):
+            # A watch that is 404 lost its CRD; when that comes back its objects are others.
+            self.list_all()
+        is_open = self._opened_at is not None
+        return Recovery(self.ended(now, failure) if is_open else self._after(failure), failure)
+
+    def _list_failed(self, error: ApiError) -> Recovery:
+        is_later_page = self._token is not None
+        if is_later_page and isinstance(error, Gone):
+            self.list_all(is_paged=False)
+            return Recovery(0.0, None)
+        if isinstance(error, PageTooLarge) and self._is_paged and self._pages.limit > 1:
+            self._pages.too_large(error)
+            return Recovery(0.0, None)
+        if isinstance(error, TimedOut):
+            self._pages.timed_out()
+        if isinstance(error, Refused if is_later_page else PageTooLarge | TimedOut):
+            self.list_all()
+        return Recovery(self._after(error), error)
+
+    def _after(self, failure: ApiError | None) -> float:
+        if not isinstance(failure, Unavailable):
+            return self._refused.next_seconds()
+        asked_for = min(failure.retry_after_seconds or 0.0, self._timing.backoff_cap_seconds)
+        return max(self._away.next_seconds(), asked_for)
+
+    def _reset_backoffs(self) -> None:
+        self._refused.reset()
+        self._away.reset()
+
+
+def _version_is_ahead(error: ApiError) -> bool:
+    """The server is behind the resourceVersion we hold (its storage was restored): only a list mends it."""
+    if any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes):
+        return True
+    return "Too large resource version" in str(error)
