@@ -25,7 +25,7 @@ from typing import Any
 from crds.progress_record import ENV_RECORDER_SOCKET
 
 MAX_BYTES = 4 << 20
-"""Limit of a response, whose entries have about a kilobyte each."""
+"""Limit of a response, whose entries have half a kilobyte each; stacks are not in it."""
 PATIENCE_SECONDS = 4.0
 """Time that a process has to answer all requests."""
 
@@ -36,10 +36,9 @@ the last two are one, with gloo's collectives in it."""
 _FILE_VARIABLES = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _SIZE_VARIABLES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 """Names until and since `_RENAMED_IN`."""
-_STACKS_VARIABLE = "TORCH_INCLUDE_STACK_TRACE"
 _RENAMED_IN = (2, 10)
-_COLLECTIVES = 256
-"""Number of collectives that are kept: those of a step, about. What is pending is among the last."""
+_COLLECTIVES = 2_000
+"""Number of collectives that are kept, torch's own default since 2.7: those of several steps."""
 _AT_ONCE = 16
 
 
@@ -55,7 +54,6 @@ def variables(socket_: Path, environ: Mapping[str, str], torch_version: str, rec
     settings = {
         _FILE_VARIABLES[new]: str(records / "nccl_trace_rank_"),
         _SIZE_VARIABLES[new]: str(_COLLECTIVES),
-        _STACKS_VARIABLE: "0",  # which take it seconds to write, and we have our own
     }
     own = {ENV_RECORDER_SOCKET: str(socket_)}
     return own if any(name in environ for name in (*_FILE_VARIABLES, *_SIZE_VARIABLES)) else own | settings

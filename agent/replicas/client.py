@@ -78,7 +78,7 @@ class AgentChannel:
         self._line.send({"join": {"rank": rank, "size": size, "round": self._round}})
         threading.Thread(target=self._read, name="dlr-replicas-news", daemon=True).start()
 
-    def open_store(self, version: int) -> Store:
+    def open_store(self, version: int) -> LineStore:
         """Connect to the store of a version, through which its processes find each other.
 
         Keep a reference: torch finds the methods of a store of Python's only while there is one.
@@ -167,6 +167,11 @@ class Line:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
+    def end(self) -> None:
+        """Have `receive` fail, in whichever thread it is under way."""
+        with contextlib.suppress(OSError):  # the agent has ended it
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -178,6 +183,10 @@ class LineStore(Store):
         super().__init__()
         self._line = line
         self._lock = threading.Lock()
+
+    def end(self) -> None:
+        """Have all calls fail, those of other threads that are under way too."""
+        self._line.end()
 
     def set(self, key: str, value: str | bytes) -> None:
         data = value.encode() if isinstance(value, str) else bytes(value)

@@ -2,12 +2,13 @@
 
 Read in the sources of torch 2.6 to 2.14. From 2.14 on torch has `_reconfigure`, which is experimental and
 keeps one group object; a new object for each membership works with all of these versions, and takes no
-longer. torch is imported in the functions.
+longer. torch is imported in the functions. Each group ends by its `abort`, which may take seconds; gloo's
+does not wake what waits for a peer that lives: that ends with the group's time-out, or as soon as the peer
+closes its side.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,16 +17,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import Store  # type: ignore[attr-defined]
 
     Backend = Any
 
-_CALM_WATCHDOG = {
-    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+_WITHOUT_WATCHDOG = {
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_CUDA_EVENT_CACHE": "1",
 }
-"""Settings of ProcessGroupNCCL, which its constructor reads. By default a watchdog that sees a dead peer
-before `abort` has all NCCL groups of the process write their records, and ends the process a minute later."""
+"""Settings of ProcessGroupNCCL, which its constructor reads. A watchdog that sees a dead peer ends the
+process a minute later, and sets `shouldDump_`, for which the default group's monitor ends it after 8: both
+whatever is aborted meanwhile. A group whose waits block has no watchdog, and no thread that calls its store.
+So nobody tells the flight recorder that a collective is over; the cache keeps the events that it looks at."""
 _environ_lock = threading.Lock()
 
 
@@ -46,19 +50,27 @@ def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
     return ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_seconds))
 
 
-def nccl(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
-    """Make an NCCL group of the ranks that share a store; they connect at the first collective.
+def nccl(store: Store, rank: int, size: int, timeout_seconds: float, device: torch.device) -> Backend:
+    """Make an NCCL group of the ranks that share a store, and begin to connect them.
 
-    Its watchdog ends no process when a peer dies, and leaves the process's other NCCL groups alone. They
-    connect without blocking in NCCL, so that `abort` reaches them when a peer dies meanwhile.
+    Its `wait` keeps the host waiting, unlike other groups': use `follow`. NCCL connects without blocking, so
+    that `abort` reaches it when a peer dies meanwhile. A collective that is enqueued before all are connected
+    waits for it with the lock that `abort` takes: 30 minutes at most (TORCH_NCCL_NONBLOCKING_TIMEOUT).
     """
     from torch.distributed import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_seconds)
     options.config.blocking = False
-    with _environ(_CALM_WATCHDOG):
-        return ProcessGroupNCCL(store, rank, size, options)
+    with _environ(_WITHOUT_WATCHDOG):
+        group = ProcessGroupNCCL(store, rank, size, options)
+    group.eager_connect_single_device(device)
+    return group
+
+
+def follow(work: Any) -> None:
+    """Have the current stream wait for a collective of an NCCL group; the host goes on."""
+    work.get_future().wait()
 
 
 @contextmanager
@@ -75,15 +87,3 @@ def _environ(values: Mapping[str, str]) -> Iterator[None]:
                     del os.environ[name]
                 else:
                     os.environ[name] = value
-
-
-def abort(group: Backend) -> None:
-    """End a group whose peers may be dead. It may take seconds, so a thread of its own calls it.
-
-    gloo's does not wake what waits for a peer that lives: that ends with the group's time-out, or as soon as
-    the peer closes its side. NCCL's is never destroyed: where its watchdog has seen the failure, the
-    destructor does not return (seen with torch 2.11 and NCCL 2.28).
-    """
-    if type(group).__name__ == "ProcessGroupNCCL":
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-    group.abort()

@@ -7,7 +7,6 @@ of half a gigabyte. So each call is made on a GPU that the state is on.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -35,16 +34,6 @@ class GpuCopies:
         """When the last save is copied, by the GPU that it is copied from."""
         self._registered: dict[Slot, int] = {}
         """By the number of the GPU whose context registered it."""
-        self._registering = threading.Lock()
-
-    def prepare(self, slot: Slot, device: int) -> None:
-        """Register a slot, in any thread; a refusal is told when it is first copied into.
-
-        Args:
-            device: the one whose context is there, by its number. A thread has none of its own.
-        """
-        with _beside_captures(), suppress(RuntimeError):
-            self._register(slot, device)
 
     def begin(self, slot: Slot, settled: Sequence[Pair], passing: Sequence[Pair]) -> None:
         """Copy what the training's streams have computed so far.
@@ -81,7 +70,7 @@ class GpuCopies:
 
     def finish(self) -> None:
         """Wait for what was begun."""
-        with _beside_captures():
+        with beside_captures():
             for device, event in self._done.items():
                 with torch.cuda.device(device):
                     event.synchronize()
@@ -89,21 +78,23 @@ class GpuCopies:
     def close(self) -> None:
         """Have the GPU forget the slots that it may write into."""
         self.finish()
-        with self._registering:
-            for slot, device in self._registered.items():
-                with torch.cuda.device(device):
-                    torch.cuda.cudart().cudaHostUnregister(slot.whole().data_ptr())  # type: ignore[no-untyped-call]
-            self._registered.clear()
+        for slot, device in self._registered.items():
+            with torch.cuda.device(device):
+                torch.cuda.cudart().cudaHostUnregister(slot.whole().data_ptr())  # type: ignore[no-untyped-call]
+        self._registered.clear()
 
     def _register(self, slot: Slot, device: int) -> None:
-        """Let the GPU write into the slot by itself. It takes a tenth of a second a GB.
+        """Let the GPU write into the slot by itself, before its first save: a tenth of a second a GB.
+
+        The driver does nothing else meanwhile, so a thread that did it earlier would hold up the first steps;
+        and the agent may still be giving the slot its pages then, huge ones on all NUMA nodes.
 
         Raises:
             RuntimeError: the driver refuses, for want of memory that may be locked, for example.
         """
-        with torch.cuda.device(device), self._registering:
-            if slot in self._registered:
-                return
+        if slot in self._registered:
+            return
+        with torch.cuda.device(device):
             memory = slot.whole()
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             status = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), _PORTABLE))
@@ -123,7 +114,7 @@ def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:
 
 
 @contextmanager
-def _beside_captures() -> Iterator[None]:
+def beside_captures() -> Iterator[None]:
     """Leave alone a CUDA graph that another thread captures meanwhile.
 
     By default any thread's call that allocates or registers memory breaks off a capture of the process.

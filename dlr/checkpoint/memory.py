@@ -144,25 +144,16 @@ class Writer:
         self._under_way: tuple[Copy, Future[None]] | None = None
         """The last save, and when it is committed."""
         self._on_gpu = GpuCopies()
-        self._gpu: int | None = None
-        """Number of a GPU that the state is on."""
         self._restless: set[str] = set()
         """What has changed before `wait`, though it seemed to be settled."""
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
 
     def prepare(self) -> None:
-        """Have the threads started and the slots mapped: the first saves would take much longer to do it.
-
-        Where training has begun to use a GPU, it learns of them too.
-        """
+        """Have the threads started and the slots mapped: the first saves would take much longer to do it."""
         self._copying.submit(int)  # its thread begins with the first thing that it has to do
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            device = torch.cuda.current_device() if self._gpu is None else self._gpu
-            for slot in self._slots:
-                self._summing.submit(self._on_gpu.prepare, slot, device)
 
     def expect(self, captured: Captured) -> None:
         """Have a state of this form laid out before the first save, so that it need not do it.
@@ -170,7 +161,6 @@ class Writer:
         Args:
             captured: it may be without what has no tensors.
         """
-        self._gpu = next((it.device.index for it in captured.tensors.values() if it.is_cuda), None)
 
         def lay_out() -> None:
             if self._under_way is not None:  # that save knows the form better

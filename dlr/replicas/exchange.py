@@ -6,29 +6,34 @@ news of another version ends its wait at once, whatever is blocked in the networ
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+from agent.replicas.client import LineStore
 from agent.torch_compat import process_groups
 from dlr.replicas.agreement import Member
 from dlr.replicas.patience import LongWaitThread, Patience, wait_for
-from dlr.replicas.transfer import Connection, event_on
+from dlr.replicas.transfer import Connection, event_on, own_stream
 
 logger = logging.getLogger(__name__)
 
 COLLECTIVE_SECONDS = 7_200.0
 """Time limit of a collective, longer than any patience. The news of the next version, or a dead peer's closed
 connections, end it sooner."""
+EXIT_SECONDS = 1.0
+"""Time that the end of the interpreter leaves a thread to get out of torch."""
 POLL_SECONDS = 0.0005
 """Between two looks at a GPU's stream."""
 
@@ -76,7 +81,7 @@ class Exchange:
     def __init__(
         self,
         seat: Seat,
-        open_store: Callable[[], Store],
+        open_store: Callable[[], LineStore],
         device: torch.device,
         is_overtaken: Callable[[], bool],
         changed: threading.Condition,
@@ -90,7 +95,7 @@ class Exchange:
         self._patience = patience
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._error: Exception | None = None
-        self._stores: list[Store] = []
+        self._stores: list[LineStore] = []
         """Stores of the groups: C++ finds the methods of a Python store only while its object is there."""
         self._control: Any = None
         """A gloo group, for meetings and votes."""
@@ -148,7 +153,7 @@ class Exchange:
             with torch.cuda.device(flat.device), torch.cuda.stream(stream):
                 stream.wait_event(ready)
                 flat.record_stream(stream)
-                self._data.allreduce([flat]).wait()
+                process_groups.follow(self._data.allreduce([flat]))
                 return stream.record_event()
 
         return self._put(reduce)
@@ -226,7 +231,6 @@ class Exchange:
             RuntimeError: one does not come.
             OvertakenError: this exchange is closed.
         """
-        on_device(self._device)
         rank = places.index(self.seat.place)
         connection = Connection(*self._groups(f"{self.seat.rank}/state", rank, len(places)))
         with self._changed:
@@ -238,7 +242,10 @@ class Exchange:
     # --- the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        on_device(self._device)
+        with own_stream(self._device):
+            self._do_tasks()
+
+    def _do_tasks(self) -> None:
         while (task := self._tasks.get()) is not None:
             if self._error is not None:
                 continue  # until `close`
@@ -262,10 +269,12 @@ class Exchange:
         opened = self._open_store()
         self._stores.append(opened)
         store = PrefixStore(prefix, opened)
-        control = process_groups.gloo(PrefixStore("control", store), rank, size, COLLECTIVE_SECONDS)
-        if self._device.type != "cuda":
-            return control, control
-        return control, process_groups.nccl(PrefixStore("data", store), rank, size, COLLECTIVE_SECONDS)
+        with _ended_at_exit(opened):
+            control = process_groups.gloo(PrefixStore("control", store), rank, size, COLLECTIVE_SECONDS)
+            if self._device.type != "cuda":
+                return control, control
+            data = PrefixStore("data", store)
+            return control, process_groups.nccl(data, rank, size, COLLECTIVE_SECONDS, self._device)
 
     def _poll(self, events: Sequence[Any]) -> None:
         """Wait for a GPU as long as no newer version is there: one whose peer died never comes to an end."""
@@ -291,14 +300,25 @@ class Exchange:
         return task.result
 
 
-def on_device(device: torch.device) -> None:
-    """Have this thread use that GPU: it begins on GPU 0, where its first call would make a context."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+@contextmanager
+def _ended_at_exit(store: LineStore) -> Iterator[None]:
+    """End a store's calls when the interpreter ends: C++ that waits for Python then would crash."""
+    has_left = threading.Event()
+
+    def end() -> None:
+        store.end()
+        has_left.wait(EXIT_SECONDS)
+
+    atexit.register(end)
+    try:
+        yield
+    finally:
+        has_left.set()
+        atexit.unregister(end)
 
 
 def _abort(group: Any) -> None:
     try:
-        process_groups.abort(group)
+        group.abort()
     except Exception as error:  # it is given up anyway
         logger.debug("a process group of an earlier version could not be ended: %s", error)

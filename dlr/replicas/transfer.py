@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from agent.slots.format import Part
+from agent.torch_compat import process_groups
+from dlr.checkpoint.cuda import beside_captures
 from dlr.checkpoint.state import VALUES, calm_part, capture, restore
 from dlr.checkpoint.tensors import local_tensor, part_of
 
@@ -66,11 +68,11 @@ class Connection:
     def broadcast(self, tensor: Tensor) -> None:
         """Send the leader's tensor to the others, in place."""
         control, data = self.groups
-        group = control if tensor.device.type == "cpu" else data
-        work = group.broadcast([tensor])
-        work.wait()
-        if tensor.device.type == "cuda":
-            torch.cuda.current_stream(tensor.device).synchronize()
+        if tensor.device.type == "cpu":
+            control.broadcast([tensor]).wait()
+            return
+        process_groups.follow(data.broadcast([tensor]))
+        torch.cuda.current_stream(tensor.device).synchronize()
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """Send the leader's bytes to the others; None at those."""
@@ -128,11 +130,14 @@ class Transfer(threading.Thread):
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Have this thread work on a device in a stream of its own; on a CPU there is none."""
+    """Have this thread work on a device in a stream of its own, and spoil no capture; on a CPU there is none.
+
+    A thread begins on GPU 0, where its first call would make a context.
+    """
     if device.type != "cuda":
         yield
         return
-    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+    with torch.cuda.device(device), beside_captures(), torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         yield
 
 
@@ -251,7 +256,8 @@ class Incoming:
         """Receive the tensors of one type of device; on a GPU without room for them, in host memory."""
         place = torch.device("cpu") if device_type == "cpu" else self._device
         try:
-            data = torch.empty(nbytes, dtype=torch.uint8, device=place)
+            on_device = place.type == "cpu" or nbytes <= _room_on(place)
+            data = torch.empty(nbytes, dtype=torch.uint8, device=place if on_device else "cpu")
         except torch.OutOfMemoryError:
             data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         for begin in range(0, nbytes, CHUNK_BYTES):
@@ -278,6 +284,12 @@ class Incoming:
                     arrived.record_stream(torch.cuda.current_stream(arrived.device))
 
         restore(state, self._values, None, [part for part, _ in self._found.values()], fill)
+
+
+def _room_on(device: torch.device) -> int:
+    """Return how large a state a GPU has room for: half of what is free, as training goes on beside it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return (free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)) // 2
 
 
 def _part(fields: dict[str, Any]) -> Part:

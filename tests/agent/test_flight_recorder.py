@@ -148,10 +148,20 @@ def test_what_torch_reads_is_set_under_the_names_of_that_torch(monkeypatch: pyte
     ):
         found = variables(SOCKET, {}, version, Path("/logs"))
         assert found[file] == "/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
+        sizes = [int(value) for name, value in found.items() if name.endswith("_BUFFER_SIZE")]
+        assert sizes == [2_000] and not any("STACK" in name for name in found), "as much as with torch alone"
         assert found["DLR_RECORDER_SOCKET"] == str(SOCKET)
         assert without_round_variables(found) == {}, "no warm parent is renewed for them"
         users = variables(SOCKET, {file: "/mine"}, version, Path("/logs"))
         assert users == {"DLR_RECORDER_SOCKET": str(SOCKET)}, "torch's settings are the user's"
+
+
+def test_a_whole_record_is_no_longer_than_what_is_read_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    name = {"process_group": ("12", "mesh_dp_shard_cp"), "profiling_name": "nccl:_reduce_scatter_base"}
+    longest = entry(10**9, "completed", **name, input_sizes=[[10**9] * 4] * 8, output_sizes=[[10**9] * 4] * 8)
+    size = int(variables(SOCKET, {}, "2.13.0", Path("/logs"))["TORCH_FR_BUFFER_SIZE"])
+    assert len(json.dumps(longest)) * size < MAX_BYTES
 
 
 def test_a_record_in_json_is_read_as_torch_writes_it() -> None:

@@ -83,24 +83,25 @@ def test_old_torch_is_told_in_one_sentence(program: str, tmp_path: Path) -> None
     assert done.stderr.startswith("dlr: ") and done.stderr.endswith(sentence) and done.stderr.count("\n") == 1
 
 
-def test_an_nccl_groups_watchdog_ends_no_process_and_other_groups_keep_their_settings(
+def test_an_nccl_group_has_no_watchdog_and_other_groups_keep_their_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its constructor reads them (ProcessGroupNCCL.cpp); a group that the script makes has its own."""
-    seen = {}
+    names = ["TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_CUDA_EVENT_CACHE"]
+    seen: list[Any] = []
 
     class FakeNccl:
         def Options() -> SimpleNamespace:
             return SimpleNamespace(config=SimpleNamespace(blocking=True))
 
         def __init__(self, *arguments: Any) -> None:
-            seen.update({name: os.environ.get(name) for name in names})
-            assert arguments[-1].config.blocking is False, "an abort reaches it while it connects"
+            seen.extend([*map(os.environ.get, names), arguments[-1].config.blocking])
+            self.eager_connect_single_device = seen.append
 
-    names = ["TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_DUMP_ON_TIMEOUT"]
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
-    monkeypatch.setenv(names[0], "1")
+    monkeypatch.setenv(names[0], "0")
     monkeypatch.delenv(names[1], raising=False)
-    process_groups.nccl(torch.distributed.HashStore(), 0, 2, 60.0)
-    assert seen == dict.fromkeys(names, "0")
-    assert (os.environ.get(names[0]), os.environ.get(names[1])) == ("1", None)
+    device = torch.device("cuda:1")
+    process_groups.nccl(torch.distributed.HashStore(), 0, 2, 60.0, device)
+    assert seen == ["1", "1", False, device], "an abort reaches it while it connects"
+    assert [os.environ.get(name) for name in names] == ["0", None]

@@ -1,17 +1,19 @@
-"""Threads begin on GPU 0: each call of CUDA's runtime is made on the GPU that the state is on, by a false CUDA."""
+"""Threads beside training, by a false CUDA: each calls it on the GPU that the state is on, and none spoils a capture."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from dlr.checkpoint import memory
 from dlr.checkpoint.cuda import GpuCopies
+from dlr.replicas import transfer
 from dlr.replicas.exchange import Exchange, Seat
 
 OWN = torch.device("cuda:1")
@@ -61,6 +63,16 @@ class Memory:
     def whole(self) -> torch.Tensor:
         return torch.empty(8, dtype=torch.uint8)
 
+    def map_pages(self) -> None:
+        pass
+
+
+class Futures:
+    """Threads that have done what they are given."""
+
+    def submit(self, act: Callable[..., Any], *arguments: Any) -> None:
+        act(*arguments)
+
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
@@ -81,27 +93,109 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_a_save_makes_a_context_on_no_other_gpu(cuda: Cuda) -> None:
-    slots: Any = Memory(), Memory()
+    slot: Any = Memory()
     tensor: Any = SimpleNamespace(device=OWN, is_cuda=True, record_stream=cuda.nothing)
     view: Any = SimpleNamespace(copy_=lambda *_, **__: cuda.call())
     copies = GpuCopies()
-    copies.prepare(slots[0], OWN.index)
-    copies.begin(slots[1], [(view, tensor)], [])
+    copies.begin(slot, [(view, tensor)], [])
     copies.finish()
     copies.close()
     assert cuda.contexts == {OWN.index} and cuda.current == 0
 
 
-def test_the_threads_of_replica_groups_use_their_own_gpu(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exchange() -> Exchange:
-        none: Any = None
-        return Exchange(Seat(1, 0, 0, 2), none, OWN, lambda: False, threading.Condition(), none)
+def test_a_slot_is_registered_once_and_not_before_its_first_save(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver does nothing else meanwhile, and the agent may still be giving the slot its pages."""
+    done: list[str] = []
+    slots: Any = [Memory(), Memory(), Memory()]
 
-    (made := exchange())._tasks.put(None)
+    def register(*_: Any) -> int:
+        done.append("registered")
+        return 0
+
+    runtime = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=cuda.nothing)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(memory, "ThreadPoolExecutor", lambda *_: Futures())
+    writer = memory.Writer(slots)
+    writer.prepare()
+    tensor: Any = SimpleNamespace(device=OWN, is_cuda=True, record_stream=cuda.nothing)
+    view: Any = SimpleNamespace(copy_=lambda *_, **__: done.append("copied"))
+    for slot in (slots[0], slots[1], slots[0]):
+        writer._on_gpu.begin(slot, [(view, tensor)], [])
+    assert done == ["registered", "copied", "registered", "copied", "copied"]
+
+
+def test_the_threads_of_replica_groups_use_their_own_gpu_and_spoil_no_capture(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, bool]] = []
+    is_relaxed = False
+
+    @contextlib.contextmanager
+    def relaxed() -> Iterator[None]:
+        nonlocal is_relaxed
+        is_relaxed = True
+        yield
+        is_relaxed = False
+
+    def note(*_: Any) -> Any:
+        seen.append((cuda.current, is_relaxed))
+
+    monkeypatch.setattr(transfer, "beside_captures", relaxed)
+    none: Any = None
+    made = Exchange(Seat(1, 0, 0, 2), none, OWN, lambda: False, threading.Condition(), none)
+    made._put(note), made._tasks.put(None)
     made._run()
-    assert cuda.current == OWN.index
-    cuda.current = 0
-    made = exchange()
-    monkeypatch.setattr(made, "_groups", lambda *_: (None, None))
-    made.connect((0, 1))
-    assert cuda.current == OWN.index
+    transfer.Transfer(note, note, note, OWN).run()
+    assert seen == [(OWN.index, True)] * 3 + [(0, False)], "connected, sent, and over"
+
+
+def test_buckets_are_enqueued_one_behind_the_other(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `wait` of a group without a watchdog keeps the host waiting for each."""
+    order: list[str] = []
+
+    class Work:
+        def get_future(self) -> Any:
+            return SimpleNamespace(wait=lambda: order.append("the stream waits"))
+
+        def wait(self) -> None:
+            order.append("the host waits")
+
+    none: Any = None
+    made = Exchange(Seat(1, 0, 0, 2), none, OWN, lambda: False, threading.Condition(), none)
+    made._data = SimpleNamespace(allreduce=lambda _: Work())
+    event = SimpleNamespace(query=lambda: order.append("polled") or True)
+    stream = SimpleNamespace(device=OWN, wait_event=cuda.nothing, record_event=lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    made._streams[OWN] = stream
+    flat: Any = SimpleNamespace(device=OWN, record_stream=cuda.nothing)
+    sent = [made.send(flat), made.send(flat)]
+    made._tasks.put(None)
+    made._run()
+    made._poll([task.result for task in sent])
+    assert order == ["the stream waits", "the stream waits", "polled", "polled"]
+
+
+@pytest.mark.parametrize(("free", "place"), [(2_000, "cuda"), (1_999, "cpu")])
+def test_a_state_is_received_on_a_gpu_where_training_has_room_beside_it(
+    free: int, place: str, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same GPU a step goes on meanwhile, which may not fail for want of memory."""
+    found: list[str] = []
+
+    def empty(nbytes: int, *, dtype: Any, device: Any) -> torch.Tensor:
+        found.append(torch.device(device).type)
+        return torch.zeros(0)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    for name, value in {
+        "mem_get_info": lambda _: (free - 500, 80_000),
+        "memory_reserved": lambda _: 1_500,
+        "memory_allocated": lambda _: 1_000,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "empty_like", lambda piece, *, device: piece.clone())
+    connection: Any = SimpleNamespace(broadcast=cuda.nothing)
+    transfer.Incoming(OWN)._receive_bytes(connection, 1_000, "cuda")
+    assert found == [place]
