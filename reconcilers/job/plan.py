@@ -356,13 +356,16 @@ def written(
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
-    differs = bool(patch_of(raw, status.to_wire()))
+    wire = status.to_wire()
+    differs = bool(patch_of(raw, wire))
     after = with_account(moment, differs, look.seen.account_age_seconds)
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
     updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
-        status_patch=validated_patch(raw, after) if differs or after is not status else {},
+        status_patch=validated_patch(raw, after, wire if after is status else None)
+        if differs or after is not status
+        else {},
         events=(
             *events,
             *events_of_conditions(before, after, look.table),

@@ -305,8 +305,8 @@ class JobReader:
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
-        wanted = {type_: template_digest(job, type_) for type_ in training_types(job)}
         is_edited, digests, outdated = job.metadata.generation > 1, {}, 0
+        wanted = {type_: template_digest(job, type_) for type_ in training_types(job) if is_edited}
         for worker in workers:
             pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
             if pod is not None:

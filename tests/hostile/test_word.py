@@ -369,7 +369,6 @@ def nodes_in_tests(made: Stage) -> list[str]:
     SOME_NODES,
     st.data(),
 )
-@settings(max_examples=60, deadline=None)
 def test_never_two_checks_test_one_node_and_an_administrators_waits_no_longer_than_the_bound(
     checks: list[tuple[str, list[str]]],
     looks: list[tuple[int, float]],

@@ -213,7 +213,6 @@ INDICES = st.frozensets(st.integers(0, 7))
     st.one_of(st.none(), st.just([]), st.lists(st.integers(0, 7), min_size=1)),
     st.floats(0, 100),
 )
-@settings(max_examples=100, deadline=None)
 def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
@@ -268,7 +267,6 @@ CONSTRAINTS = st.builds(
 
 
 @given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
-@settings(max_examples=100, deadline=None)
 def test_whatever_constrains_a_world(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating, Refused, Unavailable
@@ -216,7 +216,6 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=100)
 @given(st.sampled_from(paths(TEMPLATE)), ODD)
 def test_a_template_is_refused_for_its_shape_or_makes_a_pod(path: tuple[Any, ...], odd: Any) -> None:
     template = copy.deepcopy(TEMPLATE)

@@ -327,7 +327,6 @@ def published_worlds(draw: st.DrawFn) -> Rendezvous:
 
 
 @given(situations(), published_worlds(), st.floats(0, 100), st.booleans())
-@settings(max_examples=75, deadline=None)
 def test_the_world_names_the_last_round_whose_processes_died(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float, checked_first: bool
 ) -> None:
@@ -375,7 +374,6 @@ def test_a_world_that_all_left_by_vote_says_why_and_has_no_dead_peers() -> None:
 
 
 @given(situations(), published_worlds())
-@settings(max_examples=75, deadline=None)
 def test_a_new_world_is_stable_until_its_agents_act(
     situation: tuple[list[Participant], Bounds], published: Rendezvous
 ) -> None:

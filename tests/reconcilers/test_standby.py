@@ -61,7 +61,6 @@ def situations(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
 def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_decision(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -77,7 +76,6 @@ def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_dec
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
 def test_no_round_is_ever_made_for_a_standbys_sake(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
