@@ -20,11 +20,12 @@ from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
+from reconcilers.nodecheck.pod import CheckAssignment
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.ownership import name_taken
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED, SCHEDULED
-from reconcilers.worker.assignment import CheckAssignment, JobAssignment
+from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import (
     MAX_WHY,

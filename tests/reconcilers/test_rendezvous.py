@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState, Departure
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.decision import ActiveCheck, Constraints, decide
+from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import checkpoint_wait, dissolve
+from reconcilers.world.vetting import Claim
 from tests.counting import Searched
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
@@ -272,9 +273,9 @@ def test_a_first_world_waits_for_the_processes_of_an_earlier_job_or_of_before_a_
 
 
 def test_new_nodes_are_checked_while_the_processes_of_the_pods_before_leave() -> None:
-    constraints = Constraints(unchecked=frozenset({0}))
+    constraints = Constraints(unvetted=frozenset({0}))
     decision = decide(formed(0, 1), [comes(0, "p"), *running(1)], bounds(2), NOW, constraints)
-    assert decision.check == (0, 1) and decision.rendezvous.phase is REFORMING
+    assert decision.to_vet == (0, 1) and decision.rendezvous.phase is REFORMING
 
 
 # --- invariants -------------------------------------------------------------------------------------
@@ -335,7 +336,7 @@ def test_the_world_names_the_last_round_whose_processes_died(
     decision = decide(published, people, limits, later(seconds))
     died = any(not (b.trains_on or b.stops_in_good_order) for b in decision.breaks)
     if checked_first:  # no new world before a check, or within a hold: the break is shown all the same
-        other = Constraints(active_check=ActiveCheck("digits-check-1", frozenset({99})))
+        other = Constraints(claim=Claim("digits-check-1", frozenset({99})))
         decision = decide(published, people, limits, later(seconds), other)
     expected = published.round if died else published.broken_round
     assert decision.rendezvous.broken_round == expected

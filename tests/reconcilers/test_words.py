@@ -89,7 +89,7 @@ def without_words(seen: Seen, plan: Plan) -> list[Any]:
     return [
         reworded(status, str),
         [(event.type, event.reason) for event in plan.events],
-        of_act(plan.check),
+        of_act(plan.request),
         [of_act(act) for act in plan.first],
         [of_act(act) for act in plan.acts],
         plan.look_again_seconds,
