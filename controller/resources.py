@@ -27,6 +27,9 @@ class Resource:
     """Seconds for which a watch gathers changes before it reads them: for kinds that change all the time, and
     rarely in a way that matters."""
 
+    def __hash__(self) -> int:
+        return hash(self.plural)
+
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version

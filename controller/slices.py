@@ -37,9 +37,10 @@ async def let_go(objects: list[Any]) -> None:
     """Empty the list. Where it holds the last references to thousands of models, C takes up to a tenth of a
     second to free them, and neither the event loop nor another thread has a turn meanwhile."""
     slices = Slices()
+    del objects[-_LET_GO_AT_ONCE:]
     while objects:
-        del objects[-_LET_GO_AT_ONCE:]
         await slices.pause()
+        del objects[-_LET_GO_AT_ONCE:]
 
 
 async def computed(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

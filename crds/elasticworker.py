@@ -109,6 +109,11 @@ class ElasticWorkerSpec(Model):
     node_name: Name | None = None
     """The one node where the Pod may run."""
 
+    @property
+    def owner_name(self) -> str:
+        """The job or the check."""
+        return self.job_name or self.check_name or ""
+
 
 class WorkerExit(Model):
     """How an incarnation, or its training processes, last ended."""

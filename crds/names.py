@@ -76,11 +76,11 @@ ANNOTATION_SCALE = f"{GROUP}/scale"
 """Of an ElasticJob: the last scale request, written with its counts (`reconcilers/scale/request.py`)."""
 
 ANNOTATION_RECORD = f"{GROUP}/record"
-"""Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
+"""Of a Node: what its last checks gave (`reconcilers/findings/record.py`)."""
 
 ANNOTATION_REFERENCE = f"{GROUP}/reference"
 """Of a Node: how fast its class of hardware was when the node first passed a check, for later ones to compare
-with (`reconcilers/nodecheck/reference.py`)."""
+with (`reconcilers/findings/reference.py`)."""
 
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import cel
 from cel.stdlib import STDLIB_FUNCTIONS
 
+from localcluster.patterns import searcher
+
 Projection = dict[str, "Projection"] | None
 """Which fields of a value can be looked at; None: the value as a whole."""
 
 CACHED_EXPRESSIONS = 4096
 NATIVE = frozenset(
-    {"bytes", "contains", "double", "duration", "dyn", "endsWith", "int", "matches", "size", "startsWith"}
+    {"bytes", "contains", "double", "duration", "dyn", "endsWith", "int", "size", "startsWith"}
     | {"string", "timestamp", "type", "uint"}
 )
 """The functions that the library has by itself."""
@@ -33,6 +35,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_MATCHES = "matchesRe2"
 _MACROS = frozenset({"all", "exists", "exists_one", "map", "filter"})
 _WORDS = frozenset({"true", "false", "null", "in"})
 
@@ -63,6 +66,16 @@ def _tokens_of(source: str) -> list[Token]:
         for found in _TOKEN.finditer(source)
         if found.lastgroup != "space"
     ]
+
+
+def _with_own_matches(source: str) -> str:
+    """The expression with a `matches` of ours: the syntax of the library's is not Go's, nor its limits."""
+
+    def own(found: re.Match[str]) -> str:
+        is_call = found[0] == "matches" and source[found.end() :].lstrip().startswith("(")
+        return _MATCHES if is_call else found[0]
+
+    return _TOKEN.sub(own, source)
 
 
 def _macro_variables(tokens: list[Token]) -> frozenset[str]:
@@ -138,6 +151,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{part: _narrowed(part) for part in ("resource", "subresource", "namespace", "name", "check")},
     "group": lambda _, group: {"group": group},
     "allowed": bool,
+    _MATCHES: lambda text, pattern: searcher(pattern)(text) is not None,
 }
 """The functions that are handed to the library. What `check` answers, a policy knows."""
 
@@ -148,7 +162,7 @@ class Expression:
     def __init__(self, source: str) -> None:
         self.source = source
         try:
-            self._program = cel.compile(source)
+            self._program = cel.compile(_with_own_matches(source))
         except ValueError as error:
             raise CelSyntaxError(_first_line(str(error))) from None
         tokens = _tokens_of(source)

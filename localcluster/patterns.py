@@ -9,6 +9,8 @@ import re2
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
+_OPTIONS.max_mem = 256 << 20
+"""Room for each pattern that Go compiles: its limits are 1,000 repetitions and 128 MiB."""
 
 
 def searcher(pattern: str) -> Callable[[str], Any]:

@@ -2,6 +2,6 @@
 
 `setup.py` says which reconcilers there are and which change wakes which (`predicates.py`). The packages are
 layers, each of which imports downwards only (pyproject.toml): features with a reconciler of their own on top,
-then job, conditions, nodecheck, worker, scale, goodput, world, failure, and observed and runtime at the
+then findings, job, conditions, worker, scale, goodput, world, failure, and observed and runtime at the
 bottom. A package that has a reconciler calls its module `reconciler.py`.
 """

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from controller.resources import Object
 from controller.store import Change
-from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
-from reconcilers.nodecheck.finished import is_finished
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
@@ -35,26 +33,6 @@ def goes(change: Change) -> bool:
     return change.new is None
 
 
-def makes_way(change: Change) -> bool:
-    """A check has finished, is gone, or is through with some of its nodes: others may begin."""
-    old, new = change.old, change.new
-    if old is None:
-        return False
-    return new is None or is_finished(new) or appears(change) or _left_behind(old) != _left_behind(new)
-
-
-finishes = change_of(is_finished)
-"""The end of a check, which releases its own workers."""
-
-
-@change_of
-def begins_or_ends(check: Object) -> object:
-    """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
-    status = check.get("status", {})
-    waits = _waits_for_check(check)
-    return status.get("phase"), waits, status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
-
-
 @change_of
 def becomes_ready_or_not(node: Object) -> object:
     """The node's Ready condition. Workers go by this alone; kubelets write often."""
@@ -76,23 +54,6 @@ def more_than_status(obj: Object) -> object:
 def halts_or_goes_on(job: Object) -> object:
     """What a job's workers go by. The counts of its status follow their Pods, and lead back to nobody."""
     return generation_of(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
-
-
-@change_of
-def more_of_an_answer(worker: Object) -> object:
-    """What a check wants to know of a worker: where its Pod is, how it is, and what its agent found out."""
-    status = worker.get("status", {})
-    report = status.get("agent") or {}
-    said = [report.get(key) for key in ("incarnation", "podUid", "state", "check")]
-    known = [status.get(key) for key in ("observedIncarnation", "phase", "podUid", "nodeName", "conditions")]
-    return worker["spec"]["incarnation"], worker["metadata"].get("deletionTimestamp"), *said, *known
-
-
-@change_of
-def more_of_a_jobs_checks(job: Object) -> object:
-    """Which check the job carries out, whether it still has a world, and whether it has ended."""
-    status = job.get("status", {})
-    return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
 
 
 @change_of
@@ -145,18 +106,3 @@ def without_report(worker: Object) -> object:
 def generation_of(obj: Object) -> object:
     """What stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
     return obj["metadata"]["uid"], obj["metadata"].get("generation")
-
-
-def _waits_for_check(check: Object) -> bool:
-    """Return whether a check waits for another one."""
-    conditions = check.get("status", {}).get("conditions") or ()
-    return any(
-        (c["type"], c["status"], c["reason"]) == ("Running", "False", WAITING_FOR_CHECK) for c in conditions
-    )
-
-
-def _left_behind(check: Object) -> object:
-    """The nodes that an unfinished check is through with."""
-    status = check.get("status", {})
-    entries = (len(status.get(key) or ()) for key in ("withdrawn", "nodeResults"))
-    return *entries, status.get("furtherNodes")

@@ -25,9 +25,9 @@ from crds.job_status import ElasticJobStatus
 from crds.nodecheck import NodeCheck
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.workers import Workers, simply_runs
@@ -87,9 +87,9 @@ class PlannedJob:
         """One look at the job, with all that it writes."""
         plan = plan_job(self._seen(now), now)
         looked = Looked(plan)
-        if plan.check is not None:
-            looked.check = plan.check.body
-            self.checks.append(objects.check_of(plan.check.body, now, phase="Running"))
+        if plan.request is not None:
+            looked.check = plan.request.body
+            self.checks.append(objects.check_of(plan.request.body, now, phase="Running"))
         for act in plan.first:
             self._carry_out(act, looked, now)
         if plan.status_patch:
@@ -105,7 +105,7 @@ class PlannedJob:
             job=self.job,
             raw={"metadata": {"name": objects.JOB}, "status": self._status},
             workers=workers,
-            checks=self._job_checks(),
+            vetting=self._job_checks(),
             pods={w.metadata.uid: None for w in workers if w.status.pod_name},
             ages=Ages(joined),
             account_age_seconds=self._account_age(now),

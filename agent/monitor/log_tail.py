@@ -41,16 +41,19 @@ def copy_log(
         if finished.wait(interval_sec):
             return
     with open(file, "rb", buffering=0) as log:  # noqa: PTH123
-        lines, at = _Lines(header, dst, log_line_filter), 0
+        lines, at, is_late = _Lines(header, dst, log_line_filter), 0, False
         while True:
             ended = finished.is_set()  # asked first: what it wrote before its end is read below
             start = _next_data(log.fileno(), at)
             if start > at:
                 lines.leave_out(start - at)
             data = os.pread(log.fileno(), READ_BYTES, start)
-            at = start + len(data)
-            if data:
-                lines.write(data)
+            whole = data.rfind(b"\n") + 1
+            if not whole and (is_late or ended or len(data) == READ_BYTES):
+                whole = len(data)  # a part of a line alone: others write to the same place
+            at, is_late = start + whole, bool(data) and not whole
+            if whole:
+                lines.write(data[:whole])
             elif ended:
                 lines.end()
                 return
@@ -71,7 +74,7 @@ def _next_data(fd: int, at: int) -> int:
 
 
 class _Lines:
-    """Writes lines with a header. The beginning of a line is written too, so that nobody waits for it."""
+    """Writes lines with a header, also the beginning of a line that does not end soon."""
 
     def __init__(self, header: str, dst: TextIO, wanted: Callable[[str], bool]) -> None:
         self._header = header

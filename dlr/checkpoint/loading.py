@@ -192,7 +192,7 @@ class Loading:
             return
         sentence = (
             f"training begins at step 0: of step {step} in memory a part is lost, and {self._files} has no "
-            "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one"
+            "checkpoint; memoryCheckpoint.replicas: 1 survives one loss at a time, a lower persist_every more"
         )
         logger.warning("%s", sentence)
         self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)

@@ -34,9 +34,9 @@ from dlr.job.case import Case, Sentence, sentence
 from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
 from dlr.job.nodes import words_of_checks
 from dlr.job.wording import age, duration, in_command, parse_time
-from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import memory_of, steps_between
+from reconcilers.findings.reasons import NODES_CHECKED, QUIET
 from reconcilers.observed.quantities import format_bytes
 
 PEOPLE = "{people}"

@@ -12,7 +12,7 @@ from dlr.job.check_outcome import verdicts_of
 from dlr.job.report import is_ready
 from dlr.job.wording import age
 from dlr.kube.api import JSON
-from reconcilers.nodecheck.record import unhealthy_taint
+from reconcilers.findings.record import unhealthy_taint
 
 
 @dataclass(frozen=True)

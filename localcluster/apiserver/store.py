@@ -18,7 +18,8 @@ from localcluster.json_text import dumps, loads
 from localcluster.resource import JSON
 
 OBJECT_MAX_BYTES = 1536 * 1024
-"""What etcd takes in one request."""
+"""What etcd takes in one request. In a real cluster built-in kinds are stored as protobuf, of which it takes
+objects whose JSON is up to twice as long; nothing but a hostile object is of that size."""
 HISTORY_MAX_EVENTS = 10_000
 HISTORY_MAX_BYTES = 8 * 1024 * 1024
 

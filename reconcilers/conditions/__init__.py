@@ -2,7 +2,7 @@
 
 Conditions are what scripts wait for (`kubectl wait`): ten at most. A warning is in the status for as long as
 something is wrong or odd, and several may be there at once. `table.py` has a row for each type, `facts.py`
-what they are judged by; `life.py`, `scaled.py` and `job_finding.py` judge conditions, `refusal.py`,
-`pods.py`, `reported.py`, `slow.py` and `launcher_flags.py` warnings. Above is job; below are the
+what they are judged by; `life.py` and `scaled.py` judge conditions, features add theirs, and `refusal.py`,
+`pods.py`, `reported.py`, `slow.py` and `launcher_flags.py` judge warnings. Above is job; below are the
 policies that they are about.
 """

@@ -9,14 +9,13 @@ from datetime import datetime
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
-from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
+from reconcilers.world.vetting import UNJUDGED, Standing, Vetting
 
 OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
 
@@ -30,20 +29,6 @@ class Neighbour:
     node: str
     since: datetime
     """When its Pod was first seen running."""
-
-
-@dataclass(frozen=True)
-class CheckState:
-    """How the job's checks are, by now."""
-
-    finished: tuple[FinishedCheck, ...] = ()
-    active: NodeCheck | None = None
-    refused: str = ""
-    """Why the check that was wanted could not be made."""
-    unchecked: frozenset[int] = frozenset()
-    """Workers that no world is formed with before a check."""
-    left_out: frozenset[int] = frozenset()
-    """Workers on slow nodes that the world does without."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +54,13 @@ class Facts:
     pods: int = 0
     neighbours: Sequence[Neighbour] = ()
     limit: WorkerLimit = field(default_factory=WorkerLimit)
-    checks: CheckState | None = None
+    vetting: Vetting | None = None
     """None for a job that does not go on."""
+    standing: Standing = UNJUDGED
+    request_refused: str = ""
+    """Why the object that has workers tested could not be made."""
+    left_out: frozenset[int] = frozenset()
+    """Workers on slow nodes that the world does without."""
     exhausted_workers: Mapping[str, str] = field(default_factory=dict)
     fresh: Freshness = field(default_factory=Freshness)
     scale_requested: bool = False

@@ -71,9 +71,8 @@ def _too_few(facts: Facts) -> list[str]:
         return too_few_pods(facts, types)
     wanted, count = set(wanted_slots(job, names.WORKER)), job.spec.replica_specs[names.WORKER].replicas
     there = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
-    left_out = facts.checks.left_out if facts.checks else frozenset()
     others = too_few_pods(facts, [type_ for type_ in types if type_ != names.WORKER])
-    if there <= wanted and is_complete(there, wanted, bounds_of(job), left_out):
+    if there <= wanted and is_complete(there, wanted, bounds_of(job), facts.left_out):
         return others
     return [f"the world has {len(there & wanted)} of {counted(count, 'worker')}", *others]
 

@@ -56,16 +56,6 @@ def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
     return None if slow is None or is_shown(warning_of(job.status.warnings, SLOW), slow) else slow
 
 
-def suspected_at(
-    before: datetime | None, job: ElasticJob, workers: Workers, now: datetime
-) -> datetime | None:
-    """A node may be why: checks that were passed before count no more, so one comes at the next pause.
-
-    The time is ours, of the look that publishes the news: an agent's clock may be far ahead.
-    """
-    return before if news_of(job, workers) is None else now
-
-
 def began_at(speaker: ElasticWorker, now: datetime) -> datetime:
     """When steps began to take longer, by our clock, if this is the first look at the agent's report of it.
 

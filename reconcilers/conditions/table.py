@@ -11,7 +11,6 @@ from crds.job_status import ElasticJobStatus, JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase
 from reconcilers.conditions import (
-    job_finding,
     launcher_flags,
     life,
     pods,
@@ -58,7 +57,6 @@ CONDITIONS = (
     Kind(life.WORLD_FORMED, life.world_formed, life.world_at_end),
     Kind(life.WORKERS_READY, life.workers_ready, life.workers_ready),
     Kind(scaled.SCALED, scaled.judge, life.wait_at_end),
-    Kind(job_finding.NODES_CHECKED, job_finding.judge, job_finding.judge, job_finding.event),
 )
 
 
@@ -155,6 +153,10 @@ class Table:
     conditions: Sequence[Kind] = CONDITIONS
     warnings: Sequence[WarningKind] = WARNINGS
     """The gravest first."""
+
+    def beside(self, conditions: Sequence[Kind]) -> Table:
+        """The table with conditions of features."""
+        return replace(self, conditions=(*self.conditions, *conditions))
 
 
 TABLE = Table()

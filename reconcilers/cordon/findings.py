@@ -1,6 +1,6 @@
 """Findings on single nodes: of finished NodeChecks, of ended workers, and those that the Nodes keep.
 
-`reconcilers/nodecheck/faulty.py` says which decide, and `reconcilers/observed/trust.py` whose count.
+`reconcilers/findings/faulty.py` says which decide, and `reconcilers/observed/trust.py` whose count.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from controller.slices import Slices
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.findings import Finding
 from crds.further_nodes import whole
-from reconcilers.nodecheck.faulty import (
+from reconcilers.findings.faulty import (
     decision_of,
     decisions_of,
     finding_of_worker,
     last_error,
     suspicion_of,
 )
-from reconcilers.nodecheck.finished import BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
-from reconcilers.nodecheck.nodes import created_at
-from reconcilers.nodecheck.record import read_record, with_findings
-from reconcilers.nodecheck.reference import Reference, read_reference
+from reconcilers.findings.finished import BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
+from reconcilers.findings.machine import created_at
+from reconcilers.findings.record import read_record, with_findings
+from reconcilers.findings.reference import Reference, read_reference
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 

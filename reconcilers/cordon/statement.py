@@ -15,7 +15,7 @@ from crds.cordon import CHECK_FAILED, CHECK_PASSED, HELD_BACK, NOT_ENFORCED, rea
 from crds.findings import Cause, Finding, Verdict
 from crds.model import ConditionStatus
 from reconcilers.cordon.policy import NodeCordon
-from reconcilers.nodecheck.actions import advice
+from reconcilers.findings.actions import advice
 from reconcilers.observed.options import CordonMode, CordonOptions
 
 HELD = "CordonHeld"

@@ -19,7 +19,7 @@ from reconcilers.cordon.reconciler import (
     cordon_keys,
     cordon_view,
 )
-from reconcilers.nodecheck.finished import BY_VERDICT
+from reconcilers.findings.finished import BY_VERDICT
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.observed.trust import CLUSTER, Trust, may_cordon
 from reconcilers.predicates import change_of, without_report

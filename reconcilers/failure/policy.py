@@ -138,11 +138,13 @@ def assess(
     now: datetime,
     *,
     is_asked: bool = True,
+    are_tested: bool = False,
 ) -> Assessment:
     """Assesses the failures that are reported by now.
 
     Args:
         is_asked: the ElasticWorld asks the members of a world that hangs for their stacks.
+        are_tested: nodes are tested after failures of hardware.
     """
     rules, status = rules_of(job), job.status
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now, is_asked=is_asked)
@@ -158,8 +160,10 @@ def assess(
             failure, restarts = end, uncounted(restarts, ExitClass.UNKNOWN)
             budget = budgets.explained(budget)
             late_loss = _late_loss(end, status, workers)
-    renewals = {} if incident else _renewals(job, workers, now)
-    pending = incident is not None and _renewal(job, culprit_of(incident.failure, workers), incident)
+    renewals = {} if incident else _renewals(job, workers, now, are_tested=are_tested)
+    pending = incident is not None and _renewal(
+        job, culprit_of(incident.failure, workers), incident, are_tested=are_tested
+    )
     return Assessment(
         incident=incident,
         restarts=restarts,
@@ -283,7 +287,7 @@ def _worker_of(end: JobFailure, workers: Workers) -> ElasticWorker:
     return next(w for w in workers.exceptional if w.metadata.name == end.worker)
 
 
-def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Renewal]:
+def _renewals(job: ElasticJob, workers: Workers, now: datetime, *, are_tested: bool) -> dict[str, Renewal]:
     """Return the renewals of the culprit on record: a controller that dies in between counts it once."""
     blamed, world = job.status.last_failure, job.status.world
     culprit = culprit_of(blamed, workers)
@@ -294,11 +298,13 @@ def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Ren
     if world.round != blamed.round and not young:
         return {}  # it was restarted in place, and trains
     incident = incident_in(culprit, blamed.round, rules_of(job))
-    renewal = _renewal(job, culprit, incident) if incident else None
+    renewal = _renewal(job, culprit, incident, are_tested=are_tested) if incident else None
     return {culprit.metadata.uid: renewal} if renewal else {}
 
 
-def _renewal(job: ElasticJob, worker: ElasticWorker | None, incident: Incident) -> Renewal | None:
+def _renewal(
+    job: ElasticJob, worker: ElasticWorker | None, incident: Incident, *, are_tested: bool
+) -> Renewal | None:
     """Whether its worker gets a new Pod: as a rule says, or, without one, as the class asks for."""
     if worker is None:
         return None
@@ -307,7 +313,7 @@ def _renewal(job: ElasticJob, worker: ElasticWorker | None, incident: Incident) 
         return Renewal(class_, f"a rule of failurePolicy replaces it: {line}", avoids_node=True)
     if incident.action is not None:
         return None
-    if class_ is ExitClass.HARDWARE_ERROR and not job.spec.node_check.enabled:
+    if class_ is ExitClass.HARDWARE_ERROR and not are_tested:
         return Renewal(class_, f"{class_}: {line}", avoids_node=True)
     if class_ is ExitClass.OOM and memory_of(job, worker) is not None:
         return Renewal(class_, f"{class_}: {line}", avoids_node=False, out_of_memory=True)

@@ -16,7 +16,6 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.ranges import as_ranges
 from crds.replica_groups import MAX_GROUP_MESSAGE, GroupStatus, Membership, ReplicaGroups
 from crds.texts import shortened
-from reconcilers.conditions.job_finding import NODES_CHECKED
 from reconcilers.conditions.life import (
     ENDED,
     FAILED,
@@ -29,6 +28,7 @@ from reconcilers.conditions.life import (
 )
 from reconcilers.conditions.scaled import SCALED
 from reconcilers.failure.totals import failures_of
+from reconcilers.findings.reasons import NODES_CHECKED
 from reconcilers.groups.account import goodput_of, history_of
 from reconcilers.groups.membership import GroupView
 from reconcilers.groups.sums import named, nodes_checked, of_some, sums_of_warnings

@@ -9,8 +9,8 @@ from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.ranges import as_ranges
 from crds.texts import shortened
-from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
 from reconcilers.conditions.table import WARNINGS
+from reconcilers.findings.reasons import NODES_CHECKED, QUIET
 from reconcilers.observed.conditions import State, condition_of
 
 MAX_NAMED = 64

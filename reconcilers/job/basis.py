@@ -11,20 +11,17 @@ from functools import cached_property
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import Departed
-from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import slow
 from reconcilers.conditions.refusal import Refusal
 from reconcilers.conditions.table import TABLE, Table
 from reconcilers.failure.budgets import Overdrawn
-from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.policy import exhausted_workers
 from reconcilers.job.seen import Seen
-from reconcilers.nodecheck.job_checks import CheckedWorkers, standing_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
+from reconcilers.world.vetting import Standing
 
 
 @dataclass(frozen=True)
@@ -67,18 +64,8 @@ class Basis:
         return suspended_pods(self.job, self.workers)
 
     @cached_property
-    def active_check(self) -> NodeCheck | None:
-        return self.seen.checks.active
-
-    @cached_property
-    def suspected_at(self) -> datetime | None:
-        workers = self.workers.exceptional
-        known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
-        return slow.suspected_at(known, self.job, self.workers, self.now)
-
-    @cached_property
-    def standing(self) -> CheckedWorkers:
-        return standing_of(self.job, self.workers, self.seen.checks, self.suspected_at, self.now)
+    def standing(self) -> Standing:
+        return self.seen.vetting.standing(self.job, self.workers, self.now)
 
     @cached_property
     def exhausted_workers(self) -> Mapping[str, str]:

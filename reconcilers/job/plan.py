@@ -18,6 +18,7 @@ from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
 from reconcilers.conditions import refusal, reported
 from reconcilers.conditions.life import why_stopped
+from reconcilers.conditions.table import TABLE, Table
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
@@ -40,13 +41,13 @@ from reconcilers.observed.run_policy import (
 )
 from reconcilers.observed.status_patch import patch_of, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
-from reconcilers.runtime.acts import Act, Event, create, deleted
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.acts import Act, Event, deleted
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
-from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
+from reconcilers.world.decision import Constraints, decide, resumed
 from reconcilers.world.extra import with_extra
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
 from reconcilers.world.rendezvous import Decision, broken_members, dissolve
@@ -63,8 +64,9 @@ UNKNOWN_POD_RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    check: Act | None = None
-    """The NodeCheck to make before anything else. If it is refused, plan again with `Seen.check_refused`."""
+    request: Act | None = None
+    """The object to make before anything else, by which workers are tested. If it is refused, plan again with
+    `Seen.request_refused`."""
     first: tuple[Act, ...] = ()
     """Writes that come before the status: once it is written, nothing shows that they are due."""
     status_patch: Object = field(default_factory=dict)
@@ -142,7 +144,7 @@ def workers_to_be(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
-    if plan.check or plan.first or plan.events or plan.acts:
+    if plan.request or plan.first or plan.events or plan.acts:
         return plan
     wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
     if wait <= 0:
@@ -156,12 +158,14 @@ def basis_of(
     uptake: Uptake,
     now: datetime,
     fault: refusal.Fault | None = None,
+    table: Table = TABLE,
 ) -> Basis:
     """The job as it is wanted by now.
 
     Args:
         surplus: the workers that are deleted.
         fault: why the job's Pods cannot be made, as far as that is special to its planner.
+        table: the conditions and warnings of jobs of its kind.
     """
     job = seen.job
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
@@ -174,6 +178,7 @@ def basis_of(
         now=now,
         scale_requested=uptake.scale_requested,
         refusal=refusal.judge(job, workers, now, fault),
+        table=table.beside(seen.kinds),
     )
 
 
@@ -226,13 +231,14 @@ def _train(look: Basis) -> Plan:
     if roll.sources:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
     broken_at = failed_at(breaks, published.round, workers, now)
-    failures = assess(look.job, workers, look.spare, breaks, now, is_asked=look.seen.hang_asked)
+    are_tested = look.seen.vetting.follows_failures(look.job)
+    failures = assess(
+        look.job, workers, look.spare, breaks, now, is_asked=look.seen.hang_asked, are_tested=are_tested
+    )
     if (failed := plan_failure(look, failures, broken_at)) is not None:
         return failed
     decision = decide(published, people, bounds, now, _constraints(look, failures), breaks)
-    check = (
-        create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
-    )
+    request = look.seen.vetting.request(look.job, decision.to_vet) if decision.to_vet else None
     ready = sum(person.joinable for person in people)
     due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
     waits = (
@@ -241,7 +247,7 @@ def _train(look: Basis) -> Plan:
         reported.seconds_to_look(look.job),
         *waits_of_all(look),
     )
-    plan = replace(_go_on(look, decision, failures, broken_at, waits), check=check)
+    plan = replace(_go_on(look, decision, failures, broken_at, waits), request=request)
     return relaunching(plan, look, due, retry_seconds)
 
 
@@ -292,22 +298,20 @@ def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
     job, workers, published = look.job, look.workers, look.published
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
     bounds, roll = with_extra(bounds_of(job), job, workers, published, people), Roll()
-    if look.active_check is None and not look.is_refused:
+    if look.seen.vetting.claim is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
     return on_faulty_nodes(roll.marked(people), look.standing.faulty), bounds, roll
 
 
 def _constraints(look: Basis, failures: Assessment) -> Constraints:
-    active, workers = look.active_check, None
-    if active is not None and active.spec.workers is not None:
-        workers = frozenset(active.spec.workers)
+    claim = look.seen.vetting.claim
     return Constraints(
         slow=look.standing.slow,
-        unchecked=look.standing.unchecked,
-        active_check=ActiveCheck(active.metadata.name, workers) if active is not None else None,
-        check_has_ended=bool(look.job.status.active_check) and active is None,
-        check_refused=bool(look.seen.check_refused),
+        unvetted=look.standing.unvetted,
+        claim=claim,
+        claim_has_ended=bool(look.job.status.active_check) and claim is None,
+        request_refused=bool(look.seen.request_refused),
         hold=failures.hold(look.now),
         hang_since=failures.hang_since,
         blame=failures.blame,
@@ -322,7 +326,7 @@ def _go_on(
     broken_at: datetime | None,
     waits: Collection[float | None],
 ) -> Plan:
-    """The status of a job that goes on, and what becomes of its standby and its old checks."""
+    """The status of a job that goes on, and what becomes of its standby."""
     workers, world = look.workers, decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
     look = replace(look, job=job) if moved else look
@@ -334,8 +338,7 @@ def _go_on(
         *events_of_job.of_resume(look.published, world),
         *events_of_job.of_moves(moved),
     )
-    acts = [deleted(NODECHECKS, old.metadata) for old in look.seen.checks.outdated]
-    return written(look, status, acts, waits, events, standby, broken_at)
+    return written(look, status, look.seen.vetting.leftovers(), waits, events, standby, broken_at)
 
 
 def written(
@@ -354,15 +357,18 @@ def written(
         broken_at: when the world failed that is given up now.
     """
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status
-    checking = status.active_check is not None
-    moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
-    differs = bool(patch_of(raw, status.to_wire()))
+    is_claimed = status.active_check is not None
+    moment = Moment(look.job, status, look.workers, look.now, is_claimed, broken_at)
+    wire = status.to_wire()
+    differs = bool(patch_of(raw, wire))
     after = with_account(moment, differs, look.seen.account_age_seconds)
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
     updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
-        status_patch=validated_patch(raw, after) if differs or after is not status else {},
+        status_patch=validated_patch(raw, after, wire if after is status else None)
+        if differs or after is not status
+        else {},
         events=(
             *events,
             *events_of_conditions(before, after, look.table),

@@ -25,6 +25,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
+from reconcilers.job.vetter import NOBODY, Vetter
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock
@@ -45,12 +46,13 @@ class ElasticJobReconciler(Reconciler):
         clock: Clock,
         most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
         plan: Callable[[Seen, datetime], Plan] = plan_job,
+        vetter: Vetter = NOBODY,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
         self._plan_of = plan
-        self._view = JobReader(client, cache, clock, most_workers)
+        self._view = JobReader(cache, clock, most_workers, vetter)
         self._worlds = cache.store(ELASTICWORLDS)
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Time of the last write of each job's status, on the monotonic clock."""
@@ -81,18 +83,18 @@ class ElasticJobReconciler(Reconciler):
 
     async def _look(self, seen: Seen) -> Result:
         plan = await self._plan(seen)
-        if plan.check is not None and (refused := await self._refusal_of(seen, plan.check)):
-            plan = await self._plan(replace(seen, check_refused=refused))
+        if plan.request is not None and (refused := await self._refusal_of(seen, plan.request)):
+            plan = await self._plan(replace(seen, request_refused=refused))
         await self._apply(seen, plan)
         wait = plan.look_again_seconds
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        size = len(seen.workers) + seen.checks.look_size + seen.nodes_to_compare
+        size = len(seen.workers) + seen.vetting.look_size + seen.nodes_to_compare
         return await computed(size, self._plan_of, seen, self._clock.now())
 
-    async def _refusal_of(self, seen: Seen, check: Act) -> str:
-        """Make the check, if the job is still as it was seen: a check stops training.
+    async def _refusal_of(self, seen: Seen, request: Act) -> str:
+        """Make it, if the job is still as it was seen: a test of workers stops training.
 
         Returns:
             Why the API server does not take it, or nothing.
@@ -102,7 +104,7 @@ class ElasticJobReconciler(Reconciler):
         """
         await self._write(seen.raw, {})
         try:
-            await carry_out(self._client, self._recorder, seen.raw, [check])
+            await carry_out(self._client, self._recorder, seen.raw, [request])
         except Refused as error:
             if not is_refusal(error):
                 raise

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from controller.cache import Cache
-from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import NODES, PODS, Object
 from controller.slices import LARGE, computed
@@ -23,8 +22,9 @@ from crds.grouping import is_grouped
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
+from reconcilers.conditions.table import Kind
 from reconcilers.failure.memory import has_run_out
-from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
+from reconcilers.job.vetter import NOBODY, Vetter
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
@@ -39,6 +39,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import VacantSlots
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
+from reconcilers.world.vetting import Vetting
 
 _NEW_WORKER = 10
 """Known workers that take as long to read as one whose report is new, and as large as the CRD takes."""
@@ -49,8 +50,8 @@ class _Heard(NamedTuple):
 
     version: str
     """resourceVersion of the ElasticWorker; until it changes, there is nothing else to read."""
-    checking: str | None
-    """The check that the job carried out then."""
+    claim: str | None
+    """Name of the claim on the job's workers then."""
     waits: Hashable
     """The answer of `is_waiting`."""
     waits_since: float
@@ -68,31 +69,31 @@ class AgesView:
         self._monotonic = monotonic
         self._heard: Memory[_Heard] = workers.memory()
 
-    def of(self, workers: Workers, checking: str | None) -> Ages:
+    def of(self, workers: Workers, claim: str | None) -> Ages:
         """
         Args:
-            checking: the job's active check: who joins is seen to do so anew when it begins and ends.
+            claim: name of the claim on the job's workers: the waits begin again when it begins and ends.
         """
         now, joined, checkpoint = self._monotonic(), {}, {}
         for worker in workers:
             uid, version = worker.metadata.uid, worker.metadata.resource_version
             known = self._heard.get(uid)
-            if known is None or known.version != version or known.checking != checking:
-                known = self._heard.put(uid, _heard(worker, checking, known, now))
+            if known is None or known.version != version or known.claim != claim:
+                known = self._heard.put(uid, _heard(worker, claim, known, now))
             joined[uid] = now - known.waits_since
             if known.behind_seconds is not None:
                 checkpoint[uid] = max(now - known.saved_since, known.behind_seconds)
         return Ages(joined, checkpoint)
 
 
-def _heard(worker: ElasticWorker, checking: str | None, before: _Heard | None, now: float) -> _Heard:
+def _heard(worker: ElasticWorker, claim: str | None, before: _Heard | None, now: float) -> _Heard:
     report = current_report(worker)
     waits, told = is_waiting(report), checkpoint_of(report)
-    still = before if before and (before.waits, before.checking) == (waits, checking) else None
+    still = before if before and (before.waits, before.claim) == (waits, claim) else None
     saved = before if before and told in (None, before.step) else None  # told no more, it is not made anew
     return _Heard(
         version=worker.metadata.resource_version,
-        checking=checking,
+        claim=claim,
         waits=waits,
         waits_since=still.waits_since if still else now,
         step=saved.step if saved else told,
@@ -135,7 +136,9 @@ class Seen:
     """Those of them that are deleted and do not go, each with what holds it."""
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
-    checks: JobChecks = field(default_factory=JobChecks)
+    vetting: Vetting = field(default_factory=Vetting)
+    kinds: Sequence[Kind] = ()
+    """Conditions that features state of the job."""
     pods: Mapping[str, str | None] = field(default_factory=dict)
     """Digest of the resources that the Pod of a worker's present incarnation was built with, by uid of the
     worker; without those whose Pod the cache does not show."""
@@ -153,8 +156,8 @@ class Seen:
     """The ElasticWorld asks the members of a world that hangs for their stacks."""
     neighbours: Sequence[Neighbour] = ()
     """Other workers on the job's nodes, if it has just become slow."""
-    check_refused: str = ""
-    """Why the API server does not take the NodeCheck that this look wants."""
+    request_refused: str = ""
+    """Why the API server does not take the request to test workers that this look makes."""
     limit: WorkerLimit = field(default_factory=WorkerLimit)
     """How many ElasticWorkers its namespace may have."""
     workers_refused: str = ""
@@ -182,10 +185,10 @@ class JobReader:
 
     def __init__(
         self,
-        client: Client,
         cache: Cache,
         clock: Clock,
         most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
+        vetter: Vetter = NOBODY,
     ) -> None:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
@@ -193,7 +196,7 @@ class JobReader:
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._vacant = VacantSlots(cache)
-        self._checks = JobChecksView(client, cache)
+        self._vetter = vetter
         self._most_workers = most_workers
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
@@ -221,10 +224,10 @@ class JobReader:
         seen = await computed(there + _NEW_WORKER * new, self._read, job, raw, found)
         if job.status.finished:
             return seen
-        checks = await self._checks.of(job, seen.workers)
-        checking = checks.active.metadata.name if checks.active else None
-        ages = await computed(len(seen.workers), self._ages.of, seen.workers, checking)
-        return replace(seen, checks=checks, ages=ages)
+        vetting = await self._vetter.look(job, seen.workers)
+        claim = vetting.claim.name if vetting.claim else None
+        ages = await computed(len(seen.workers), self._ages.of, seen.workers, claim)
+        return replace(seen, vetting=vetting, kinds=self._vetter.kinds, ages=ages)
 
     def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
         workers = Workers(self._workers_of(found, job.metadata.namespace))
@@ -305,8 +308,8 @@ class JobReader:
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
-        wanted = {type_: template_digest(job, type_) for type_ in training_types(job)}
         is_edited, digests, outdated = job.metadata.generation > 1, {}, 0
+        wanted = {type_: template_digest(job, type_) for type_ in training_types(job) if is_edited}
         for worker in workers:
             pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
             if pod is not None:

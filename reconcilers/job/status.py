@@ -21,7 +21,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.replica_groups import ReplicaGroupStatus
 from crds.texts import shortened
-from reconcilers.conditions.facts import CheckState, Facts
+from reconcilers.conditions.facts import Facts
 from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
 from reconcilers.conditions.scaled import phase_while_scaling
 from reconcilers.conditions.table import Judgement, judged
@@ -56,12 +56,15 @@ def going_on(
         world: None for a job that has none.
         left_out: workers on slow nodes that the world does without.
     """
-    job, active, checks = of.job, of.active_check, of.seen.checks
+    job, claim = of.job, of.seen.vetting.claim
     facts = _facts(
         of,
         phase,
         world,
-        checks=CheckState(checks.finished, active, of.seen.check_refused, of.standing.unchecked, left_out),
+        vetting=of.seen.vetting,
+        standing=of.standing,
+        request_refused=of.seen.request_refused,
+        left_out=left_out,
         exhausted_workers=of.exhausted_workers,
         fresh=freshness(job, of.workers, of.seen.pods) if of.scale_requested else of.fresh,
         scale_requested=of.scale_requested,
@@ -74,8 +77,8 @@ def going_on(
         world,
         judgement,
         failures=failures,
-        active_check=active.metadata.name if active else None,
-        suspected_at=of.suspected_at,
+        active_check=claim.name if claim else None,
+        suspected_at=of.standing.suspected_at,
         start_time=job.status.start_time or of.now,
         standby=standby,
     )

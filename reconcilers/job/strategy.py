@@ -1,4 +1,4 @@
-"""How the workers of a job train together, as far as other reconcilers than the job's own depend on it."""
+"""How the workers of a job train together, as far as features and other reconcilers have to do with it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
+from reconcilers.job.vetter import NOBODY, Vetter
 from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.companions import ServiceOf, no_service
@@ -34,6 +35,8 @@ class Strategies:
 
     def __init__(self) -> None:
         self._special = list[tuple[Callable[[ElasticJob], bool], Strategy]]()
+        self.vetter: Vetter = NOBODY
+        """Who tests workers before a world is formed with them."""
 
     def add(self, is_for: Callable[[ElasticJob], bool], strategy: Strategy) -> None:
         self._special.append((is_for, strategy))

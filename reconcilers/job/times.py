@@ -1,7 +1,7 @@
 """Times in a job's status that are yet to come: the clock of the controller that wrote them was ahead. Pure.
 
 Whatever counts from such a time would wait until our clock gets there, for hours maybe: a hold of the next
-world, a check that is new enough, the judgement of a hang, a deadline. So it counts from now on, and that is
+world, a test that is new enough, the judgement of a hang, a deadline. So it counts from now on, and that is
 written.
 """
 
@@ -39,7 +39,7 @@ def with_times_by_our_clock(job: ElasticJob, now: datetime) -> ElasticJob:
 
 
 _OF_THE_JOB = ("suspected_at", "start_time", "completion_time")
-"""Fields of the status from which on checks count, the deadline, and the time that an ended job has."""
+"""Fields of the status from which on tests count, the deadline, and the time that an ended job has."""
 _BEGINNINGS = ("formed_at", "reforming_since", "hang_since", "checkpoint_awaited_since")
 """Fields of a world."""
 

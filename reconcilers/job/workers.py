@@ -21,7 +21,6 @@ from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
 from reconcilers.job.basis import Basis
 from reconcilers.job.times import TOLERANCE
-from reconcilers.nodecheck.job_checks import UNJUDGED, CheckedWorkers
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, stuck_by
 from reconcilers.observed.workers import new_worker, slot_of
@@ -31,6 +30,7 @@ from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
 from reconcilers.world.extra import extra_of
 from reconcilers.world.participants import Bounds
+from reconcilers.world.vetting import UNJUDGED, Standing
 
 _IDLE = (AgentState.READY, AgentState.FAILED)
 MAX_DELAY_SECONDS = 60.0
@@ -44,7 +44,7 @@ MAX_FAULTY_NODES = 256
 CLEARED = "a node that its Pod must keep off is not faulty any more"
 CLEARED_LOOK_SECONDS = 60.0
 """A Pod that finds no node, and must keep off some, is looked at so often: neither a new machine of such a
-node's name wakes the job, nor another's check that the node passes."""
+node's name wakes the job, nor another's test that the node passes."""
 RESUMED = "the job is resumed while the Pod from before is on its way out"
 
 
@@ -71,7 +71,7 @@ def plan_relaunches(
     workers: Sequence[ElasticWorker],
     rendezvous: Rendezvous,
     now: datetime,
-    standing: CheckedWorkers = UNJUDGED,
+    standing: Standing = UNJUDGED,
     renewed: Mapping[str, str] | None = None,
     avoiding: Collection[str] = (),
     spare_pod_wait_seconds: float = 0.0,
@@ -133,7 +133,7 @@ def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ..
     return tuple(nodes[-MAX_EXCLUDED_NODES:])
 
 
-def _faulty(worker: ElasticWorker, standing: CheckedWorkers) -> tuple[str, ...]:
+def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
     """Return the faulty nodes of the slot that are not cleared, and those found now; the newest of them."""
     known = [node for node in worker.spec.faulty_nodes if node not in standing.cleared]
     found = set(standing.faulty_nodes)
@@ -183,7 +183,7 @@ def relaunches_of(
     return acts, min((wait for wait in waits if wait is not None), default=None)
 
 
-def _is_cleared(worker: ElasticWorker, standing: CheckedWorkers) -> bool:
+def _is_cleared(worker: ElasticWorker, standing: Standing) -> bool:
     """Whether a node that its Pod must keep off counts as faulty no more."""
     return not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
 

@@ -19,6 +19,7 @@ from controller.slices import Slices, computed
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
+from reconcilers.findings.finished import is_finished
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     REST_SECONDS,
@@ -32,7 +33,6 @@ from reconcilers.nodecheck.claims import (
     sentence_on,
     to_yield,
 )
-from reconcilers.nodecheck.finished import is_finished
 from reconcilers.nodecheck.nodes import Out
 from reconcilers.nodecheck.queues import Queues
 from reconcilers.nodecheck.scope import is_idle, wanted_workers

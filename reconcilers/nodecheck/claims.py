@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
 
+from controller.resources import Object
 from controller.wording import counted
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.nodecheck.nodes import Out
-from reconcilers.observed.trust import is_made_for_job
 
 WAITING_FOR_CHECK = "WaitingForCheck"
 WAITING_FOR_AGENTS = "WaitingForAgents"
@@ -150,3 +150,16 @@ def agent_is_ready(worker: dict[str, Any]) -> bool:
         and report.get("state") != "Stopped"
         and status.get("phase") not in ("Succeeded", "Failed")
     )
+
+
+def is_made_for_job(check: Object, job: Object | None) -> bool:
+    """Whether the controller has a job's world wait for a stored NodeCheck that it made for that job.
+
+    Anybody may write `jobName`, and a reference to a job. That the job carries out a check, and on which of
+    its workers' nodes, is in its status, which the controller alone writes.
+    """
+    if job is None or check["spec"].get("jobName") != job["metadata"]["name"]:
+        return False
+    owners = check["metadata"].get("ownerReferences") or ()
+    is_owned = any(it["uid"] == job["metadata"]["uid"] and it.get("controller") for it in owners)
+    return is_owned and job.get("status", {}).get("activeCheck") == check["metadata"]["name"]

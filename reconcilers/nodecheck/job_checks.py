@@ -1,4 +1,4 @@
-"""The NodeChecks of a job (`JobChecks`), and what follows for its workers (`CheckedWorkers`), purely."""
+"""The NodeChecks of a job (`JobChecks`), and what follows for its workers (`Standing`), purely."""
 
 from __future__ import annotations
 
@@ -21,18 +21,22 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.findings import MAX_EVIDENCE, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
-from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
+from reconcilers.findings.finished import FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
+from reconcilers.nodecheck.suspicion import suspected_at
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.ownership import BY_JOB, owner_uids
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Act, create, deleted
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.world.vetting import UNJUDGED, Claim, Standing, Vetting
 
 VERDICTS_OF_A_WORKER = 4
 """Verdicts on nodes that take as long to look at as a worker."""
 
 
 @dataclass(frozen=True)
-class JobChecks:
+class JobChecks(Vetting):
     """The NodeChecks that concern a job, as one read shows them."""
 
     of_job: tuple[NodeCheck, ...] = ()
@@ -61,15 +65,30 @@ class JobChecks:
         """The oldest of the job's that has not finished: they go one at a time."""
         return active_check(self.of_job)
 
-    @property
-    def outdated(self) -> list[NodeCheck]:
-        """Checks to delete."""
-        return outdated(self.of_job, self.owned)
+    @cached_property
+    def claim(self) -> Claim | None:
+        """The active check."""
+        if self.active is None:
+            return None
+        workers = self.active.spec.workers
+        tested = None if workers is None else frozenset(workers)
+        return Claim(self.active.metadata.name, tested, "node check")
 
-    def next_for(self, job: ElasticJob, workers: Sequence[int]) -> dict[str, Any]:
+    def follows_failures(self, job: ElasticJob) -> bool:
+        return job.spec.node_check.enabled
+
+    def standing(self, job: ElasticJob, workers: Workers, now: datetime) -> Standing:
+        since = suspected_at(job, workers, now)
+        return replace(standing_of(job, workers, self, since, now), suspected_at=since)
+
+    def request(self, job: ElasticJob, workers: Sequence[int]) -> Act:
         """The NodeCheck to create, of these workers."""
         name = job.metadata.name
-        return new_check(job, check_name(name, next_number(name, self.taken)), workers)
+        return create(NODECHECKS, new_check(job, check_name(name, next_number(name, self.taken)), workers))
+
+    def leftovers(self) -> list[Act]:
+        """Deletions of outdated checks."""
+        return [deleted(NODECHECKS, old.metadata) for old in outdated(self.of_job, self.owned)]
 
     @cached_property
     def newest_first(self) -> tuple[FinishedCheck, ...]:
@@ -86,32 +105,13 @@ class JobChecks:
         return None if done is None else done.verdicts[node]
 
 
-@dataclass(frozen=True)
-class CheckedWorkers:
-    """The job's training workers by the verdicts on their nodes, by index."""
-
-    unchecked: frozenset[int] = frozenset()
-    """Workers whose nodes no check vouches for, in a job that wants one."""
-    faulty: Mapping[int, str] = field(default_factory=dict)
-    """Workers on faulty nodes, with the finding."""
-    slow: frozenset[int] = frozenset()
-    """Workers on slow nodes; left out of the world if enough others are ready."""
-    faulty_nodes: tuple[str, ...] = ()
-    """All faulty nodes, the newest last."""
-    cleared: frozenset[str] = frozenset()
-    """Nodes whose last verdict is another, or is on another machine."""
-
-
-UNJUDGED = CheckedWorkers()
-
-
 def standing_of(
     job: ElasticJob,
     workers: Sequence[ElasticWorker],
     checks: JobChecks,
     suspected_at: datetime | None,
     now: datetime,
-) -> CheckedWorkers:
+) -> Standing:
     """Judge the workers; unless checks are `enabled`, only faults that a person's check found count."""
     policy = job.spec.node_check
     if not policy.enabled and not checks.on_node:
@@ -119,7 +119,7 @@ def standing_of(
     training = [worker for worker in workers if worker.spec.type == names.WORKER]
     reasons = {w.spec.index: _found_faulty(w, checks) for w in training}
     verdicts = {node: checks.last_verdict(node) for node in checks.newest}
-    standing = CheckedWorkers(
+    standing = Standing(
         faulty={index: reason for index, reason in reasons.items() if reason is not None},
         faulty_nodes=_faulty_nodes(checks, verdicts),
         cleared=checks.replaced.union(n for n, verdict in verdicts.items() if verdict is not Verdict.FAULTY),
@@ -128,7 +128,7 @@ def standing_of(
         return standing
     since = suspected_at or LONG_AGO
     fresh_since = max(since, now - timedelta(seconds=policy.fresh_seconds))
-    unchecked = (
+    unvetted = (
         worker.spec.index
         for worker in training
         if not _passed_lately(_node(worker), checks, fresh_since)
@@ -138,7 +138,7 @@ def standing_of(
     slow = (w.spec.index for w in training if verdicts.get(_node(w)) is Verdict.STRAGGLER)
     return replace(
         standing,
-        unchecked=frozenset(unchecked),
+        unvetted=frozenset(unvetted),
         slow=frozenset(slow) if policy.exclude_stragglers else frozenset(),
     )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from math import inf
 from typing import Any
 
@@ -19,6 +18,7 @@ from crds.nodecheck import NodeCheck, NodeCheckSpec
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import Metric
 from healthcheck.settings import Settings
+from reconcilers.findings.machine import NVIDIA
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import SCHEDULED, current_report
@@ -156,12 +156,6 @@ def absence_of(participant: CheckedNode) -> Out:
     return Out(f"its Pod {late} in time: {status.message}"[:MAX_MESSAGE].rstrip(": "), reason=TOO_LATE)
 
 
-def created_at(node: Mapping[str, Any]) -> datetime:
-    """Return when a raw Node was added to the cluster."""
-    return datetime.fromisoformat(node["metadata"]["creationTimestamp"])
-
-
-NVIDIA = "nvidia.com/gpu"
 UNKNOWN_ACCELERATORS = (
     *("amd.com/", "aws.amazon.com/neuron", "cambricon.com/", "furiosa.ai/", "google.com/tpu"),
     *("gpu.intel.com/", "graphcore.ai/", "habana.ai/", "huawei.com/", "qualcomm.com/"),
@@ -247,27 +241,6 @@ def tested_gpus(participants: Iterable[CheckedNode]) -> dict[str, int]:
     return {
         each.node: found.count if (found := _accelerators(each)) and _is_tested(each) else 0 for each in here
     }
-
-
-def gpus_of(node: Mapping[str, Any]) -> int:
-    """Return how many GPUs a node has, however many Pods may share one; 0 where that is not to be seen.
-
-    Source: the labels of NVIDIA's GPU feature discovery, `nvidia.com/gpu.replicas` for shared ones.
-    """
-    shares = str((node["metadata"].get("labels") or {}).get(f"{NVIDIA}.replicas", "1"))
-    return (_gpus(node, "capacity") or 0) // max(int(shares), 1) if shares.isdecimal() else 0
-
-
-def unhealthy_gpus(node: Mapping[str, Any]) -> int:
-    """The number of GPUs that the kubelet gives to no Pod: their device plugin calls them unhealthy."""
-    there, usable = _gpus(node, "capacity"), _gpus(node, "allocatable")
-    return 0 if there is None or usable is None else there - usable
-
-
-def _gpus(node: Mapping[str, Any], key: str) -> int | None:
-    """Return a node's count of GPUs under a key of its status; None if it is no plain number."""
-    count = str((node.get("status", {}).get(key) or {}).get(NVIDIA, "0"))
-    return int(count) if count.isdecimal() else None
 
 
 def _accelerators(participant: CheckedNode) -> Accelerators | None:

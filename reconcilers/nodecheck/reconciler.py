@@ -30,23 +30,23 @@ from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStat
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of
+from reconcilers.findings.faulty import with_all_evidence
+from reconcilers.findings.finished import is_finished, newest_on
+from reconcilers.findings.machine import created_at
+from reconcilers.findings.reference import references_on, speeds_of
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
 from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
-from reconcilers.nodecheck.faulty import with_all_evidence
-from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
     checked_nodes_of,
-    created_at,
     fleet_of,
     lacks_gpu,
     settings_of,
     tested_gpus,
     untested_accelerators,
 )
-from reconcilers.nodecheck.reference import references_on, speeds_of
 from reconcilers.nodecheck.scope import (
     CheckRefusal,
     FailedReason,

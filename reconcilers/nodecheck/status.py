@@ -17,8 +17,9 @@ from healthcheck.diagnosis import Diagnosis
 from healthcheck.measurements import History
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
-from reconcilers.nodecheck.nodes import CheckedNode, Out, created_at
-from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
+from reconcilers.findings.machine import created_at
+from reconcilers.findings.record import MAX_NAMED_IN_DOMAIN
+from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.steps import Ended, round_to_record
 from reconcilers.observed.conditions import State, with_condition

@@ -21,8 +21,9 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckSpec
 from crds.texts import shortened
-from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks, has_fresh_pass, last_pass
-from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
+from reconcilers.findings.finished import FinishedCheck, FinishedChecks, has_fresh_pass, last_pass
+from reconcilers.findings.machine import created_at
+from reconcilers.nodecheck.nodes import MAX_MESSAGE
 from reconcilers.nodecheck.scope import lost_job, new_check_worker, worker_name
 from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.ownership import owner_uids, workers_owned_by

@@ -45,6 +45,8 @@ def stated(known: Condition | None, type_: str, state: State, now: datetime) -> 
     Args:
         known: the condition before, whose transition time is kept while the status is the same.
     """
+    if known is not None and state == State(known.status, known.reason, known.message, known.data):
+        return known
     is_same_status = known is not None and known.status == state.status
     return Condition(
         type=type_,
@@ -99,7 +101,10 @@ def observed_at(status: Status, generation: int) -> Status:
 
     Every look judges all conditions, also those that it keeps; so all are of one generation.
     """
-    conditions = [c.model_copy(update={"observed_generation": generation}) for c in status.conditions]
+    conditions = [
+        c if c.observed_generation == generation else c.model_copy(update={"observed_generation": generation})
+        for c in status.conditions
+    ]
     return status.model_copy(update={"observed_generation": generation, "conditions": conditions})
 
 

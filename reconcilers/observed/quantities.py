@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from controller.wording import shortened
 
@@ -31,9 +32,16 @@ def parse(quantity: str | int) -> Fraction:
         ValueError: it is not a quantity; the message says so.
     """
     text = str(quantity)
-    found = _QUANTITY.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
+    found = _parsed(text) if len(text) <= MAX_CHARACTERS else None
     if found is None:
         raise ValueError(f"{shortened(text, MAX_CHARACTERS)!r} is not a quantity such as 500m, 2 or 1.5Gi")
+    return found
+
+
+@lru_cache(maxsize=1_000)
+def _parsed(text: str) -> Fraction | None:
+    if (found := _QUANTITY.fullmatch(text)) is None:
+        return None
     number, exponent, suffix = found.groups()
     scale = Fraction(10) ** int(exponent) if exponent else _SCALES[suffix]
     return Fraction(number) * scale

@@ -28,10 +28,9 @@ Slot = tuple[str, int]
 
 FEW_RETIRED = 16
 """So many may be retired, or a quarter as many as there are slots, before a greater count takes them."""
-
-
 NAMED_WORKERS = 5
 """The others are counted."""
+_NO_MOVES = Moves()
 
 
 def named(workers: Collection[int]) -> str:
@@ -119,7 +118,7 @@ class Slots:
 
 
 def slots_of(job: ElasticJob, type_: str) -> Slots:
-    moves = job.status.migrations.get(type_, Moves())
+    moves = job.status.migrations.get(type_, _NO_MOVES)
     retired = frozenset(job.status.retired.get(type_, ()))
     return Slots(retired, dict(zip(moves.sources, moves.targets, strict=True)))
 
@@ -163,7 +162,7 @@ def wanted_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
 
 def place_of(job: ElasticJob, type_: str, index: int) -> int | None:
     """Returns the place of a slot in `wanted_slots`, without making them all; None if it is not there."""
-    moves, retired = job.status.migrations.get(type_, Moves()), job.status.retired.get(type_, ())
+    moves, retired = job.status.migrations.get(type_, _NO_MOVES), job.status.retired.get(type_, ())
     place = index
     for gone in (retired, moves.targets):  # both ascend, and have none in common
         before = bisect_left(gone, index)
@@ -232,7 +231,7 @@ def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
     base, index = base_of(job), worker.spec.index
     if base is None or worker.spec.type != names.WORKER:
         return False
-    moves = job.status.migrations.get(names.WORKER, Moves())
+    moves = job.status.migrations.get(names.WORKER, _NO_MOVES)
     if index in moves.targets:
         gone = (job.status.retired.get(names.WORKER, ()), moves.sources)
         return index - sum(bisect_left(slots, index) for slots in gone) >= base

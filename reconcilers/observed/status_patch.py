@@ -33,7 +33,8 @@ def validated_patch(
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.
     """
-    patch = patch_of(stored, status.to_wire() if wire is None else wire)
+    wire = status.to_wire() if wire is None else wire
+    patch = patch_of(stored, wire)
     if patch:
         validated(status, wire)
     return patch

@@ -77,16 +77,3 @@ def may_cordon(namespace: Object | None) -> bool:
 
 def _label_keys(namespace: Object) -> list[str]:
     return [MAY_CORDON] if may_cordon(namespace) else []
-
-
-def is_made_for_job(check: Object, job: Object | None) -> bool:
-    """Whether the controller has a job's world wait for a stored NodeCheck that it made for that job.
-
-    Anybody may write `jobName`, and a reference to a job. That the job carries out a check, and on which of
-    its workers' nodes, is in its status, which the controller alone writes.
-    """
-    if job is None or check["spec"].get("jobName") != job["metadata"]["name"]:
-        return False
-    owners = check["metadata"].get("ownerReferences") or ()
-    is_owned = any(it["uid"] == job["metadata"]["uid"] and it.get("controller") for it in owners)
-    return is_owned and job.get("status", {}).get("activeCheck") == check["metadata"]["name"]

@@ -46,8 +46,8 @@ def plan_cluster(seen: Seen, now: datetime) -> Plan:
     uptake, slots = workers_to_be(seen, now)
     served = still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    look = basis_of(seen, slots.surplus, uptake, now, cluster_fault(seen.job))
-    look = replace(look, table=TABLE, spare=spare_workers(look.job, look.workers))
+    look = basis_of(seen, slots.surplus, uptake, now, cluster_fault(seen.job), TABLE)
+    look = replace(look, spare=spare_workers(look.job, look.workers))
     if seen.job.stops:
         plan = written(look, suspended(look, None))
     else:

@@ -79,7 +79,10 @@ def create(resource: Resource, body: dict[str, Any], *events: Event) -> Act:
 
 async def carry_out(client: Client, recorder: EventRecorder, about: Object, acts: Sequence[Act]) -> None:
     """All of them, some at a time, in no order; the first error is raised when all have ended."""
-    await in_parallel(_do(client, recorder, about, act) for act in acts)
+    if len(acts) == 1:
+        await _do(client, recorder, about, acts[0])
+    elif acts:
+        await in_parallel(_do(client, recorder, about, act) for act in acts)
 
 
 async def _do(client: Client, recorder: EventRecorder, about: Object, act: Act) -> None:

@@ -1,4 +1,4 @@
-"""What a worker is there for: the training of an ElasticJob, or the test of a node for a NodeCheck.
+"""What a worker is there for: the training of an ElasticJob, or what another owner has it do.
 
 The Worker reconciler keeps Pods; what it has to know of their owner for that is an Assignment: the Pod that
 the worker gets (`job_pod.py`), when it may go, and what has to be there before it.
@@ -6,33 +6,28 @@ the worker gets (`job_pod.py`), when it may go, and what has to be there before 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeAlias
 
 from controller.cache import Cache
-from controller.resources import NODES, Object
+from controller.resources import Object, Resource
+from controller.store import Change
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureRule
 from crds.job_spec import ReplicaSpec
 from crds.job_status import JobState
-from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
-from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.ownership import owner_uids, spares_its_own
 from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
-from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
-from reconcilers.worker.job_pod import (
-    CHECK_GRACE_SECONDS,
-    CHECK_HEARTBEAT_TIMEOUT_SECONDS,
-    build_check_pod,
-    build_job_pod,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.pod_refusal import Source
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
@@ -48,6 +43,7 @@ class JobAssignment:
     """The job as the API server has it, for Events."""
     job: ElasticJob
     trains: ClassVar[bool] = True
+    resource: ClassVar[Resource] = ELASTICJOBS
 
     @property
     def _replica(self) -> ReplicaSpec | None:
@@ -153,15 +149,15 @@ class JobAssignment:
 
 
 @dataclass(frozen=True)
-class CheckAssignment:
-    """To test its node, until the check has its verdicts or was given up."""
+class OtherAssignment(ABC):
+    """What an owner other than a job has its worker do: its agent reports nothing of training."""
 
     worker: ElasticWorker
     owner: Object
-    check: NodeCheck
-    node: Object | None
-    image: str
 
+    resource: ClassVar[Resource]
+    """The kind of the owner."""
+    heartbeat_timeout_seconds: ClassVar[float]
     trains: ClassVar[bool] = False
     waits_for_world: ClassVar[bool] = False
     ended: ClassVar[None] = None
@@ -173,51 +169,56 @@ class CheckAssignment:
     topology_keys: ClassVar[Sequence[str]] = ()
     job: ClassVar[None] = None
     wants_agent: ClassVar[bool] = True
-    heartbeat_timeout_seconds: ClassVar[float] = CHECK_HEARTBEAT_TIMEOUT_SECONDS
 
     @property
+    @abstractmethod
     def released(self) -> bool:
-        return self.check.status.finished or self.check.metadata.deletion_timestamp is not None
+        """Whether the worker may go."""
 
     @property
+    @abstractmethod
     def workers(self) -> int:
-        return len(self.check.status.nodes)
-
-    def build_pod(self) -> Object:
-        return build_check_pod(self.check, self.worker, self.node, self.image)
+        """How many start with it, itself included."""
 
     @property
+    @abstractmethod
     def source(self) -> Source:
-        template = self.check.spec.template or {"spec": {"containers": ()}}
-        return Source("the Pods of the check", "spec.template", template)
+        """What the Pod is made of."""
 
+    @abstractmethod
+    def build_pod(self) -> Object:
+        """The Pod to create for the worker's incarnation, without what is injected."""
+
+    @abstractmethod
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
-        """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken
-        node, would hold the node's GPUs for ever."""
-        if self.check.metadata.deletion_timestamp is not None:
-            return None if pod_ended else 0.0
-        template, completed = self.check.spec.template, self.check.status.completion_time
-        if pod_ended or completed is None:
-            return None
-        grace = CHECK_GRACE_SECONDS if template is None else grace_seconds(template["spec"])
-        return run_policy.seconds_to_leave(grace, completed, now)
+        """Time until the Pod of a released worker is deleted; None if it may stay."""
 
 
-Assignment: TypeAlias = JobAssignment | CheckAssignment
+Assignment: TypeAlias = JobAssignment | OtherAssignment
 AssignToJob: TypeAlias = Callable[[ElasticWorker, Object, ElasticJob], JobAssignment]
+
+
+@dataclass(frozen=True)
+class OtherOwner:
+    """A kind of a feature whose objects own ElasticWorkers."""
+
+    resource: Resource
+    assign: Callable[[ElasticWorker, Object], OtherAssignment | None]
+    """The assignment of a worker by its owner; None while the owner cannot be read."""
+    ends: Callable[[Change], bool]
+    """Whether the change of such an object releases its workers."""
 
 
 class Assignments:
     """Finds the owners in the cache."""
 
-    def __init__(self, cache: Cache, check_image: str, to_job: AssignToJob = JobAssignment) -> None:
-        self._jobs = cache.store(ELASTICJOBS)
-        self._checks = cache.store(NODECHECKS)
-        self._nodes = cache.store(NODES)
+    def __init__(
+        self, cache: Cache, to_job: AssignToJob = JobAssignment, owners: Sequence[OtherOwner] = ()
+    ) -> None:
+        self._cache = cache
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
-        self._parse_check = cache.models(NODECHECKS, NodeCheck)
-        self._check_image = check_image
         self._to_job = to_job
+        self._owners = owners
 
     def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
         """None if the owner is gone, or goes without its workers: garbage collection takes the worker and its
@@ -226,15 +227,18 @@ class Assignments:
         Args:
             raw: as the API server has it. A job that is applied again has workers of the same names.
         """
-        namespace, spec, owners = worker.metadata.namespace, worker.spec, owner_uids(raw)
-        store = self._jobs if spec.job_name is not None else self._checks
-        owner = store.get(namespace, spec.job_name or spec.check_name or "")
-        metadata = owner["metadata"] if owner is not None else {}
-        if owner is None or spares_its_own(owner) or metadata["uid"] not in owners:
+        if worker.spec.job_name is not None:
+            found = self._owner(ELASTICJOBS, worker, raw)
+            job = None if found is None else self._parse_job.parse_or_none(found)
+            return None if found is None or job is None else self._to_job(worker, found, job)
+        for kind in self._owners:
+            if (found := self._owner(kind.resource, worker, raw)) is not None:
+                return kind.assign(worker, found)
+        return None
+
+    def _owner(self, resource: Resource, worker: ElasticWorker, raw: Object) -> Object | None:
+        """The object of the kind that owns the worker."""
+        found = self._cache.store(resource).get(worker.metadata.namespace, worker.spec.owner_name)
+        if found is None or spares_its_own(found) or found["metadata"]["uid"] not in owner_uids(raw):
             return None
-        if spec.job_name is not None:
-            job = self._parse_job.parse_or_none(owner)
-            return None if job is None else self._to_job(worker, owner, job)
-        node = self._nodes.get(None, spec.node_name) if spec.node_name else None
-        check = self._parse_check.parse_or_none(owner)
-        return None if check is None else CheckAssignment(worker, owner, check, node, self._check_image)
+        return found

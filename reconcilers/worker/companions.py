@@ -1,5 +1,5 @@
 """What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, and a Service where its Pods have
-names. A NodeCheck with Pods of its own has a NetworkPolicy too.
+names.
 
 A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
 while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
@@ -26,7 +26,7 @@ from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
-from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import is_refusal, not_served
 
 RECHECK_SECONDS = 60.0
@@ -145,27 +145,6 @@ class CompanionReconciler(Reconciler):
         if failures:
             raise failures[0]
         return Result(look_again)
-
-
-class CheckCompanionReconciler(Reconciler):
-    """Keeps the NetworkPolicy of a NodeCheck with Pods of its own."""
-
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
-        self._companions = Companions(client, recorder)
-        self._checks = cache.store(NODECHECKS)
-        self._policies = cache.store(NETWORKPOLICIES)
-
-    async def reconcile(self, request: Request) -> Result:
-        raw = self._checks.get(request.namespace, request.name)
-        if raw is None or raw["metadata"].get("deletionTimestamp") or raw["spec"].get("jobName"):
-            return Result()
-        failures: list[Refused] = []
-        with self._companions.reporting(raw, NETWORKPOLICIES.kind, failures):
-            found = self._policies.get(request.namespace, owned_name(raw["metadata"]["uid"]))
-            await self._companions.keep(NETWORKPOLICIES, raw, found, network_policy_of(raw))
-        if failures:
-            raise failures[0]
-        return Result()
 
 
 def network_policy_of(owner: Object) -> Object:

@@ -42,7 +42,7 @@ from reconcilers.observed.worker_state import ENDED, SCHEDULED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
-from reconcilers.worker.assignment import Assignment, Assignments, AssignToJob, JobAssignment
+from reconcilers.worker.assignment import Assignment, Assignments, AssignToJob, JobAssignment, OtherOwner
 from reconcilers.worker.gates import STARTS_PER_SECOND, Gate, Obstacle
 from reconcilers.worker.leavers import LOOK_SECONDS, NOBODY_LEAVES, Leavers, SlotPods
 from reconcilers.worker.maker import LatePods, PodMaker
@@ -80,6 +80,7 @@ class WorkerReconciler(Reconciler):
         options: PodOptions,
         assign_to_job: AssignToJob = JobAssignment,
         gates: Sequence[Gate] = (),
+        owners: Sequence[OtherOwner] = (),
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -88,7 +89,7 @@ class WorkerReconciler(Reconciler):
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._assignments = Assignments(cache, options.check_image, assign_to_job)
+        self._assignments = Assignments(cache, assign_to_job, owners)
         self._silences = Silences(client, cache, contact, clock)
         self._maker = PodMaker(client, cache, recorder, clock, options, gates)
         self._late = LatePods(client, cache, clock.monotonic)

@@ -36,7 +36,7 @@ from reconcilers.observed.silence import (
     witness_of,
 )
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment
 
 
@@ -262,8 +262,7 @@ class Silences:
         self._clock = clock
         self._leases = cache.store(LEASES)
         self._workers = cache.store(ELASTICWORKERS)
-        self._jobs = cache.store(ELASTICJOBS)
-        self._checks = cache.store(NODECHECKS)
+        self._cache = cache
         self._nodes = NodeLeases(client, cache.store(NODES), clock)
         self._companies: dict[str, _Counted] = {}
         """Owners that had silent agents lately, by uid."""
@@ -304,7 +303,7 @@ class Silences:
         """
         metadata, owner = assignment.worker.metadata, assignment.owner["metadata"]
         namespace, name = metadata.namespace, metadata.name
-        owners = self._jobs if assignment.worker.spec.job_name is not None else self._checks
+        owners = self._cache.store(assignment.resource)
         owner_name, generation = owner["name"], owner.get("generation")
         missed = _missed_after_seconds(assignment) + SLACK_SECONDS
 

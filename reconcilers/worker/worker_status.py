@@ -278,7 +278,7 @@ def _situation(
     worker: ElasticWorker, status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation
 ) -> Situation:
     """What the Pod is judged by. The agents of a check say nothing of training."""
-    trains = worker.spec.check_name is None
+    trains = worker.spec.job_name is not None
     return Situation(
         pod=pod,
         trains=trains,

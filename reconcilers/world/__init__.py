@@ -2,5 +2,5 @@
 
 `participants.py` turns workers into participants, `propose` in `rendezvous.py` answers with the world that
 they make, and `decide` in `decision.py` with the one to publish, within the constraints (docs/contract.md,
-"States"). Above are nodecheck and job; below is failure.
+"States"). `vetting.py` has what features find out about workers. Above is job; below is failure.
 """

@@ -1,8 +1,8 @@
 """The decision about a job's world: `decide`, in which everything that limits it is an argument. Pure.
 
 A world is proposed for the people who are there (`propose`), if possible without workers on slow nodes. Then
-it is admitted, or not yet: no world is formed during a node check, nor with workers that a check has to
-test first (docs/node-check.md, "In a job"), and none replaces a broken one while its failure is looked into.
+it is admitted, or not yet: no world is formed while an object claims workers, nor with workers that are to be
+vetted first (`vetting.py`), and none replaces a broken one while its failure is looked into.
 What is decided says why, once, at the end.
 """
 
@@ -32,6 +32,7 @@ from reconcilers.world.rendezvous import (
     leaves_dead_peers,
     propose,
 )
+from reconcilers.world.vetting import Claim
 
 
 @dataclass(frozen=True)
@@ -102,30 +103,18 @@ FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, 
 
 
 @dataclass(frozen=True)
-class ActiveCheck:
-    """A node check of the job that has not finished."""
-
-    name: str
-    workers: frozenset[int] | None = None
-    """The workers that it tests; None for all."""
-
-    def tests(self, index: int) -> bool:
-        return self.workers is None or index in self.workers
-
-
-@dataclass(frozen=True)
 class Constraints:
     """What limits the next world, beside its people and its bounds."""
 
     slow: frozenset[int] = frozenset()
     """Workers on slow nodes: no members, where the others make an allowed world."""
-    unchecked: frozenset[int] = frozenset()
-    """Workers that no node check vouches for, in a job that wants one."""
-    active_check: ActiveCheck | None = None
-    check_has_ended: bool = False
-    """A check has just ended, so a replacement gets its whole time from now on."""
-    check_refused: bool = False
-    """The API server takes no check of this job, so the world is formed without."""
+    unvetted: frozenset[int] = frozenset()
+    """Workers to be tested before a world is formed with them."""
+    claim: Claim | None = None
+    claim_has_ended: bool = False
+    """A claim has just ended, so a replacement gets its whole time from now on."""
+    request_refused: bool = False
+    """The API server does not take the request to test workers, so the world is formed without."""
     hold: Hold | None = None
     hang_since: datetime | None = None
     """Time since which the members of a broken world are asked where they hang."""
@@ -145,26 +134,26 @@ def decide(
     constraints: Constraints = FREE,
     breaks: Sequence[Break] | None = None,
 ) -> Decision:
-    """Decides which world to publish, and which workers have to be checked before the next.
+    """Decides which world to publish, and which workers have to be vetted before the next.
 
     Args:
         breaks: `broken_members` of these participants, if they are at hand.
     """
-    if constraints.check_has_ended and published.phase is REFORMING:
+    if constraints.claim_has_ended and published.phase is REFORMING:
         published = published.model_copy(update={"reforming_since": now})
-    check = constraints.active_check
+    claim = constraints.claim
     replacing = _replacing(published, participants, bounds, now, constraints)
     people, decision = replacing or _proposal(published, participants, bounds, now, constraints.slow, breaks)
-    if check is not None and replacing is None:
-        decision = _during(check, published, decision, people, now)
-    elif not constraints.check_refused and (
-        first := _workers_to_check(published, decision, people, constraints.unchecked)
-        or _workers_to_check_meanwhile(published, participants, bounds, now, constraints)
+    if claim is not None and replacing is None:
+        decision = _during(claim, published, decision, people, now)
+    elif not constraints.request_refused and (
+        first := _to_vet(published, decision, people, constraints.unvetted)
+        or _to_vet_meanwhile(published, participants, bounds, now, constraints)
     ):
-        decision = replace(_without_new_world(published, decision, now), check=first)
+        decision = replace(_without_new_world(published, decision, now), to_vet=first)
     else:
-        if not constraints.check_refused:
-            decision = _checking_idle(published, decision, people, bounds, constraints.unchecked)
+        if not constraints.request_refused:
+            decision = _vetting_idle(published, decision, people, bounds, constraints.unvetted)
         decision = _held(published, decision, constraints.hold, now)
     return replace(decision, rendezvous=_explained(published, decision.rendezvous, constraints))
 
@@ -265,23 +254,23 @@ def _replacing(
     now: datetime,
     constraints: Constraints,
 ) -> _Proposal | None:
-    """A full world in place of a broken one, of workers that the active check does not test.
+    """A full world in place of a broken one, of workers that the claim does not test.
 
     While only idle workers are tested, others that stand by may step in.
     """
-    check = constraints.active_check
-    if check is None or not bounds.standby or any(map(check.tests, published.members)):
+    claim = constraints.claim
+    if claim is None or not bounds.standby or any(map(claim.tests, published.members)):
         return None
     untested = [
-        replace(p, leaving=f"{check.name} tests it") if check.tests(p.index) else p for p in participants
+        replace(p, leaving=f"{claim.name} tests it") if claim.tests(p.index) else p for p in participants
     ]
     people, decision = _proposal(published, untested, bounds, now, constraints.slow)
     is_broken = decision.broken or published.phase is REFORMING
     is_full = len(decision.rendezvous.members) >= bounds.desired
     if not is_broken or not is_full or not _is_new(published, decision):
         return None
-    needs_check = _workers_to_check(published, decision, people, constraints.unchecked)
-    return None if needs_check else (people, decision)
+    needs_vetting = _to_vet(published, decision, people, constraints.unvetted)
+    return None if needs_vetting else (people, decision)
 
 
 # --- whether it is formed now -----------------------------------------------------------------------------
@@ -305,70 +294,70 @@ def _without_new_world(published: Rendezvous, decision: Decision, now: datetime)
 
 
 def _during(
-    check: ActiveCheck,
+    claim: Claim,
     published: Rendezvous,
     decision: Decision,
     people: Sequence[Participant],
     now: datetime,
 ) -> Decision:
     """No world is formed, and one of which a member is tested is given up, unless training is ending."""
-    tested = [member for member in published.members if check.tests(member)]
+    tested = [member for member in published.members if claim.tests(member)]
     stands = published.phase is FORMED and not decision.broken
     if not stands or not tested or is_ending(published, people):
         return _without_new_world(published, decision, now)
-    world = given_up(published, f"node check {check.name} tests {named(tested)}", now)
+    world = given_up(published, f"{claim} tests {named(tested)}", now)
     return Decision(world, left_out=decision.left_out)
 
 
-def _workers_to_check(
-    published: Rendezvous, decision: Decision, people: Sequence[Participant], unchecked: frozenset[int]
+def _to_vet(
+    published: Rendezvous, decision: Decision, people: Sequence[Participant], unvetted: frozenset[int]
 ) -> tuple[int, ...]:
-    """The workers to check before this world may form. Members that train on are not tested again."""
+    """The workers to vet before this world may form. Members that train on are not tested again."""
     if not _is_new(published, decision):
         return ()
     grows = published.phase is FORMED and not decision.broken
     old = set(published.members) if grows else set()
-    if not unchecked & (set(decision.rendezvous.members) - old):
+    if not unvetted & (set(decision.rendezvous.members) - old):
         return ()
     return tuple(p.index for p in people if p.joinable and p.index not in old)
 
 
-def _workers_to_check_meanwhile(
+def _to_vet_meanwhile(
     published: Rendezvous,
     participants: Sequence[Participant],
     bounds: Bounds,
     now: datetime,
     constraints: Constraints,
 ) -> tuple[int, ...]:
-    """The workers to check before the world that forms once all Pods that leave have left."""
-    if not constraints.unchecked or not any(p.leaving_pod for p in participants):
+    """The workers to vet before the world that forms once all Pods that leave have left."""
+    if not constraints.unvetted or not any(p.leaving_pod for p in participants):
         return ()
     left = [replace(p, leaving_pod="") for p in participants]
     people, decision = _proposal(published, left, bounds, now, constraints.slow)
-    return _workers_to_check(published, decision, people, constraints.unchecked)
+    return _to_vet(published, decision, people, constraints.unvetted)
 
 
-def _checking_idle(
+def _vetting_idle(
     published: Rendezvous,
     decision: Decision,
     people: Sequence[Participant],
     bounds: Bounds,
-    unchecked: frozenset[int],
+    unvetted: frozenset[int],
 ) -> Decision:
-    """The decision with a check of standby workers beside a complete world; workers that come together share
+    """The decision to vet standby workers beside a complete world; workers that come together share
     one, so it waits for the last call."""
     world = decision.rendezvous
     stands = world.phase is FORMED and world.round == published.round
     if not bounds.standby or not stands or len(world.members) < bounds.desired:
         return decision
     beside = [p for p in people if p.index not in world.members and p.alive]
-    new = [p for p in beside if p.joinable and p.index in unchecked]
+    new = [p for p in beside if p.joinable and p.index in unvetted]
     if not new or is_ending(published, people):
         return decision
     wait = last_call(new, bounds) if any(p.report is None for p in beside) else 0.0
     if wait > 0:
         return _sooner(decision, wait)
-    return replace(decision, check=tuple(p.index for p in new))
+    return replace(decision, to_vet=tuple(p.index for p in new))
 
 
 def _held(published: Rendezvous, decision: Decision, hold: Hold | None, now: datetime) -> Decision:

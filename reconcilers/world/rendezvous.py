@@ -1,6 +1,6 @@
 """World forming: which workers train together (docs/contract.md, "States"). Pure.
 
-`propose` answers for people and bounds alone; `decide` (decision.py) adds checks, slow nodes and waits. A
+`propose` answers for people and bounds alone; `decide` (decision.py) adds vetting, slow nodes and waits. A
 world shrinks here (`_propose_when_reforming`, `_propose_when_formed`, `_shrink`) and nowhere else, but for
 slow members, which decision.py leaves out. A standby worker needs no step of its own: it is one of those that
 can join, and `form` prefers present members and then the lowest indices.
@@ -126,8 +126,8 @@ class Decision:
     look_again_seconds: float | None = None
     left_out: frozenset[int] = frozenset()
     """Workers on slow nodes that the world does without."""
-    check: tuple[int, ...] = ()
-    """Workers that a node check has to test now."""
+    to_vet: tuple[int, ...] = ()
+    """Workers to be tested now, before the next world."""
 
     @property
     def broken(self) -> bool:
@@ -227,7 +227,7 @@ def checkpoint_wait(
 ) -> float:
     """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint.
 
-    A check of their nodes comes behind this wait, and after it they join again: they do not wait twice.
+    A test of their nodes comes behind this wait, and after it they join again: they do not wait twice.
     """
     if not bounds.grow_at_checkpoint_seconds:
         return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -34,7 +34,6 @@ results = st.builds(
 )
 
 
-@settings(max_examples=50)
 @given(
     st.lists(results, min_size=1, max_size=4),
     st.lists(results, max_size=3),

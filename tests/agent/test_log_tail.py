@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,6 +60,34 @@ def test_lines_are_copied_as_they_come_and_to_the_end(tmp_path: Path) -> None:
     assert not copier.is_alive()
     lines = ["first", "second", " 10%", " 20%", "last"]
     assert dst.getvalue() == "".join(f"[rank0]: {line}\n" for line in lines)
+
+
+class Process:
+    """Writes a piece whenever the copy waits for it."""
+
+    def __init__(self, log: Path, *pieces: bytes) -> None:
+        self._log, self._pieces = log, list(pieces)
+        log.touch()
+
+    def is_set(self) -> bool:
+        return not self._pieces
+
+    def wait(self, _seconds: float) -> None:
+        with self._log.open("ab") as file:
+            file.write(self._pieces.pop(0))
+
+
+def test_a_line_is_written_as_a_whole_since_other_processes_write_to_the_same_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(log_tail, "READ_BYTES", 20)
+    dst: Any = SimpleNamespace(write=written.append, flush=lambda: None)
+    process: Any = Process(tmp_path / "log", b"one\ntwo\nthree\nfour\nfi", b"ve\nsi", b"", b"x\n", b"x" * 30)
+    copy_log("", str(tmp_path / "log"), dst, process, 0.01)
+    text = "".join(written)
+    assert text == "one\ntwo\nthree\nfour\nfive\nsix\n" + "x" * 30 + "\n"
+    assert written[3:7] == ["four\n", "five\n", "si", "x\n"], "in parts where the rest does not come soon"
 
 
 def test_what_was_cut_out_before_it_was_copied_is_left_out_with_a_line(tmp_path: Path) -> None:

@@ -53,7 +53,6 @@ def test_noise_alone_is_never_called_slow(noise: str) -> None:
         assert job.words == []
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     factor=st.floats(1.35, 20.0),
     usual=st.floats(1e-3, 100.0),

@@ -52,8 +52,10 @@ def test_without_a_ballot_there_are_no_votes(
     assert line.fileno() == -1
 
 
-def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, graces, now = [], [], [100.0]
+def test_processes_get_the_signal_that_the_agent_got_and_a_second_one_begins_no_new_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, stopped, now = [], [], [100.0]
 
     def stop(_processes: object, begun_at: float) -> Outcome:
         begun.append(begun_at)
@@ -65,7 +67,7 @@ def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) ->
     agent = DlrElasticAgent.__new__(DlrElasticAgent)
     agent.__dict__ |= {
         "_processes": SimpleNamespace(
-            stop=lambda _signal, seconds: graces.append(seconds), join=lambda timeout_seconds: None
+            stop=lambda *args: stopped.append(args), join=lambda timeout_seconds: None
         ),
         "_votes": SimpleNamespace(stop=stop, end=lambda: None, hand_over=lambda seconds: None),
         "_shutdown_at": None,
@@ -74,10 +76,10 @@ def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(elastic_agent, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(LocalElasticAgent, "_shutdown", lambda _: None)
     with pytest.raises(SignalException):
-        agent._shutdown()
-    agent._shutdown()
+        agent._shutdown(signal.SIGUSR2)
+    agent._shutdown(signal.SIGUSR2)
     assert begun[0] == begun[1]
-    assert graces == [10.0 - 2.0]
+    assert stopped == [(signal.SIGUSR2, 10.0 - 2.0)]
 
 
 @pytest.mark.parametrize(("tier", "told"), [(KeptIn.STORAGE, 1), (None, 0)])

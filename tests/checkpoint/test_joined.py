@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
@@ -69,7 +69,6 @@ pieces = st.builds(
     st.lists(st.lists(pieces, max_size=4), max_size=4),
     st.lists(st.sampled_from(["x", "sizes", "y.0"]), unique=True),
 )
-@settings(deadline=None, max_examples=60)
 def test_joined_metadata_is_what_torch_would_have_pickled(
     ranks: list[list[Piece]], leaves: list[str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlr.checkpoint.outlines import boxes_of, first_to_open, outline_of, overlapping
@@ -43,7 +43,6 @@ def opened(before: int, now: int, rank: int) -> set[int]:
 
 
 @given(before=st.integers(1, 40), now=st.integers(2, 40), data=st.data())
-@settings(deadline=None, max_examples=60)
 def test_what_is_opened_has_all_that_a_rank_needs(before: int, now: int, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, now - 1))
     found = opened(before, now, rank)

@@ -77,9 +77,9 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     tell(monkeypatch, tmp_path, *slots, lost_step=120)
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
     assert checkpointer.load() is None
-    assert told(record)["CheckpointLost"].startswith(
-        "training begins at step 0: of step 120 in memory a part"
-    )
+    said = told(record)["CheckpointLost"]
+    assert said.startswith("training begins at step 0: of step 120 in memory a part")
+    assert "replicas: 1 survives one loss at a time" in said, "a job may have it, and lose two"
     checkpointer.step(1)
     assert told(record)["CheckpointLost"]
     checkpointer._trouble._until.clear()

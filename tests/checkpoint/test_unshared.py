@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -101,7 +101,6 @@ def _with_numbers(found: dict[str, object]) -> dict[object, object]:
     return {int(key) if key.isdigit() else key: value for key, value in found.items()}
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**31), st.integers(2, 4), st.sampled_from([torch.float32, torch.bfloat16]))
 def test_ranks_that_differ_by_rounding_share_what_they_have(
     seed: int, ranks: int, dtype: torch.dtype

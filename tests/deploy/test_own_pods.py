@@ -13,9 +13,9 @@ import deploy
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from localcluster.pod_security import Level, violations
+from reconcilers.nodecheck.pod import build_check_pod
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.job_pod import build_check_pod
 from tests.reconcilers.build import check, check_worker
 
 AGENT = AgentSource("dlr-agent:0.1.0", "/opt/dlr-agent", "/dlr")

@@ -47,14 +47,12 @@ def slow(
 
 
 @given(SPEEDS, st.integers(-20, 20), METRICS)
-@settings(max_examples=60)
 def test_the_unit_of_a_figure_decides_nothing(values: list[float], power: int, metric: Metric) -> None:
     scaled = [value * 2.0**power for value in values]
     assert slow(values, metric=metric) == slow(scaled, metric=metric)
 
 
 @given(SPEEDS, st.randoms(use_true_random=False))
-@settings(max_examples=60)
 def test_the_order_of_nodes_decides_nothing(values: list[float], rng: random.Random) -> None:
     order = list(range(len(values)))
     rng.shuffle(order)
@@ -72,7 +70,6 @@ def test_equal_figures_make_nobody_slow(value: float, size: int, metric: Metric)
 
 
 @given(st.lists(st.floats(300, 1300), min_size=5, max_size=24), st.data())
-@settings(max_examples=60)
 def test_a_faster_further_measurement_never_makes_a_node_slow(
     values: list[float], data: st.DataObject
 ) -> None:
@@ -83,7 +80,6 @@ def test_a_faster_further_measurement_never_makes_a_node_slow(
 
 
 @given(st.lists(st.floats(600, 700), min_size=5, max_size=24), st.floats(200, 700), st.floats(1, 3))
-@settings(max_examples=100)
 def test_a_faster_first_measurement_never_makes_a_node_slow(
     others: list[float], value: float, times: float
 ) -> None:
@@ -107,7 +103,6 @@ def test_whatever_a_clock_shows_is_judged(values: list[float], metric: Metric) -
 
 
 @given(st.lists(st.floats(10, 60), min_size=2, max_size=16), st.lists(st.floats(10, 60), max_size=16))
-@settings(max_examples=60)
 def test_later_rounds_change_nothing_about_earlier_ones(first: list[float], later: list[float]) -> None:
     def round_of(number: int, speeds: Sequence[float]) -> RoundResult:
         groups = (

@@ -30,6 +30,10 @@ from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
 from reconcilers.job.strategy import Strategies
 from reconcilers.metrics import job_samples, worker_samples
+from reconcilers.nodecheck import wiring as checks
+from reconcilers.nodecheck.job_checks import JobChecks
+from reconcilers.nodecheck.job_finding import KIND
+from reconcilers.nodecheck.pod import build_check_pod
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.slots import training_types
@@ -41,7 +45,6 @@ from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
 from reconcilers.scaleplan.wiring import plans_otherwise
 from reconcilers.worker.companions import budget_of
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.job_pod import build_check_pod
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW
 
@@ -51,15 +54,15 @@ PREDICATES = {
         predicates.appears,
         predicates.more_than_status,
         predicates.halts_or_goes_on,
-        predicates.more_of_a_jobs_checks,
+        checks.more_of_a_jobs_checks,
     ),
     "ElasticWorker": (
         predicates.more_than_progress,
         predicates.more_than_an_agents_later_reports,
-        predicates.more_of_an_answer,
+        checks.more_of_an_answer,
     ),
     "ScalePlan": (plans_otherwise,),
-    "NodeCheck": (predicates.begins_or_ends, predicates.finishes, predicates.makes_way),
+    "NodeCheck": (checks.begins_or_ends, checks.ends, checks.makes_way),
 }
 NODES = [
     {"metadata": {"name": f"n{i}"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}} for i in (1, 2)
@@ -80,7 +83,7 @@ def wake(kind: str, new: JSON) -> None:
 
 def look_at_job(job: ElasticJob, raw: JSON, workers: Sequence[ElasticWorker] = (), **more: Any) -> Plan:
     """All that follows from a job, and from its workers, in one look."""
-    seen = Seen(job, raw, Workers(workers), nodes=NODES, **more)
+    seen = Seen(job, raw, Workers(workers), nodes=NODES, vetting=JobChecks(), kinds=(KIND,), **more)
     plan = STRATEGY.plan(seen, NOW)
     orjson.dumps(plan.status_patch)
     for act in plan.acts:

@@ -379,7 +379,6 @@ TOWN = Town()
 
 
 @given(st.sampled_from(list(SHAPES)), ANY, st.sampled_from(["ADDED", "MODIFIED", "DELETED"]))
-@settings(max_examples=100, deadline=None)
 def test_whatever_an_object_is_the_watch_goes_on_and_no_registered_function_raises(
     resource: Resource, hostile: JSON, kind: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.failure_policy import FailureRule
@@ -49,7 +49,6 @@ def rules(patterns: Sequence[str]) -> list[FailureRule]:
     return [FailureRule.model_validate({"action": "FailJob", "onMessagePattern": each}) for each in patterns]
 
 
-@settings(max_examples=50)
 @given(st.lists(PATTERNS, max_size=8), st.sampled_from(sorted(TEXTS)) | st.text(max_size=50))
 def test_rules_cost_no_more_than_their_instructions_times_the_text(patterns: list[str], text: str) -> None:
     found = rules(patterns)

@@ -23,19 +23,19 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import CheckState
-from reconcilers.conditions.job_finding import finding_of
 from reconcilers.cordon.reconciler import NodeCordonReconciler
+from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Precedence
-from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.job_checks import CheckedWorkers, JobChecksView, standing_of
+from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
+from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.observed.options import CordonOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.world.vetting import Standing
 from tests.reconcilers.build import BAD, GOOD, NOW, later
 from tests.reconcilers.check_stage import Agents, Stage
 
@@ -105,7 +105,7 @@ def victim(faulty: Sequence[str] = ()) -> tuple[ElasticJob, list[ElasticWorker]]
     return ElasticJob.model_validate(job), workers
 
 
-async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> CheckedWorkers:
+async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> Standing:
     job, workers = victim(faulty)
     checks = await JobChecksView(made, made.stores).of(job, workers)  # type: ignore[arg-type]
     return standing_of(job, workers, checks, None, later(60))
@@ -129,7 +129,7 @@ async def test_a_tenants_check_that_calls_every_node_well_clears_and_vouches_for
     made = stage()
     await lie(made)
     standing = await standing_beside(made, faulty=("n5", "n6"))
-    assert standing.cleared == frozenset() and standing.unchecked == {0, 1}
+    assert standing.cleared == frozenset() and standing.unvetted == {0, 1}
 
 
 @pytest.mark.parametrize("namespace", [VICTIM, OPS])
@@ -137,7 +137,7 @@ async def test_verdicts_of_the_jobs_own_namespace_and_of_administrators_count(na
     made = stage(Agents(local=lambda node: BAD if node == "n5" else GOOD))
     await lie(made, namespace)
     standing = await standing_beside(made, faulty=("n6",))
-    assert standing.faulty_nodes == ("n5",) and "n6" in standing.cleared and standing.unchecked == frozenset()
+    assert standing.faulty_nodes == ("n5",) and "n6" in standing.cleared and standing.unvetted == frozenset()
 
 
 async def test_the_label_counts_from_when_it_is_there_and_until_it_is_taken_away() -> None:
@@ -326,7 +326,7 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         checks = await JobChecksView(made, made.stores).of(job, found)  # type: ignore[arg-type]
         policy = job.spec.node_check.model_copy(update={"enabled": True})
         wanting = job.model_copy(update={"spec": job.spec.model_copy(update={"node_check": policy})})
-        assert standing_of(wanting, found, checks, None, later(61)).unchecked == frozenset()
+        assert standing_of(wanting, found, checks, None, later(61)).unvetted == frozenset()
 
 
 async def test_workers_of_a_large_check_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,6 @@ def nodes_in_tests(made: Stage) -> list[str]:
     SOME_NODES,
     st.data(),
 )
-@settings(max_examples=60, deadline=None)
 def test_never_two_checks_test_one_node_and_an_administrators_waits_no_longer_than_the_bound(
     checks: list[tuple[str, list[str]]],
     looks: list[tuple[int, float]],

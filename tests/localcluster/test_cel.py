@@ -45,6 +45,24 @@ def test_bad_expression_is_refused_when_compiled(source: str) -> None:
         compile_expression(source)
 
 
+@pytest.mark.parametrize("pattern", [r"\Q(700)\E", "[[]", r"(?:\w{30}){33}", r"(?:\pL?){400}x", r"\123"])
+def test_patterns_that_go_takes_are_taken(pattern: str) -> None:
+    source = "''.matches(self) in [true, false] && 'matches (' .matches ('matches [(]')"
+    assert evaluate(source, self=pattern) is True
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(unclosed", "a{1001}", "(?:a{100}){11}", "(?=ahead)", "a**", r"[a-z&&\R]"]
+)
+def test_patterns_that_go_refuses_are_refused(pattern: str) -> None:
+    with pytest.raises(CelEvaluationError, match="error parsing regexp: "):
+        evaluate("''.matches(self) in [true, false]", self=pattern)
+
+
+def test_classes_are_those_of_ascii_as_in_go() -> None:
+    assert evaluate(r"'7'.matches('^\\d$') && !'\u0667'.matches('^\\d$')") is True
+
+
 def test_unknown_variable_is_refused_but_macro_variables_are_not() -> None:
     compile_expression("self.l.all(x, x > 0)").check_variables(frozenset({"self"}))
     with pytest.raises(CelSyntaxError, match="undeclared reference to 'request'"):

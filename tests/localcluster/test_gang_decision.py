@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localcluster.scheduler.decision import node_states, place
@@ -122,7 +122,6 @@ def members_of(name: str, names: list[str]) -> list[str]:
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
 def test_no_gang_is_ever_bound_in_part_below_its_minimum(
     situation: tuple[list[JSON], list[JSON], list[JSON], list[JSON]],
 ) -> None:
@@ -138,7 +137,6 @@ def test_no_gang_is_ever_bound_in_part_below_its_minimum(
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
 def test_no_pod_waits_while_there_is_room_for_it_because_of_a_gang_that_does_not_fit(
     situation: tuple[list[JSON], list[JSON], list[JSON], list[JSON]],
 ) -> None:
@@ -152,7 +150,6 @@ def test_no_pod_waits_while_there_is_room_for_it_because_of_a_gang_that_does_not
 
 
 @given(st.lists(st.integers(0, 4), max_size=4), st.integers(1, 6), st.integers(0, 8), st.integers(1, 2))
-@settings(max_examples=100, deadline=None)
 def test_a_gang_of_like_pods_is_bound_exactly_when_it_fits(
     cpus: list[int], minimum: int, count: int, each_cpu: int
 ) -> None:

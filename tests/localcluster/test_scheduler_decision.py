@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localcluster.quantities import amounts, pod_requests
@@ -121,7 +121,6 @@ def workloads(draw: st.DrawFn) -> list[JSON]:
 
 
 @given(clusters(), workloads())
-@settings(max_examples=100, deadline=None)
 def test_no_node_is_ever_given_more_than_it_has(nodes: list[JSON], pods: list[JSON]) -> None:
     placed = schedule(pods, nodes)
     for each in nodes:
@@ -133,7 +132,6 @@ def test_no_node_is_ever_given_more_than_it_has(nodes: list[JSON], pods: list[JS
 
 
 @given(clusters(), workloads())
-@settings(max_examples=100, deadline=None)
 def test_every_constraint_is_respected(nodes: list[JSON], pods: list[JSON]) -> None:
     by_name = {each["metadata"]["name"]: each for each in nodes}
     for name, target in schedule(pods, nodes).items():
@@ -151,7 +149,6 @@ def test_every_constraint_is_respected(nodes: list[JSON], pods: list[JSON]) -> N
 
 
 @given(clusters(), workloads())
-@settings(max_examples=100, deadline=None)
 def test_every_refusal_counts_every_node(nodes: list[JSON], pods: list[JSON]) -> None:
     states = node_states(nodes, [])
     for each in pods:

@@ -7,7 +7,6 @@ are killed and requests are lost or late. Then it is calm, and the job has to co
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -415,10 +414,6 @@ BEFALLS: tuple[tuple[str, Callable[[Life], bool]], ...] = (
 
 def play(seed: int) -> list[str]:
     """Play the life of a seed; what went wrong, a sentence each, after what befell the job."""
-    gc.disable()  # it would take as long as all else
-    try:
-        life = Life(seed)
-        wrong = life.play()
-    finally:
-        gc.enable()
+    life = Life(seed)
+    wrong = life.play()
     return [*wrong, *life.diary] if wrong else []

@@ -20,6 +20,7 @@ from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Resource
 from crds.nodecheck import NodeCheck
 from reconcilers.cordon import wiring as cordons
+from reconcilers.nodecheck import wiring as checks
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -86,6 +87,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         add_indexes(self.stores)
+        checks.add_indexes(self.stores)
         cordons.add_indexes(self.stores)
         self._versions = itertools.count(1)
         self.reconciler = self.new_reconciler()

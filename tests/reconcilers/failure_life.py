@@ -19,6 +19,7 @@ from reconcilers.job.basis import Basis
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended
 from reconcilers.job.times import with_times_by_our_clock
+from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
@@ -99,7 +100,8 @@ class Life:
         breaks = broken_members(self.world, people)
         workers, world = Workers(self.workers), self.world
         spare = spare_workers(self.job, workers)
-        found = assess(self.job, workers, spare, breaks, self.now)
+        are_tested = JobChecks().follows_failures(self.job)
+        found = assess(self.job, workers, spare, breaks, self.now, are_tested=are_tested)
         if found.ending is None:
             limits = Constraints(hold=found.hold(self.now), hang_since=found.hang_since, blame=found.blame)
             decision = decide(self.world, people, bounds_of(self.job), self.now, limits)

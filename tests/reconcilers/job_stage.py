@@ -11,7 +11,7 @@ from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.findings.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks
 from tests.reconcilers.build import NOW, job, report, worker
 

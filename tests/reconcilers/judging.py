@@ -13,9 +13,11 @@ from crds.model import Condition
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
-from reconcilers.conditions.table import WARNINGS, events, judged, warned
+from reconcilers.conditions.table import TABLE, WARNINGS, events, judged, warned
 from reconcilers.job.plan import Plan
 from reconcilers.job.seen import Seen
+from reconcilers.nodecheck.job_checks import JobChecks
+from reconcilers.nodecheck.job_finding import KIND
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from tests.reconcilers.api import merged
@@ -37,7 +39,7 @@ def judge(
         kinds = [kind for kind in WARNINGS if kind.type in warnings]
         after = with_status(of, warnings=warned(kinds, of.status.warnings, seen))
     else:
-        found = judged(of.status, seen)
+        found = judged(of.status, seen, TABLE.beside((KIND,)))
         after = with_status(of, conditions=found.conditions, warnings=found.warnings)
     return after, list(events(of.status, with_status(after, phase=phase).status))
 
@@ -45,7 +47,7 @@ def judge(
 def seen_of(of: ElasticJob, workers: Iterable[ElasticWorker] = (), **more: Any) -> Seen:
     """What a look sees."""
     raw = {"metadata": {"name": of.metadata.name}, "status": of.status.to_wire()}
-    return Seen(of, raw, Workers(workers), **more)
+    return Seen(of, raw, Workers(workers), **({"vetting": JobChecks(), "kinds": (KIND,)} | more))
 
 
 def after(of: ElasticJob, plan: Plan) -> ElasticJob:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from reconcilers.worker.assignment import CheckAssignment, JobAssignment
+from reconcilers.nodecheck.pod import CheckAssignment
+from reconcilers.worker.assignment import JobAssignment
 from tests.reconcilers.build import NOW, check, check_worker, job, later, worker
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.nodecheck import NodeCheck
-from reconcilers.nodecheck.finished import FinishedCheck, has_fresh_pass, newest_on
+from reconcilers.findings.finished import FinishedCheck, has_fresh_pass, newest_on
 from tests.reconcilers.build import NOW, later
 
 LONG_AGO = NOW - timedelta(days=30)

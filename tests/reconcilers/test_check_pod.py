@@ -8,7 +8,7 @@ import pytest
 from crds import names
 from crds.nodecheck import NodeCheck
 from localcluster.scheduler.constraints import matches_node, untolerated_taint
-from reconcilers.worker.job_pod import build_check_pod
+from reconcilers.nodecheck.pod import build_check_pod
 from tests.reconcilers.build import check, check_worker
 from tests.reconcilers.pods import environment
 

@@ -16,7 +16,7 @@ from controller.reconciler import Request
 from controller.store import Change
 from crds import names
 from reconcilers.nodecheck import claiming
-from reconcilers.predicates import makes_way
+from reconcilers.nodecheck.wiring import makes_way
 from reconcilers.runtime.kinds import NODECHECKS
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import Stage

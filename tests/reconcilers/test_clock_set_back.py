@@ -10,8 +10,8 @@ import pytest
 from crds.elasticworker import ExitClass, WorkerPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import ANSWER_SECONDS
-from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.job.workers import plan_relaunches
+from reconcilers.nodecheck.suspicion import suspected_by_failures
 from tests.reconcilers.build import NOW, later, worker
 from tests.reconcilers.failure_life import Life
 
@@ -45,7 +45,7 @@ def test_a_suspicion_is_taken_back_to_the_present_once() -> None:
     lost = worker(0, WorkerPhase.FAILED, **ended(HOUR_SECONDS, suspectsHardware=True))
     assert lost.status.last_exit is not None
     assert lost.status.last_exit.exit_class is ExitClass.HARDWARE_ERROR
-    known = suspected_at(later(HOUR_SECONDS), [lost], Rendezvous(), NOW)
+    known = suspected_by_failures(later(HOUR_SECONDS), [lost], Rendezvous(), NOW)
     assert known == NOW
-    assert suspected_at(known, [lost], Rendezvous(), later(60)) == NOW
-    assert suspected_at(None, [lost], Rendezvous(), NOW + timedelta(seconds=1)) == later(1)
+    assert suspected_by_failures(known, [lost], Rendezvous(), later(60)) == NOW
+    assert suspected_by_failures(None, [lost], Rendezvous(), NOW + timedelta(seconds=1)) == later(1)

@@ -9,8 +9,8 @@ import pytest
 
 from controller.resources import EVENTS, NAMESPACES, NODES
 from crds import names
-from reconcilers.nodecheck.record import read_record
-from reconcilers.nodecheck.reference import Reference, read_reference
+from reconcilers.findings.record import read_record
+from reconcilers.findings.reference import Reference, read_reference
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.api import NAMESPACE, Write

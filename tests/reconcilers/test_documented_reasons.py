@@ -12,6 +12,7 @@ from crds import names
 from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
 from reconcilers.groups import warnings as groups_warnings
+from reconcilers.nodecheck.job_finding import KIND
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.observed.conditions import FAILURE_TARGET
 from reconcilers.observed.worker_state import REFUSALS
@@ -136,7 +137,7 @@ def test_events_have_a_type() -> None:
 
 def test_every_condition_is_documented() -> None:
     types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
-    types |= {kind.type for kind in TABLE.conditions} | {FAILURE_TARGET, SHARDS_DONE}
+    types |= {kind.type for kind in (*TABLE.conditions, KIND)} | {FAILURE_TARGET, SHARDS_DONE}
     for path, name, call in calls():
         if name in ("with_condition", "_shown"):
             said = ast.unparse(call.args[1])
@@ -153,7 +154,10 @@ def test_every_warning_is_documented() -> None:
 
 
 def test_a_job_has_eleven_types_of_conditions_at_most_and_no_more_warnings_than_its_status_holds() -> None:
-    assert len({kind.type for kind in TABLE.conditions} | {RECONCILED, FAILURE_TARGET, SHARDS_DONE}) <= 11
+    assert (
+        len({kind.type for kind in (*TABLE.conditions, KIND)} | {RECONCILED, FAILURE_TARGET, SHARDS_DONE})
+        <= 11
+    )
     assert len({kind.type for kind in TABLE.warnings}) == len(TABLE.warnings) <= MAX_WARNINGS
 
 

@@ -11,7 +11,7 @@ from tests.reconcilers.without import life_without, without
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("agent", "controller", "crds", "dlr", "healthcheck", "localcluster", "reconcilers")
-OPTIONAL = ("autoscaling", "cordon", "gang", "groups", "roles", "scaleplan", "shards")
+OPTIONAL = ("autoscaling", "cordon", "gang", "groups", "nodecheck", "roles", "scaleplan", "shards")
 """Folders of reconcilers/. e2e/scenarios/test_without.py builds the product without each."""
 
 
@@ -37,7 +37,7 @@ def test_nothing_imports_an_optional_feature(feature: str, sources: dict[Path, s
 async def test_a_job_trains_to_its_end_without(feature: str) -> None:
     with life_without(feature) as life:
         api = life.beginning()
-        life.submit(api)
+        life.submit(api, nodeCheck={"enabled": feature == "nodecheck"})  # nobody tests nodes then
         phases = []
         for script in (life.Script(), life.Script(process_failures={1: 1}), life.Script(done=True)):
             await life.Run(api, script).settle()

@@ -6,7 +6,8 @@ from crds.agent_report import AgentFailure, AgentState
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.failure.hardware_smell import smells_of_hardware, suspected_at
+from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.nodecheck.suspicion import suspected_by_failures
 from tests.reconcilers.build import NOW, later, report, worker
 
 FORMED = RendezvousPhase.FORMED
@@ -72,31 +73,31 @@ def test_a_hardware_exit_smells_whatever_it_says_and_an_end_from_outside_never()
 
 def test_a_failure_in_place_sets_the_time_once_a_round() -> None:
     workers = [failing(ECC)]
-    at = suspected_at(None, workers, WORLD, later(3))
+    at = suspected_by_failures(None, workers, WORLD, later(3))
     assert at == later(3)
-    assert suspected_at(at, workers, WORLD, later(9)) == at
+    assert suspected_by_failures(at, workers, WORLD, later(9)) == at
     broken = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
-    assert suspected_at(at, workers, broken, later(9)) == at
+    assert suspected_by_failures(at, workers, broken, later(9)) == at
 
 
 def test_a_failure_told_after_the_world_broke_counts_too() -> None:
     broken = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
-    assert suspected_at(None, [failing(log_tail=ECC)], broken, later(3)) == later(3)
-    assert suspected_at(None, [failing(code=201)], broken, later(3)) == later(3)
+    assert suspected_by_failures(None, [failing(log_tail=ECC)], broken, later(3)) == later(3)
+    assert suspected_by_failures(None, [failing(code=201)], broken, later(3)) == later(3)
 
 
 def test_a_failure_of_an_earlier_round_has_been_judged() -> None:
     next_world = WORLD.model_copy(update={"round": 2, "formed_at": later(60)})
-    assert suspected_at(later(3), [failing(ECC)], next_world, later(61)) == later(3)
+    assert suspected_by_failures(later(3), [failing(ECC)], next_world, later(61)) == later(3)
 
 
 def test_ordinary_restarts_in_place_make_no_check_necessary() -> None:
-    assert suspected_at(None, [failing("ValueError: boom")], WORLD, later(3)) is None
+    assert suspected_by_failures(None, [failing("ValueError: boom")], WORLD, later(3)) is None
 
 
 def test_a_pods_end_counts_from_its_time_and_a_lost_node_alone_does_not() -> None:
-    assert suspected_at(None, [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(5)
-    assert suspected_at(None, [ended(ExitClass.USER_ERROR, ECC)], WORLD, later(9)) == later(5)
-    assert suspected_at(later(7), [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(7)
-    assert suspected_at(None, [ended(ExitClass.NODE_LOST, ECC)], WORLD, later(9)) is None
-    assert suspected_at(None, [ended(ExitClass.USER_ERROR)], WORLD, later(9)) is None
+    assert suspected_by_failures(None, [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(5)
+    assert suspected_by_failures(None, [ended(ExitClass.USER_ERROR, ECC)], WORLD, later(9)) == later(5)
+    assert suspected_by_failures(later(7), [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(7)
+    assert suspected_by_failures(None, [ended(ExitClass.NODE_LOST, ECC)], WORLD, later(9)) is None
+    assert suspected_by_failures(None, [ended(ExitClass.USER_ERROR)], WORLD, later(9)) is None

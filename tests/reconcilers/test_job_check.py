@@ -14,11 +14,19 @@ from crds.nodecheck import NodeCheck
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Blame, Hold
-from reconcilers.nodecheck.job_checks import active_check, check_name, new_check, next_number, outdated
+from reconcilers.nodecheck.job_checks import (
+    JobChecks,
+    active_check,
+    check_name,
+    new_check,
+    next_number,
+    outdated,
+)
 from reconcilers.observed.slots import named
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.world.decision import ActiveCheck, Constraints, Decision, decide
+from reconcilers.world.decision import Constraints, Decision, decide
 from reconcilers.world.participants import Bounds, Participant, on_faulty_nodes
+from reconcilers.world.vetting import Claim
 from tests.reconcilers.api import Api
 from tests.reconcilers.build import NOW, bounds, in_lists, later, participant
 from tests.reconcilers.cluster_model import Script, add_nodes
@@ -35,11 +43,8 @@ def unfinished(number: int = 1, workers: list[int] | None = None) -> NodeCheck:
 
 
 def of(*unchecked: int, check: NodeCheck | None = None, refused: bool = False) -> Constraints:
-    active = None
-    if check is not None:
-        workers = check.spec.workers
-        active = ActiveCheck(check.metadata.name, None if workers is None else frozenset(workers))
-    return Constraints(unchecked=frozenset(unchecked), active_check=active, check_refused=refused)
+    claim = JobChecks((check,)).claim if check is not None else None
+    return Constraints(unvetted=frozenset(unchecked), claim=claim, request_refused=refused)
 
 
 # --- which check, and of whom -----------------------------------------------------------------------
@@ -55,16 +60,16 @@ def test_the_oldest_unfinished_check_is_active() -> None:
 def test_the_first_world_is_put_off_until_its_unchecked_workers_are_tested() -> None:
     people = [participant(0), participant(1)]
     course = decide(Rendezvous(), people, bounds(2), NOW, of(1))
-    assert course.rendezvous == Rendezvous() and course.check == (0, 1)
+    assert course.rendezvous == Rendezvous() and course.to_vet == (0, 1)
     assert decide(Rendezvous(), people, bounds(2), NOW, of(1, refused=True)).rendezvous.members == [0, 1]
-    assert not decide(Rendezvous(), people, bounds(2), NOW, of()).check
-    assert not decide(Rendezvous(), people[:1], bounds(2), NOW, of(0)).check, "no world, no check"
+    assert not decide(Rendezvous(), people, bounds(2), NOW, of()).to_vet
+    assert not decide(Rendezvous(), people[:1], bounds(2), NOW, of(0)).to_vet, "no world, no check"
 
 
 def test_newcomers_are_tested_while_the_others_train_on() -> None:
     people = [*running(0, 1), participant(2), participant(3)]
     course = decide(formed(0, 1), people, bounds(4), NOW, of(0, 3))
-    assert course.rendezvous == formed(0, 1) and course.check == (2, 3)
+    assert course.rendezvous == formed(0, 1) and course.to_vet == (2, 3)
     grown = decide(formed(0, 1), people, bounds(4), NOW, of(0, 1))
     assert grown.rendezvous.members == [0, 1, 2, 3], "members are not stopped to be tested"
 
@@ -81,7 +86,7 @@ def test_newcomers_that_were_tested_do_not_wait_for_a_checkpoint_once_more(*, mo
     waits = decide(formed(0, 1), people(0), limits, NOW, of(2))
     assert waits.rendezvous.checkpoint_awaited_since == NOW and waits.look_again_seconds == 60
     checked = decide(waits.rendezvous, people(60), limits, later(60), of(2))
-    assert checked.check == (2,) and checked.rendezvous == waits.rendezvous
+    assert checked.to_vet == (2,) and checked.rendezvous == waits.rendezvous
     during = decide(checked.rendezvous, people(0), limits, later(61), of(check=unfinished(1, [2])))
     assert during.rendezvous == waits.rendezvous
     after = decide(during.rendezvous, people(0), limits, later(90), of())
@@ -108,9 +113,9 @@ def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None
     first = decide(formed(0, 1), people, bounds(2), NOW, of(0, 1))
     held = first.rendezvous
     assert (held.phase, held.round, held.reforming_since) == (REFORMING, 1, NOW)
-    assert [b.index for b in first.breaks] == [1] and first.check == (0, 1)
+    assert [b.index for b in first.breaks] == [1] and first.to_vet == (0, 1)
     during = decide(held, people, bounds(2), LATE, of(0, 1, check=unfinished()))
-    assert during.rendezvous == held and not during.breaks and not during.check
+    assert during.rendezvous == held and not during.breaks and not during.to_vet
     after = decide(held, people, bounds(2), LATE, of())
     assert after.rendezvous.members == [0, 1] and not after.breaks
 
@@ -148,9 +153,9 @@ def test_who_is_found_faulty_does_not_join_and_leaves_a_world_that_it_is_in() ->
 
 def test_replacements_have_their_time_from_the_end_of_the_check_on() -> None:
     broken = formed(0, 1).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
-    waits = decide(broken, running(0), bounds(2), LATE, Constraints(check_has_ended=True))
+    waits = decide(broken, running(0), bounds(2), LATE, Constraints(claim_has_ended=True))
     assert (waits.rendezvous.reforming_since, waits.look_again_seconds) == (LATE, 60)
-    stands = decide(formed(0), running(0), bounds(1), LATE, Constraints(check_has_ended=True))
+    stands = decide(formed(0), running(0), bounds(1), LATE, Constraints(claim_has_ended=True))
     assert stands.rendezvous == formed(0)
 
 
@@ -213,7 +218,6 @@ INDICES = st.frozensets(st.integers(0, 7))
     st.one_of(st.none(), st.just([]), st.lists(st.integers(0, 7), min_size=1)),
     st.floats(0, 100),
 )
-@settings(max_examples=100, deadline=None)
 def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
@@ -233,10 +237,10 @@ def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty
     world = found.rendezvous
     plain = decide(published, people, limits, later(seconds))
     new = plain.rendezvous.round != published.round
-    is_held = new and not plain.broken and (active is not None or found.check)
+    is_held = new and not plain.broken and (active is not None or found.to_vet)
     assert found.breaks == (() if is_held else plain.breaks)
     if world.phase is FORMED and world.round != published.round:
-        assert check is None and not found.check
+        assert check is None and not found.to_vet
         growth = published.phase is FORMED and not found.broken
         joining = set(world.members) - (set(published.members) if growth else set())
         assert not joining & unchecked and not set(world.members) & faulty
@@ -244,23 +248,21 @@ def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty
         assert world.round == published.round and world.members == published.members
     if found.breaks:
         assert world.phase is not FORMED or world.round != published.round
-    if found.check and active is None:
+    if found.to_vet and active is None:
         refused = decide(published, people, limits, later(seconds), of(*unchecked, refused=True))
         assert refused == plain, "a check that cannot be made does not keep a job from training"
     if world.phase is FORMED and world.round == published.round:
         assert world == plain.rendezvous or new or active is not None
 
 
-CHECKS = st.one_of(
-    st.none(), st.builds(ActiveCheck, st.just("digits-check-1"), st.one_of(st.none(), INDICES))
-)
+CLAIMS = st.one_of(st.none(), st.builds(Claim, st.just("digits-check-1"), st.one_of(st.none(), INDICES)))
 CONSTRAINTS = st.builds(
     Constraints,
     slow=INDICES,
-    unchecked=INDICES,
-    active_check=CHECKS,
-    check_has_ended=st.booleans(),
-    check_refused=st.booleans(),
+    unvetted=INDICES,
+    claim=CLAIMS,
+    claim_has_ended=st.booleans(),
+    request_refused=st.booleans(),
     hold=st.one_of(st.none(), st.builds(Hold, st.floats(-10, 200).map(later), st.just("for it"))),
     hang_since=st.one_of(st.none(), st.just(NOW)),
     blame=st.one_of(st.none(), st.builds(Blame, st.integers(0, 3), st.just("digits-worker-1: boom"))),
@@ -268,7 +270,6 @@ CONSTRAINTS = st.builds(
 
 
 @given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
-@settings(max_examples=100, deadline=None)
 def test_whatever_constrains_a_world(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,

@@ -92,7 +92,7 @@ def test_a_pod_that_finds_no_node_is_made_again_when_one_that_it_keeps_off_is_cl
     if verdict == "Faulty":
         ended["faultyNodes"] = ["c"]
     checks = all_checks(check(nodes=["c"], status=ended))
-    plan = plan_job(seen([trains(0), waits], checks=checks), later(5))
+    plan = plan_job(seen([trains(0), waits], vetting=checks), later(5))
     found = [act.body["spec"] for act in plan.acts if "incarnation" in (act.body or {}).get("spec", {})]
     assert [each["faultyNodes"] for each in found] == ([] if verdict == "Faulty" else [["d"]])
     assert plan.look_again_seconds is not None and plan.look_again_seconds <= 60.0

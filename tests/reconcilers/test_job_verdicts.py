@@ -9,8 +9,8 @@ from controller import slices
 from controller.slices import LARGE
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
+from reconcilers.findings.finished import FinishedChecks, newest_on
 from reconcilers.job.workers import plan_relaunches
-from reconcilers.nodecheck.finished import FinishedChecks, newest_on
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.kinds import NODECHECKS
@@ -38,7 +38,7 @@ def others(ended_seconds: float = 0.0, **verdicts: str) -> NodeCheck:
 
 def unchecked(*checks: NodeCheck, workers: list = WORKERS, now: object = AFTER, **more: object) -> set[int]:
     standing = standing_of(checked_job(2), workers, all_checks(*checks), more.get("suspected_at"), now)
-    return set(standing.unchecked)
+    return set(standing.unvetted)
 
 
 def test_a_new_jobs_workers_are_unchecked_and_fresh_passes_by_anyone_count() -> None:
@@ -90,7 +90,7 @@ def test_a_pod_that_came_after_the_failed_check_gets_another_try() -> None:
 def test_a_later_accusation_by_others_calls_for_a_check_but_moves_nobody() -> None:
     checks = [job_check(1, of=WORKERS), others(60, a="Faulty")]
     found = standing_of(checked_job(2), WORKERS, all_checks(*checks), None, AFTER)
-    assert found.unchecked == {0} and not found.faulty
+    assert found.unvetted == {0} and not found.faulty
 
 
 def test_found_faulty_by_its_own_check_a_worker_has_to_leave_unless_the_node_passed_since() -> None:
@@ -115,7 +115,7 @@ def test_slow_by_the_newest_verdict_and_only_if_the_job_wants_so() -> None:
 
 def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
     found = standing_of(job(replicas=2), WORKERS, JobChecks(), None, NOW)
-    assert not found.unchecked and not found.faulty and not found.slow
+    assert not found.unvetted and not found.faulty and not found.slow
 
 
 def stale(workers: int) -> float:
@@ -128,7 +128,7 @@ def stale(workers: int) -> float:
 
     def judge() -> None:
         standing = standing_of(job, now, all_checks(*checks, nodes=nodes), None, later(9_000))
-        assert len(standing.unchecked) == workers
+        assert len(standing.unvetted) == workers
 
     return cpu_seconds(judge)
 

@@ -45,7 +45,7 @@ async def test_a_job_has_the_workers_that_it_owns_in_its_namespace_and_that_stay
         raw_worker(2, owner="uid-of-the-job-before"),
         raw_worker(3, deletionTimestamp="2026-01-01T12:00:00Z"),
     )
-    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
+    seen = await JobReader(cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w1"]
 
 
@@ -53,7 +53,7 @@ async def test_a_look_after_an_edit_asks_the_api_server_for_nothing_and_takes_on
     """So it decides from what is stored at its end: nobody's answer lies between what it reads and decides."""
     of = job()
     edited = of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": 7})})
-    reader = JobReader(cast(Client, None), cached(edited, raw_worker(0), raw_worker(1)), Clock())
+    reader = JobReader(cached(edited, raw_worker(0), raw_worker(1)), Clock())
     look = reader.of(Request("default", "digits"))
     with pytest.raises(StopIteration) as done:
         look.send(None)
@@ -71,11 +71,11 @@ async def test_a_worker_that_cannot_be_read_hides_none_of_its_siblings() -> None
     broken = raw_worker(1, resourceVersion="2")
     broken["spec"]["index"] = "one"
     cache.store(ELASTICWORKERS).apply(broken)
-    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
+    seen = await JobReader(cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w2"]
     assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 1
     cache.store(ELASTICWORKERS).apply(raw_worker(1, resourceVersion="3"))
-    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
+    seen = await JobReader(cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and len(seen.workers) == 3
     assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 0
 
@@ -84,7 +84,7 @@ async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None
     spoiled = raw_worker(1)
     spoiled["status"]["agent"] = report(1).to_wire() | {"since": "2026-01-01T00:00:00+99:99"}
     cache = cached(job(status={"phase": "Succeeded"}), raw_worker(0), spoiled)
-    seen = await JobReader(cast(Client, None), cache, Clock()).of(Request("default", "digits"))
+    seen = await JobReader(cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and [each.status.agent for each in seen.workers] == [None, None]
     assert seen.workers[1].status.phase is WorkerPhase.RUNNING
     assert seen.workers[1].status.report_fault.startswith("agent.since: ")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from crds.agent_report import AgentState
@@ -102,7 +102,6 @@ def moves(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
 
 
 @given(moves())
-@settings(max_examples=100, deadline=None)
 def test_no_world_has_both_or_is_smaller_for_a_move(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -139,7 +138,6 @@ def test_a_world_that_waits_is_formed_when_whoever_takes_a_members_place_is_ther
 
 
 @given(moves())
-@settings(max_examples=60, deadline=None)
 def test_a_move_costs_one_round(situation: tuple[Rendezvous, list[Participant], Bounds]) -> None:
     """Invariant: what was decided stands while its agents have yet to act."""
     world, people, limits = situation

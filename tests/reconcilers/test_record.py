@@ -25,10 +25,10 @@ from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState
 from healthcheck.probes.report import Report, WrongResult
 from healthcheck.settings import Settings
-from reconcilers.nodecheck.actions import action_for, action_for_error
-from reconcilers.nodecheck.faulty import own_fault, with_all_evidence
-from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.record import (
+from reconcilers.findings.actions import action_for, action_for_error
+from reconcilers.findings.faulty import own_fault, with_all_evidence
+from reconcilers.findings.finished import FinishedCheck
+from reconcilers.findings.record import (
     MOST_BYTES,
     MOST_RESULTS,
     read_record,

@@ -11,7 +11,7 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History, LocalResult, Metric
 from healthcheck.settings import Settings
 from healthcheck.stragglers import own_figures, references_of
-from reconcilers.nodecheck.reference import (
+from reconcilers.findings.reference import (
     read_reference,
     references_left_by,
     references_on,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating, Refused, Unavailable
@@ -20,11 +20,12 @@ from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
+from reconcilers.nodecheck.pod import CheckAssignment
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.ownership import name_taken
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED, SCHEDULED
-from reconcilers.worker.assignment import CheckAssignment, JobAssignment
+from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import (
     MAX_WHY,
@@ -216,7 +217,6 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=100)
 @given(st.sampled_from(paths(TEMPLATE)), ODD)
 def test_a_template_is_refused_for_its_shape_or_makes_a_pod(path: tuple[Any, ...], odd: Any) -> None:
     template = copy.deepcopy(TEMPLATE)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState, Departure
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.decision import ActiveCheck, Constraints, decide
+from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import checkpoint_wait, dissolve
+from reconcilers.world.vetting import Claim
 from tests.counting import Searched
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
@@ -35,6 +36,15 @@ def test_world_waits_for_the_last_call_then_forms_with_the_minimum() -> None:
     assert early.rendezvous.phase is FORMING and early.look_again_seconds == 1
     due = [replace(p, seconds_since_joined=10) for p in ready]
     assert decide(Rendezvous(), due, limits, NOW).rendezvous.members == [0, 1]
+
+
+def test_a_world_has_the_processes_of_all_its_members_however_many_each_has() -> None:
+    """Bug 38."""
+    ready = [
+        replace(participant(index), report=report(index, local_world_size=size))
+        for index, size in enumerate((1, 2))
+    ]
+    assert decide(Rendezvous(), ready, bounds(2), NOW).rendezvous.world_size == 3
 
 
 def test_a_failure_of_an_earlier_round_does_not_break_this_one() -> None:
@@ -263,9 +273,9 @@ def test_a_first_world_waits_for_the_processes_of_an_earlier_job_or_of_before_a_
 
 
 def test_new_nodes_are_checked_while_the_processes_of_the_pods_before_leave() -> None:
-    constraints = Constraints(unchecked=frozenset({0}))
+    constraints = Constraints(unvetted=frozenset({0}))
     decision = decide(formed(0, 1), [comes(0, "p"), *running(1)], bounds(2), NOW, constraints)
-    assert decision.check == (0, 1) and decision.rendezvous.phase is REFORMING
+    assert decision.to_vet == (0, 1) and decision.rendezvous.phase is REFORMING
 
 
 # --- invariants -------------------------------------------------------------------------------------
@@ -318,7 +328,6 @@ def published_worlds(draw: st.DrawFn) -> Rendezvous:
 
 
 @given(situations(), published_worlds(), st.floats(0, 100), st.booleans())
-@settings(max_examples=75, deadline=None)
 def test_the_world_names_the_last_round_whose_processes_died(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float, checked_first: bool
 ) -> None:
@@ -327,7 +336,7 @@ def test_the_world_names_the_last_round_whose_processes_died(
     decision = decide(published, people, limits, later(seconds))
     died = any(not (b.trains_on or b.stops_in_good_order) for b in decision.breaks)
     if checked_first:  # no new world before a check, or within a hold: the break is shown all the same
-        other = Constraints(active_check=ActiveCheck("digits-check-1", frozenset({99})))
+        other = Constraints(claim=Claim("digits-check-1", frozenset({99})))
         decision = decide(published, people, limits, later(seconds), other)
     expected = published.round if died else published.broken_round
     assert decision.rendezvous.broken_round == expected
@@ -366,7 +375,6 @@ def test_a_world_that_all_left_by_vote_says_why_and_has_no_dead_peers() -> None:
 
 
 @given(situations(), published_worlds())
-@settings(max_examples=75, deadline=None)
 def test_a_new_world_is_stable_until_its_agents_act(
     situation: tuple[list[Participant], Bounds], published: Rendezvous
 ) -> None:

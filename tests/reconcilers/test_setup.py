@@ -8,16 +8,11 @@ from controller.store import Change
 from crds.agent_report import AgentReport, ReplicasReport
 from crds.wire import to_camel
 from reconcilers.cordon.wiring import more_than_the_agents_report
+from reconcilers.nodecheck.wiring import begins_or_ends, checked_job, more_of_a_jobs_checks, more_of_an_answer
 from reconcilers.predicates import (
-    begins_or_ends,
-    more_of_a_jobs_checks,
-    more_of_an_answer,
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
-)
-from reconcilers.setup import (
-    checked_job,
 )
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reconcilers.observed import slots as slots_module
@@ -67,7 +67,6 @@ def test_growth_leaves_a_few_gaps_so_that_ranks_stay_and_fills_many() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=20, max_size=60))
-@settings(max_examples=50, deadline=None)
 def test_indices_stay_bounded_over_any_number_of_removals_and_growths(story: list[tuple[int, float]]) -> None:
     slots, replicas, most = Slots(), 8, 8
     for count, share in story:
@@ -91,7 +90,6 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=12))
-@settings(max_examples=100, deadline=None)
 def test_no_slot_but_a_source_ever_gives_way_to_a_target(story: list[tuple[str, object]]) -> None:
     """Invariants: `replicas` wanted; targets are others; sources are wanted; done moves change nothing else."""
     slots, replicas = Slots(), 4

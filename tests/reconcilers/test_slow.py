@@ -120,7 +120,7 @@ def test_neighbours_are_looked_for_when_it_is_news() -> None:
 def test_checks_that_were_passed_before_count_no_more() -> None:
     plan, after = look(of_world(checked=True), trains(0, SLOW_NOW), trains(1))
     assert after.status.suspected_at == later(400), "by our own clock, when it was first seen"
-    assert plan.check is None, "it comes at the next pause"
+    assert plan.request is None, "it comes at the next pause"
     assert look(after, trains(0, SLOW_NOW), trains(1))[1].status.suspected_at == later(400)
     known = of_world(suspectedAt=later(350).isoformat())
     assert look(known, trains(0, SLOW_NOW), trains(1))[1].status.suspected_at == later(400)

@@ -19,8 +19,9 @@ from reconcilers.job.workers import SPARE_POD_SECONDS, needs_standby_update, pla
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.world.decision import ActiveCheck, Constraints, decide
+from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.vetting import Claim
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import at
 from tests.reconcilers.life import Run, beginning, edit, lose_pod, submit
@@ -61,7 +62,6 @@ def situations(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
 def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_decision(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -77,7 +77,6 @@ def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_dec
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
 def test_no_round_is_ever_made_for_a_standbys_sake(
     situation: tuple[Rendezvous, list[Participant], Bounds],
 ) -> None:
@@ -139,7 +138,7 @@ def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_i
 
 
 def test_a_loss_while_one_who_stands_by_is_tested_takes_another_or_waits_for_the_check() -> None:
-    tested = Constraints(active_check=ActiveCheck("c", frozenset({2})))
+    tested = Constraints(claim=Claim("c", frozenset({2})))
     people = [*running(0), lost(1), participant(2)]
     assert decide(formed(0, 1), people, LIMITS, NOW, tested).rendezvous.phase is REFORMING
     limits = bounds(2, standby=2)

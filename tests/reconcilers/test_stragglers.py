@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.agent_report import AgentState
@@ -78,7 +78,6 @@ SLOW = st.frozensets(st.integers(0, 7))
 
 
 @given(situations(), published_worlds(), SLOW)
-@settings(max_examples=60, deadline=None)
 def test_a_world_without_stragglers_is_stable_until_its_agents_act(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, slow: frozenset[int]
 ) -> None:

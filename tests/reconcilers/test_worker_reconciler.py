@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, error_of_status
@@ -564,7 +564,6 @@ A_LATE_END = ["look", "wait", "depose", "fail and look", "land", "depose", "look
 """The ex-leader's word that the first incarnation has failed lands when the second runs."""
 
 
-@settings(max_examples=100, deadline=None)
 @example(sequences=A_LATE_END)
 @given(sequences=st.lists(st.sampled_from(ACTIONS), max_size=30))
 async def test_each_incarnation_has_one_pod_whose_end_is_counted_once(sequences: list[str]) -> None:

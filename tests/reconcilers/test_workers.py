@@ -11,9 +11,9 @@ from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.job.status import replica_statuses
 from reconcilers.job.workers import needs_standby_update, plan_relaunches
+from reconcilers.nodecheck.suspicion import suspected_by_failures
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, report, worker
@@ -58,7 +58,7 @@ def test_policies_about_failures_and_waits_need_the_exceptional_workers_alone(
     found: list[ElasticWorker],
 ) -> None:
     some = Workers(found).exceptional
-    assert suspected_at(None, found, WORLD, NOW) == suspected_at(None, some, WORLD, NOW)
+    assert suspected_by_failures(None, found, WORLD, NOW) == suspected_by_failures(None, some, WORLD, NOW)
     assert plan_relaunches(found, WORLD, NOW) == plan_relaunches(some, WORLD, NOW)
     assert needs_standby_update(found, ()) == needs_standby_update(some, ())
     for policy in (stuck_by, lambda w: w.status.last_exit, lambda w: w.status.failure_budget):

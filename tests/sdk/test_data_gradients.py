@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -66,7 +66,6 @@ def alone(epochs: int) -> tuple[list[float], Tensor]:
     return losses, parameters(model)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     world=st.integers(1, 5),
     batch=st.integers(1, SAMPLES),

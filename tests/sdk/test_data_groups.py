@@ -251,7 +251,6 @@ def stream(rank: int = 0, ranks: int = 1, **options: Any) -> ElasticStream:
     return ElasticStream(list(FILES), read, ranks, rank, **options)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ahead=st.integers(1, 5), constant=st.booleans(), groups=st.integers(1, 4), history=events)
 def test_every_sample_of_a_stream_once_an_epoch_whatever_happens_to_its_groups(
     ahead: int, constant: bool, groups: int, history: list[Event]

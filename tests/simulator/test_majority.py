@@ -42,12 +42,7 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Crew, "settle", lambda self: None)
 
 
-@settings(
-    max_examples=6,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    database=None,
-)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(
     seed=st.integers(0, 10_000),
     standby=st.sampled_from([0, 1]),

@@ -15,7 +15,7 @@ from crds.findings import Finding
 from dlr.job.lookup import find_nodes
 from dlr.kube.api import EVENTS, JSON, Api
 from dlr.kube.errors import ApiError
-from reconcilers.nodecheck.record import unhealthy_taint
+from reconcilers.findings.record import unhealthy_taint
 
 PATIENCE_SECONDS = 5.0
 """Time limit for it: a cordon takes one write after the check's last."""

@@ -11,7 +11,7 @@ from dlr.commands.errors import CommandError
 from dlr.commands.output import Format, cell, print_json, show, table
 from dlr.job.wording import age, utc_now
 from dlr.kube.api import NODES, Api
-from reconcilers.nodecheck.record import read_record
+from reconcilers.findings.record import read_record
 
 COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")
 

@@ -16,7 +16,7 @@ from dlr.job.report import Row
 from dlr.job.wording import age, parse_time, significant
 from dlr.kube.api import JSON
 from healthcheck.measurements import Metric
-from reconcilers.nodecheck.actions import advice
+from reconcilers.findings.actions import advice
 
 NODE_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK")
 LINK_COLUMNS = ("LINK", "SYMPTOM", "WHY")

@@ -13,7 +13,7 @@ from queue import Queue
 
 import pytest
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.utils.store import barrier, synchronize
 
@@ -118,7 +118,6 @@ def test_what_is_no_frame_is_a_bad_one(payload: bytes) -> None:
     assert encode(kind, strings)[4:] == payload
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
 def test_the_keys_of_the_newest_two_rounds_are_kept(rounds: list[int]) -> None:
     values = Values()

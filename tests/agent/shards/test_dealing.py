@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.shards.dealing import FAILED_SECONDS, RELEASE_SECONDS, SKIPPED_EPOCH_SECONDS, Dealing, Process
@@ -96,7 +96,6 @@ def test_parts_done_while_nobody_answers_cost_no_report_each() -> None:
     assert len(news) == 3, "that it works, that it wants more, and that it has nothing left"
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 2**40), min_size=2, max_size=1_500, unique=True),
     st.randoms(use_true_random=False),

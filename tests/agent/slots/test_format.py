@@ -64,7 +64,6 @@ junk = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(header=headers, data=st.data())
 def test_a_header_that_was_changed_is_refused_or_describes_what_is_within_its_slot(
     header: Header, data: st.DataObject

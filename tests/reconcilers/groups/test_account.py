@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
@@ -96,7 +96,6 @@ def test_a_version_of_the_same_groups_is_no_episode() -> None:
     assert len(told(of)) == 2
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 2)), max_size=30))
 def test_history_is_bounded_in_order_and_its_neighbours_differ(looks: list[set[int]]) -> None:
     groups = [[broken(i, 0) if i in dead else group(i) for i in range(3)] for dead in looks]

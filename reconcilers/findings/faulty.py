@@ -31,10 +31,10 @@ from crds.findings import MAX_TEXT, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheckStatus
 from healthcheck.fleet import Node
 from healthcheck.intermittent import NodeTests, intermittent
-from reconcilers.nodecheck.actions import action_for, action_for_error
-from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.nodes import created_at, gpus_of, unhealthy_gpus
-from reconcilers.nodecheck.record import (
+from reconcilers.findings.actions import action_for, action_for_error
+from reconcilers.findings.finished import FinishedCheck
+from reconcilers.findings.machine import created_at, gpus_of, unhealthy_gpus
+from reconcilers.findings.record import (
     nodes_in_domains,
     read_record,
     recent,

@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from crds.elasticjob import ElasticJob
 from crds.findings import MAX_EVIDENCE, WORST_FIRST
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus
 from crds.texts import shortened
-from reconcilers.conditions.facts import CheckState, Facts
+from reconcilers.conditions.facts import Facts
+from reconcilers.conditions.table import Kind
+from reconcilers.findings.finished import FinishedCheck
+from reconcilers.findings.reasons import (
+    CHECKING,
+    FRESH,
+    GONE,
+    INTERRUPTED,
+    NODES_CHECKED,
+    NOT_YET,
+    QUIET,
+    REFUSED,
+)
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
-from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.nodecheck.status import summary_of
 from reconcilers.observed.conditions import NO_DATA, NextState, State, condition_of
 from reconcilers.observed.slots import named
 from reconcilers.runtime.acts import Event
 
-NODES_CHECKED = "NodesChecked"
-CHECKING, REFUSED, GONE, INTERRUPTED = "Checking", "CheckRefused", "CheckGone", "CheckInterrupted"
-FRESH, NOT_YET = "Fresh", "NotYetChecked"
-QUIET = frozenset({CHECKING, INTERRUPTED, FRESH, NOT_YET, "AllHealthy"})
-"""Reasons that are no cause for worry."""
 QUOTED = 3
 """Verdicts whose evidence is shown; all are in the NodeCheck."""
 
 
+@dataclass(frozen=True)
+class CheckState:
+    """How the job's checks are, by now."""
+
+    finished: tuple[FinishedCheck, ...] = ()
+    active: NodeCheck | None = None
+    refused: str = ""
+    """Why the check that was wanted could not be made."""
+    unchecked: frozenset[int] = frozenset()
+    """Workers that no world is formed with before a check."""
+    left_out: frozenset[int] = frozenset()
+    """Workers on slow nodes that the world does without."""
+
+
 def judge(before: Condition | None, facts: Facts) -> NextState:
-    if facts.checks is None:
+    checks = facts.vetting
+    if not isinstance(checks, JobChecks):
         return _interrupted(before)
-    found = finding_of(facts.job, facts.checks)
+    state = CheckState(
+        checks.finished, checks.active, facts.request_refused, facts.standing.unvetted, facts.left_out
+    )
+    found = finding_of(facts.job, state)
     return before if found is None else found
 
 
@@ -38,6 +63,9 @@ def event(_: Condition | None, new: Condition) -> Event | None:
     if new.reason in (FRESH, NOT_YET):
         return None
     return Event("Normal" if new.reason in QUIET else "Warning", new.reason, new.message)
+
+
+KIND = Kind(NODES_CHECKED, judge, judge, event)
 
 
 def finding_of(job: ElasticJob, state: CheckState) -> State | None:

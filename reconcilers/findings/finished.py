@@ -13,8 +13,8 @@ from crds.elasticworker import ElasticWorker
 from crds.findings import Cause, Finding, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from healthcheck.intermittent import NodeTests
-from reconcilers.nodecheck.record import tests_in, untested_nodes
-from reconcilers.nodecheck.reference import Reference, references_left_by
+from reconcilers.findings.record import tests_in, untested_nodes
+from reconcilers.findings.reference import Reference, references_left_by
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS

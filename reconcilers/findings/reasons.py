@@ -1,0 +1,8 @@
+"""Condition `NodesChecked` of a job: its name, and the reasons that are no cause for worry."""
+
+from __future__ import annotations
+
+NODES_CHECKED = "NodesChecked"
+CHECKING, REFUSED, GONE, INTERRUPTED = "Checking", "CheckRefused", "CheckGone", "CheckInterrupted"
+FRESH, NOT_YET = "Fresh", "NotYetChecked"
+QUIET = frozenset({CHECKING, INTERRUPTED, FRESH, NOT_YET, "AllHealthy"})

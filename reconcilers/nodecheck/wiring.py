@@ -1,0 +1,179 @@
+"""What wakes a look at a check, at its NetworkPolicy, and at the job whose workers it tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.builder import ControllerBuilder
+from controller.cache import Cache
+from controller.client import Client
+from controller.manager import Manager
+from controller.reconciler import Request
+from controller.resources import NETWORKPOLICIES, NODES, Object
+from controller.store import Change
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck
+from reconcilers.findings.finished import is_finished
+from reconcilers.job.strategy import Strategies
+from reconcilers.job.vetter import Vetter, Wake
+from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
+from reconcilers.nodecheck.job_checks import JobChecksView
+from reconcilers.nodecheck.job_finding import KIND
+from reconcilers.nodecheck.pod import CheckAssignment, CheckCompanionReconciler
+from reconcilers.nodecheck.reconciler import NodeCheckReconciler
+from reconcilers.observed.options import PodOptions
+from reconcilers.observed.ownership import BY_JOB
+from reconcilers.observed.trust import Trust
+from reconcilers.predicates import appears, change_of, more_than_status
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.managed_by import OfOurJobs
+from reconcilers.runtime.reconciled import reporter
+from reconcilers.worker.assignment import OtherOwner
+from reconcilers.worker.reconciler import job_keys
+
+WORKERS = 2
+TIMEOUT_SECONDS = 600.0
+"""A check of 10,000 nodes makes as many workers in one look."""
+
+
+def add(
+    manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies, owners: list[OtherOwner]
+) -> None:
+    """Register both controllers with the manager, and what jobs and workers have to do with checks."""
+    cache = manager.cache
+    add_indexes(cache)
+    strategies.vetter = vetter_of(manager.client, cache)
+    owners.append(owner_of(cache, options.check_image))
+    _add_checks(manager, clock, options)
+    (
+        ControllerBuilder(manager, "checkcompanion")
+        .for_(NODECHECKS, predicate=more_than_status)
+        .owns(NETWORKPOLICIES, predicate=more_than_status)
+        .reports_to(reporter(manager, "checkcompanion", NODECHECKS, clock))
+        .with_workers(WORKERS)
+        .build(CheckCompanionReconciler(manager.client, manager.cache, manager.recorder))
+    )
+
+
+def add_indexes(cache: Cache) -> None:
+    """Index what is looked up besides names."""
+    cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
+
+
+def _add_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
+    cache = manager.cache
+    jobs, checks = cache.store(ELASTICJOBS), cache.store(NODECHECKS)
+
+    def active_check(worker: Object) -> Iterable[Request]:
+        """The check that the worker's job carries out now."""
+        namespace = worker["metadata"]["namespace"]
+        job = jobs.get(namespace, worker["spec"].get("jobName") or "")
+        active = (job or {}).get("status", {}).get("activeCheck")
+        return [Request(namespace, active)] if active else []
+
+    def checks_of_job(job: Object) -> Iterable[Request]:
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        found = checks.by_index(BY_JOB, f"{namespace}/{name}")
+        return [Request(namespace, check["metadata"]["name"]) for check in found]
+
+    reconciler = NodeCheckReconciler(
+        manager.client, cache, manager.recorder, manager.contact, clock, options.workers_per_namespace
+    )
+    controller = (
+        ControllerBuilder(manager, "nodecheck")
+        .for_(NODECHECKS)
+        .owns(ELASTICWORKERS, predicate=more_of_an_answer)
+        .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
+        .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
+        .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
+        .serves_first(Trust(cache).is_administrators)
+        .reports_to(reporter(manager, "nodecheck", NODECHECKS, clock))
+        .with_workers(WORKERS)
+        .with_timeout(TIMEOUT_SECONDS)
+        .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
+    )
+    reconciler.have_looked_at = controller.look_at
+
+
+def checked_job(check: Object) -> Iterable[Request]:
+    """The job whose workers a NodeCheck is of."""
+    job = check["spec"].get("jobName")
+    return [Request(check["metadata"].get("namespace"), job)] if job else []
+
+
+def vetter_of(client: Client, cache: Cache) -> Vetter:
+    """What the checks of a job mean for it."""
+    wake = Wake(NODECHECKS, checked_job, begins_or_ends)
+    return Vetter(JobChecksView(client, cache).of, (KIND,), (wake,))
+
+
+def owner_of(cache: Cache, image: str) -> OtherOwner:
+    """NodeChecks as owners of ElasticWorkers.
+
+    Args:
+        image: of the Pods of checks without a template.
+    """
+    nodes, parse = cache.store(NODES), cache.models(NODECHECKS, NodeCheck)
+
+    def assign(worker: ElasticWorker, owner: Object) -> CheckAssignment | None:
+        check = parse.parse_or_none(owner)
+        node = nodes.get(None, worker.spec.node_name) if worker.spec.node_name else None
+        return None if check is None else CheckAssignment(worker, owner, check, node, image)
+
+    return OtherOwner(NODECHECKS, assign, ends)
+
+
+def makes_way(change: Change) -> bool:
+    """A check has finished, is gone, or is through with some of its nodes: others may begin."""
+    old, new = change.old, change.new
+    if old is None:
+        return False
+    return new is None or is_finished(new) or appears(change) or _left_behind(old) != _left_behind(new)
+
+
+def ends(change: Change) -> bool:
+    """A check has just finished, which releases its own workers; those of a job are the job's."""
+    old, new = change.old, change.new
+    return new is not None and is_finished(new) and not (old is not None and is_finished(old))
+
+
+@change_of
+def begins_or_ends(check: Object) -> object:
+    """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
+    status = check.get("status", {})
+    waits = _waits_for_check(check)
+    return status.get("phase"), waits, status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
+
+
+@change_of
+def more_of_an_answer(worker: Object) -> object:
+    """What a check wants to know of a worker: where its Pod is, how it is, and what its agent found out."""
+    status = worker.get("status", {})
+    report = status.get("agent") or {}
+    said = [report.get(key) for key in ("incarnation", "podUid", "state", "check")]
+    known = [status.get(key) for key in ("observedIncarnation", "phase", "podUid", "nodeName", "conditions")]
+    return worker["spec"]["incarnation"], worker["metadata"].get("deletionTimestamp"), *said, *known
+
+
+@change_of
+def more_of_a_jobs_checks(job: Object) -> object:
+    """Which check the job carries out, whether it still has a world, and whether it has ended."""
+    status = job.get("status", {})
+    return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
+
+
+def _waits_for_check(check: Object) -> bool:
+    """Return whether a check waits for another one."""
+    conditions = check.get("status", {}).get("conditions") or ()
+    return any(
+        (c["type"], c["status"], c["reason"]) == ("Running", "False", WAITING_FOR_CHECK) for c in conditions
+    )
+
+
+def _left_behind(check: Object) -> object:
+    """The nodes that an unfinished check is through with."""
+    status = check.get("status", {})
+    entries = (len(status.get(key) or ()) for key in ("withdrawn", "nodeResults"))
+    return *entries, status.get("furtherNodes")
