@@ -189,7 +189,7 @@ async def _manage(
     options: ManagerOptions,
     add_reconcilers: Callable[[Manager], None],
 ) -> None:
-    from controller.client import Client
+    from controller.client import AsyncClient
     from controller.garbage import keep_pauses_short
     from controller.leader.lease_namespace import find_lease_namespace
     from controller.manager import Manager
@@ -198,7 +198,7 @@ async def _manage(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Client(connection) as client:
+    async with AsyncClient(connection) as client:
         if options.leader_election and options.lease_namespace is None:
             options = replace(options, lease_namespace=await find_lease_namespace(client, options.name))
         manager = Manager(client, options)

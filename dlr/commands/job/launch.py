@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dlr.client.client import submit
-from dlr.client.manifest import Launch, new_name, objects
+from dlr.client.manifest import JobLaunch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.commands.options import (
     Context,
@@ -124,7 +124,7 @@ def launch(
 ) -> None:
     """Run a script of this machine in Pods, without YAML."""
     program = program_of(InImage(script) if in_image else Path(script), arguments or ())
-    wanted = Launch(
+    wanted = JobLaunch(
         program=program,
         name=name or new_name(program),
         workers=workers,

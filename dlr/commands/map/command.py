@@ -14,7 +14,7 @@ from crds.shard_set import MAX_SHARD_RETRIES
 from dlr.commands.errors import CommandError
 from dlr.commands.job.file import read_documents
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
-from dlr.commands.map.manifest import Workers
+from dlr.commands.map.manifest import MapWorkers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
 from dlr.commands.options import (
     Context,
@@ -30,7 +30,7 @@ from dlr.kube.api import JSON, Api, is_embedded
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
-from dlr.tasks.task import Task
+from dlr.tasks.task import LineTask
 
 WHERE = "What it runs in"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
@@ -146,9 +146,9 @@ def command(
         return
     size, digest = (len(lines), lines.digest) if lines else (0, "")
     most_failed = LIMIT - 1 if max_failed is None else max_failed
-    task = Task(command_line, size, digest, slots, retries, most_failed, lines_path or "", log_dir or "")
+    task = LineTask(command_line, size, digest, slots, retries, most_failed, lines_path or "", log_dir or "")
     requests = {key: times(text, slots) for key, text in (("cpu", cpu), ("memory", memory)) if text}
-    run_in = Workers(least, most, slots, idle_seconds, image, requests, template)
+    run_in = MapWorkers(least, most, slots, idle_seconds, image, requests, template)
     api = Api(connect(kubeconfig, context, namespace))
     made = submit(api, name or new_name(), task, lines, run_in)
     if detach:
